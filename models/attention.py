@@ -23,62 +23,58 @@ def causal_attention(
   Returns:
     Same shape and dtype as `query`. The softmax is computed in float32.
   """
-  length = query.shape[2]
-  scale = float(query.shape[3]) ** -0.5
-  blocks = transformer_config.query_blocks(length)
-
-  def probabilities(query, key, start, end):
-    # [batch, heads, end - start, end]
-    scores = tf.matmul(
-      query[:, :, start:end], key[:, :, :end], transpose_b=True
-    )
-    scores = tf.cast(scores, tf.float32) * scale
-    # Row i of the block is position start + i.
-    visible = tf.linalg.band_part(
-      tf.ones([end - start, end], tf.bool), -1, start
-    )
-    return tf.nn.softmax(tf.where(visible, scores, scores.dtype.min))
+  blocks = transformer_config.query_blocks(query.shape[2])
 
   @tf.custom_gradient
   def attend(query, key, value):
-    output = tf.concat(
-      [
-        tf.matmul(
-          tf.cast(probabilities(query, key, start, end), value.dtype),
-          value[:, :, :end],
-        )
-        for start, end in blocks
-      ],
-      axis=2,
-    )
+    def of_block(start, end):
+      weights = _probabilities(query, key, start, end)
+      return tf.matmul(tf.cast(weights, value.dtype), value[:, :, :end])
 
     def gradient(output_gradient):
-      query_gradients = []
-      key_gradient = tf.zeros_like(key)
-      value_gradient = tf.zeros_like(value)
-      for start, end in blocks:
-        upstream = output_gradient[:, :, start:end]
-        weights = probabilities(query, key, start, end)
-        weights_gradient = tf.cast(
-          tf.matmul(upstream, value[:, :, :end], transpose_b=True), tf.float32
-        )
-        # d softmax: p * (g - sum(p g)); masked entries have p = 0.
-        centred = weights_gradient - tf.reduce_sum(
-          weights * weights_gradient, axis=-1, keepdims=True
-        )
-        scores_gradient = tf.cast(weights * centred * scale, query.dtype)
-        query_gradients.append(tf.matmul(scores_gradient, key[:, :, :end]))
-        padding = [[0, 0], [0, 0], [0, length - end], [0, 0]]
-        key_gradient += tf.pad(
-          tf.matmul(scores_gradient, query[:, :, start:end], transpose_a=True),
-          padding,
-        )
-        value_gradient += tf.pad(
-          tf.matmul(tf.cast(weights, value.dtype), upstream, transpose_a=True),
-          padding,
-        )
-      return tf.concat(query_gradients, axis=2), key_gradient, value_gradient
+      return _gradients(query, key, value, output_gradient, blocks)
 
-    return output, gradient
+    return tf.concat([of_block(*block) for block in blocks], axis=2), gradient
 
   return attend(query, key, value)
+
+
+def _probabilities(query, key, start, end):
+  """Returns float32 [batch, heads, end - start, end]."""
+  scores = tf.matmul(query[:, :, start:end], key[:, :, :end], transpose_b=True)
+  scores = tf.cast(scores, tf.float32) * _scale(query)
+  # Row i of the block is position start + i.
+  visible = tf.linalg.band_part(tf.ones([end - start, end], tf.bool), -1, start)
+  return tf.nn.softmax(tf.where(visible, scores, scores.dtype.min))
+
+
+def _gradients(query, key, value, output_gradient, blocks):
+  query_gradients, length = [], query.shape[2]
+  key_gradient = tf.zeros_like(key)
+  value_gradient = tf.zeros_like(value)
+  for start, end in blocks:
+    upstream = output_gradient[:, :, start:end]
+    weights = _probabilities(query, key, start, end)
+    weights_gradient = tf.cast(
+      tf.matmul(upstream, value[:, :, :end], transpose_b=True), tf.float32
+    )
+    # d softmax: p * (g - sum(p g)); masked entries have p = 0.
+    centred = weights_gradient - tf.reduce_sum(
+      weights * weights_gradient, axis=-1, keepdims=True
+    )
+    scores_gradient = tf.cast(weights * centred * _scale(query), query.dtype)
+    query_gradients.append(tf.matmul(scores_gradient, key[:, :, :end]))
+    padding = [[0, 0], [0, 0], [0, length - end], [0, 0]]
+    key_gradient += tf.pad(
+      tf.matmul(scores_gradient, query[:, :, start:end], transpose_a=True),
+      padding,
+    )
+    value_gradient += tf.pad(
+      tf.matmul(tf.cast(weights, value.dtype), upstream, transpose_a=True),
+      padding,
+    )
+  return tf.concat(query_gradients, axis=2), key_gradient, value_gradient
+
+
+def _scale(query):
+  return float(query.shape[3]) ** -0.5

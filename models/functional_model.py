@@ -9,8 +9,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models import transformer
-from models.image_classifier import IMAGE_CLASSIFIERS, initial_weights
 from models.image_model_config import ImageModelConfig
+from models.image_models import IMAGE_CLASSIFIERS, initial_weights
 from models.layers import Layer, Tap, layers_of
 from models.model_shapes import are_stacked
 from models.transformer_config import (
@@ -21,15 +21,7 @@ from models.transformer_config import (
 
 Weights = tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]
 
-# (predictions, labels) -> loss of each target in nats, whether its likeliest
-# prediction is right (1 or 0), and which targets are real (1 or 0).
-_PerTarget = Callable[[Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor, tf.Tensor]]
-
-# (weights, x, y) -> representation of each target, which targets are real.
-_Features = Callable[[Weights, Any, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-
-# (weights, x, tap) -> logits.
-_TappedLogits = Callable[[Weights, Any, Tap], tf.Tensor]
+_FLAGS = tf.TensorSpec([None], tf.bool)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,23 +38,22 @@ class ModelSpec:
   draw_initial_weights: Callable[[], Weights]
   """Called while a graph is built; returns (trainable, non_trainable)."""
   makes_logits: tuple[bool, ...] | None = None
-  """Whether a trainable tensor makes a language model's logits, of each in
-  their order. A tied embedding does, though it embeds the input, too. None: not
-  a language model, or not known."""
+  """Flag per trainable tensor: whether it makes a language model's logits. A
+  tied embedding does, though it embeds the input, too. None: not known."""
   is_stacked: tuple[bool, ...] | None = None
-  """Whether a trainable tensor holds all layers, along its first axis, of each
-  in their order. None: every tensor is of one layer."""
-  features: _Features | None = None
+  """Flag per trainable tensor: whether it holds all layers, along its first
+  axis. None: every tensor is of one layer."""
+  features: Callable[..., tuple[tf.Tensor, tf.Tensor]] | None = None
   """(weights, x, y) -> the representation of every target of a batch, float32
   [num_targets, width], and which targets are real, float32 [num_targets], 1 or
   0. The model is not in training: no dropout, no augmentation. None: the model
   has no representation."""
   layers: tuple[Layer, ...] | None = None
   """See `models.layers.layers_of`; None: not a classifier of images."""
-  tapped_logits: _TappedLogits | None = None
-  """(weights, x, tap) -> logits of a batch, float32 [rows, classes]. The tap is
-  called for every one of `layers`, in the graph of the caller; the model is not
-  in training. None: the model has no taps."""
+  tapped_logits: Callable[[Weights, Any, Tap], tf.Tensor] | None = None
+  """(weights, x, tap) -> logits of a batch, float32 [rows, classes], not in
+  training. The tap is called for every one of `layers`, in the graph of the
+  caller. None: the model has no taps."""
 
 
 def build_language_model(
@@ -89,13 +80,14 @@ def build_language_model(
       [batch]. The model does not read it.
 
   Returns:
-    The model. Metrics: loss (nats per token), accuracy (share of tokens whose
-    likeliest prediction is right), num_tokens (targets, over all local
+    The model. Metrics: loss (nats per token), accuracy (fraction of tokens
+    whose likeliest prediction is right), num_tokens (targets, over all local
     epochs), num_sequences (rows, the same).
   """
-
   # None, not False: False would keep others from compiling it.
-  @tf.function(jit_compile=xla or None, autograph=False)
+  compiled = tf.function(jit_compile=xla or None, autograph=False)
+
+  @compiled
   def predict_on_batch(model_weights, x, training):
     del training  # There is no dropout.
     losses, correct = transformer.next_token_losses(
@@ -103,7 +95,7 @@ def build_language_model(
     )
     return collections.OrderedDict(token_loss=losses, token_correct=correct)
 
-  @tf.function(jit_compile=xla or None, autograph=False)
+  @compiled
   def last_hidden(model_weights, x):
     inputs = _tokens(x)[:, :-1]
     outputs = transformer.apply(config, model_weights[0], inputs)
@@ -119,23 +111,14 @@ def build_language_model(
     mask = _target_mask(output['token_loss'], num_targets)
     return output['token_loss'], output['token_correct'], mask
 
-  x_spec = collections.OrderedDict(
-    tokens=tf.TensorSpec([None, config.sequence_length + 1], tf.int32)
-  )
+  shapes = weight_shapes(config)
+  x_spec = tf.TensorSpec([None, config.sequence_length + 1], tf.int32)
   if marks_repeats:
-    x_spec['is_repeated'] = tf.TensorSpec([None], tf.bool)
+    x_spec = collections.OrderedDict(tokens=x_spec, is_repeated=_FLAGS)
   return ModelSpec(
-    _functional_model(
-      weight_shapes(config),
-      predict_on_batch,
-      per_target,
-      collections.OrderedDict(
-        x=x_spec if len(x_spec) > 1 else x_spec['tokens'],
-        y=tf.TensorSpec([None], tf.int32),
-      ),
-    ),
+    _functional_model(shapes, predict_on_batch, per_target, x_spec),
     lambda: (transformer.initial_weights(config, model_seed), ()),
-    makes_logits=tuple(n in LOGITS_TENSORS for n in weight_shapes(config)),
+    makes_logits=tuple(name in LOGITS_TENSORS for name in shapes),
     is_stacked=are_stacked(config),
     features=features,
   )
@@ -158,9 +141,7 @@ def build_image_model(
     marks_repeats: As of `build_language_model`.
 
   Returns:
-    The model. Metrics as of a language model, where every row has one target:
-    loss, accuracy, num_tokens (targets) and num_sequences (rows) agree in
-    their counts.
+    The model. Metrics as of a language model, with one target per row.
   """
   classifier = IMAGE_CLASSIFIERS[config.name]
 
@@ -172,10 +153,9 @@ def build_image_model(
         tf.random.experimental.stateless_split(x['noise_seed'][0], 2)
       )
       images = classifier.augment(images, augmentation_seed)
+    images = classifier.normalize(images)
     return classifier.logits(
-      model_weights[0],
-      classifier.normalize(images),
-      dropout_seed=dropout_seed,
+      model_weights[0], images, dropout_seed=dropout_seed
     )
 
   @tf.function(autograph=False)
@@ -200,14 +180,10 @@ def build_image_model(
     noise_seed=tf.TensorSpec([None, 2], tf.int32),
   )
   if marks_repeats:
-    x_spec['is_repeated'] = tf.TensorSpec([None], tf.bool)
+    x_spec['is_repeated'] = _FLAGS
+  shapes = config.weight_shapes()
   return ModelSpec(
-    _functional_model(
-      config.weight_shapes(),
-      predict_on_batch,
-      per_target,
-      collections.OrderedDict(x=x_spec, y=tf.TensorSpec([None], tf.int32)),
-    ),
+    _functional_model(shapes, predict_on_batch, per_target, x_spec),
     lambda: (initial_weights(config, model_seed), ()),
     features=features,
     layers=layers_of(config),
@@ -243,13 +219,13 @@ def with_predictions(
   )
 
 
-def _functional_model(
-  shapes: Mapping[str, tuple[int, ...]],
-  predict_on_batch: Callable[..., Any],
-  per_target: _PerTarget,
-  input_spec: Any,
-) -> tff.learning.models.FunctionalModel:
-  """Returns a model with the loss and the metrics that all models share."""
+def _functional_model(shapes, predict_on_batch, per_target, x_spec):
+  """Returns a model with the loss and the metrics that all models share.
+
+  `per_target` is (predictions, labels) -> loss of each target in nats, whether
+  its likeliest prediction is right and which targets are real, both 1 or 0.
+  """
+  specs = tuple(tf.TensorSpec(shape, tf.float32) for shape in shapes.values())
 
   def loss(output, label, sample_weight=None):
     del sample_weight
@@ -257,6 +233,20 @@ def _functional_model(
     return tf.math.divide_no_nan(
       tf.reduce_sum(losses * mask), tf.reduce_sum(mask)
     )
+
+  return tff.learning.models.FunctionalModel(
+    initial_weights=(specs, ()),
+    predict_on_batch_fn=predict_on_batch,
+    loss_fn=loss,
+    metrics_fns=_metrics(per_target),
+    input_spec=collections.OrderedDict(
+      x=x_spec, y=tf.TensorSpec([None], tf.int32)
+    ),
+  )
+
+
+def _metrics(per_target):
+  """Returns the functions that begin, update and finalize the metrics."""
 
   @tf.function(autograph=False)
   def initialize_metrics():
@@ -293,14 +283,7 @@ def _functional_model(
       num_sequences=state['num_sequences'][0],
     )
 
-  specs = tuple(tf.TensorSpec(shape, tf.float32) for shape in shapes.values())
-  return tff.learning.models.FunctionalModel(
-    initial_weights=(specs, ()),
-    predict_on_batch_fn=predict_on_batch,
-    loss_fn=loss,
-    metrics_fns=(initialize_metrics, update_metrics, finalize_metrics),
-    input_spec=input_spec,
-  )
+  return initialize_metrics, update_metrics, finalize_metrics
 
 
 def _tokens(x):

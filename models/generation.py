@@ -45,39 +45,15 @@ def build_sampler(
     num_tokens], in which a text that ended goes on with `end_of_text_id`. It
     raises `tf.errors.InvalidArgumentError` where the logits are not finite,
     as those of a model are whose training diverged.
-
-  Raises:
-    ValueError: If all tokens are forbidden.
   """
-  vocabulary_size, length = config.vocabulary_size, config.sequence_length
-  is_allowed = np.ones(vocabulary_size, bool)
+  length = config.sequence_length
+  is_allowed = np.ones(config.vocabulary_size, bool)
   is_allowed[list(forbidden_ids)] = False
-  if not is_allowed.any():
-    raise ValueError(f'All {vocabulary_size} tokens are forbidden.')
-
-  def next_tokens(weights, stream, count, seed):
-    """Returns the token to follow the first `count` ones of every row."""
-    start = tf.maximum(count - length, 0)
-    window = tf.ensure_shape(
-      stream[:, start : start + length], [num_samples, length]
-    )
-    last = transformer.apply(config, weights, window)[:, count - start - 1]
-    embedding = tf.cast(weights[0], last.dtype)
-    logits = tf.cast(tf.matmul(last, embedding, transpose_b=True), tf.float32)
-    logits = tf.debugging.check_numerics(logits, 'The logits are not finite.')
-    return choose_tokens(
-      tf.where(is_allowed, logits, -np.inf),
-      seed,
-      temperature=temperature,
-      top_k=top_k,
-    )
+  specs = (tf.TensorSpec(s, tf.float32) for s in weight_shapes(config).values())
 
   @tf.function(
     input_signature=[
-      tuple(
-        tf.TensorSpec(shape, tf.float32)
-        for shape in weight_shapes(config).values()
-      ),
+      tuple(specs),
       tf.TensorSpec([None], tf.int32),
       tf.TensorSpec([], tf.int32),
     ]
@@ -101,27 +77,37 @@ def build_sampler(
 
     def append(step, stream, has_ended):
       count = prompt_length + step
-      tokens = next_tokens(weights, stream, count, tf.stack([seed, step]))
+      logits = _next_logits(config, weights, stream, count)
+      tokens = choose_tokens(
+        tf.where(is_allowed, logits, -np.inf),
+        tf.stack([seed, step]),
+        temperature=temperature,
+        top_k=top_k,
+      )
       tokens = tf.where(has_ended, end_of_text_id, tokens)
       stream = tf.where(columns == count, tokens[:, tf.newaxis], stream)
-      return (
-        step + 1,
-        tf.ensure_shape(stream, [num_samples, None]),
-        tf.logical_or(has_ended, tokens == end_of_text_id),
-      )
+      has_ended = tf.logical_or(has_ended, tokens == end_of_text_id)
+      return step + 1, tf.ensure_shape(stream, [num_samples, None]), has_ended
 
-    _, stream, _ = tf.while_loop(
-      is_unfinished,
-      append,
-      (
-        tf.constant(0),
-        tf.ensure_shape(stream, [num_samples, None]),
-        tf.zeros([num_samples], tf.bool),
-      ),
-    )
+    stream = tf.ensure_shape(stream, [num_samples, None])
+    start = tf.constant(0), stream, tf.zeros([num_samples], tf.bool)
+    _, stream, _ = tf.while_loop(is_unfinished, append, start)
     return stream[:, prompt_length : prompt_length + num_tokens]
 
   return sample
+
+
+def _next_logits(config, weights, stream, count):
+  """Returns the logits of the token after the first `count` of every row."""
+  length = config.sequence_length
+  start = tf.maximum(count - length, 0)
+  window = tf.ensure_shape(
+    stream[:, start : start + length], [stream.shape[0], length]
+  )
+  last = transformer.apply(config, weights, window)[:, count - start - 1]
+  embedding = tf.cast(weights[0], last.dtype)
+  logits = tf.cast(tf.matmul(last, embedding, transpose_b=True), tf.float32)
+  return tf.debugging.check_numerics(logits, 'The logits are not finite.')
 
 
 def choose_tokens(
@@ -143,14 +129,7 @@ def choose_tokens(
 
   Returns:
     Int32 [rows].
-
-  Raises:
-    ValueError: If `temperature` or `top_k` is out of its range.
   """
-  if temperature < 0:
-    raise ValueError(f'`temperature` must be at least 0, found {temperature}.')
-  if top_k is not None and top_k < 1:
-    raise ValueError(f'`top_k` must be at least 1, found {top_k}.')
   if temperature == 0:
     return tf.argmax(logits, axis=-1, output_type=tf.int32)
   vocabulary_size = logits.shape[-1]

@@ -34,26 +34,23 @@ class Window(NamedTuple):
 
 
 class Layer(NamedTuple):
-  """One layer; every trainable entry belongs to exactly one.
-
-  Attributes:
-    name: Unique in a model, such as 'hidden_1'.
-    kind: 'matrix', 'convolution' or 'scale' (a norm: its scale and its bias).
-    kernel: Name of the weight; of a norm, its scale.
-    bias: Name of the weight; None: there is no bias.
-    fan_in: Rows of the kernel as a matrix, without the bias; of a convolution
-      height x width x channels in, of a norm 1.
-    fan_out: Columns of the matrix.
-    window: Of a convolution; None: it is none.
-  """
+  """One layer; every trainable entry belongs to exactly one."""
 
   name: str
+  """Unique in a model, such as 'hidden_1'."""
   kind: str
+  """'matrix', 'convolution' or 'scale' (a norm: its scale and its bias)."""
   kernel: str
+  """Name of the weight; of a norm, its scale."""
   bias: str | None
+  """Name of the weight; None: there is no bias."""
   fan_in: int
+  """Rows of the kernel as a matrix, without the bias; of a convolution height x
+  width x channels in, of a norm 1."""
   fan_out: int
+  """Columns of the matrix."""
   window: Window | None = None
+  """How a convolution moves; None: the layer is none."""
 
   @property
   def num_rows(self) -> int:
@@ -63,13 +60,13 @@ class Layer(NamedTuple):
 
 def layers_of(shape: ImageModelConfig) -> tuple[Layer, ...]:
   """Returns the layers of a model, by the order of its weights."""
-  shapes = shape.weight_shapes()
-  padding, strides, layers = 'VALID', {}, []
+  padding, strides = 'VALID', {}
   if shape.name == 'resnet18':
     padding = 'SAME'
     for block in resnet_blocks():
       for part in ('conv_1', 'shortcut'):
         strides[f'{block.name}/{part}'] = block.stride
+  shapes, layers = shape.weight_shapes(), []
   for kernel, sizes in shapes.items():
     name, _, role = kernel.rpartition('/')
     if role == 'bias':
@@ -93,14 +90,7 @@ def weight_names(layers: Sequence[Layer]) -> tuple[str, ...]:
 def tapped(
   tap: Tap | None, name: str, inputs: Array, preactivations: Array
 ) -> Array:
-  """Returns what the tap makes of a layer's preactivations.
-
-  Args:
-    tap: The tap; None: the preactivations are returned.
-    name: `Layer.name`.
-    inputs: See `Tap`.
-    preactivations: See `Tap`.
-  """
+  """Returns what the tap makes of a layer's preactivations; None: these."""
   return preactivations if tap is None else tap(name, inputs, preactivations)
 
 
@@ -108,10 +98,6 @@ def matrix_of(layer: Layer, weights_by_name: Mapping[str, Array]) -> Array:
   """Returns V = [kernel; bias], [fan_in + has_bias, fan_out].
 
   Rows of a convolution are in the order (height, width, channels in).
-
-  Args:
-    layer: The layer.
-    weights_by_name: Weights of the model, at least the layer's.
   """
   kernel = weights_by_name[layer.kernel]
   library = _library(kernel)
@@ -126,21 +112,16 @@ def with_matrix(
   layer: Layer, weights_by_name: Mapping[str, Array], matrix: Array
 ) -> dict[str, Array]:
   """Returns the weights with V of a layer replaced; see `matrix_of`."""
-
-  def shaped(name, values):
+  parts = {layer.kernel: matrix[: layer.fan_in]}
+  if layer.bias is not None:
+    parts[layer.bias] = matrix[-1]
+  replaced = dict(weights_by_name)
+  for name, values in parts.items():
     weight = weights_by_name[name]
     library = _library(weight)
     values = library.asarray(values, dtype=weight.dtype)
-    return library.reshape(values, weight.shape)
-
-  if layer.bias is None:
-    replaced = {layer.kernel: shaped(layer.kernel, matrix)}
-  else:
-    replaced = {
-      layer.kernel: shaped(layer.kernel, matrix[:-1]),
-      layer.bias: shaped(layer.bias, matrix[-1]),
-    }
-  return {**weights_by_name, **replaced}
+    replaced[name] = library.reshape(values, weight.shape)
+  return replaced
 
 
 def _library(array):

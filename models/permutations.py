@@ -40,8 +40,8 @@ class PermutedAxis(NamedTuple):
 class PermutationGroup(NamedTuple):
   """Units that may change places if all their axes are permuted alike.
 
-  A permutation takes each of `num_parts` equal runs of units to such a run:
-  channels that a GroupNorm normalizes together have to stay together.
+  A permutation has to take each of `num_parts` equal runs of units to such a
+  run: channels that a GroupNorm normalizes together stay together.
   """
 
   name: str
@@ -76,37 +76,6 @@ def is_chain(shape: ModelShape) -> bool:
   return isinstance(shape, ImageModelConfig) and shape.name != 'resnet18'
 
 
-def permute(
-  weights_by_name: Mapping[str, np.ndarray],
-  group: PermutationGroup,
-  permutation: np.ndarray,
-) -> dict[str, np.ndarray]:
-  """Returns the weights with a group's units in another order.
-
-  Args:
-    weights_by_name: All weights of the model.
-    group: One of its `permutation_groups`.
-    permutation: Int [num_units]; unit k of the result is unit permutation[k].
-
-  Raises:
-    ValueError: If it is no permutation, or tears a part of the group apart.
-  """
-  permutation = np.asarray(permutation)
-  if not np.array_equal(np.sort(permutation), np.arange(group.num_units)):
-    raise ValueError(
-      f'`permutation` must have each of the {group.num_units} units of '
-      f'{group.name} once, found {permutation.tolist()}.'
-    )
-  parts = permutation.reshape(group.num_parts, -1)
-  parts = parts // (group.num_units // group.num_parts)
-  if np.any(parts != parts[:, :1]):
-    raise ValueError(
-      f'`permutation` must keep the {group.num_parts} parts of {group.name} '
-      f'together, found {permutation.tolist()}.'
-    )
-  return take_units(weights_by_name, group, permutation)
-
-
 def take_units(
   weights_by_name: Mapping[str, np.ndarray],
   group: PermutationGroup,
@@ -117,12 +86,9 @@ def take_units(
   Args:
     weights_by_name: All weights of the model.
     group: One of its `permutation_groups`.
-    sources: Int, per unit of the result the given unit that it is. -1: its
-      incoming and outgoing weights are 0. Stacked weights keep their number of
-      units.
-
-  Raises:
-    ValueError: If a weight has not as many units as the group.
+    sources: Int, per unit of the result the given unit that it is; a
+      permutation leaves the function as it is. -1: its incoming and outgoing
+      weights are 0. Stacked weights keep their number of units.
   """
   weights_by_name = dict(weights_by_name)
   for axis in group.axes:
@@ -163,11 +129,6 @@ def _units_first(weights_by_name, group, axis):
     weight, place = weight[axis.index], place - 1
   weight = np.moveaxis(weight, place, -1)
   sizes = axis.num_repeats, group.num_units, axis.unit_size
-  if weight.shape[-1] != math.prod(sizes):
-    raise ValueError(
-      f'{axis.name} must have {" * ".join(map(str, sizes))} entries on axis '
-      f'{axis.axis} for the units of {group.name}, found {weight.shape[-1]}.'
-    )
   return np.moveaxis(weight.reshape(*weight.shape[:-1], *sizes), -2, 0)
 
 

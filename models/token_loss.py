@@ -45,83 +45,95 @@ def _is_argmax(logits, targets):
   return tf.stop_gradient(tf.cast(tf.equal(best, targets), tf.float32))
 
 
-def _chunked(hidden, embedding, targets, tokens_per_chunk):
+def _chunked(hidden, embedding, targets, size):
   """`token_losses` by chunks, with its gradient."""
-  num_tokens = tf.shape(hidden)[0]
-  width = hidden.shape[-1]
-  num_chunks = -(-num_tokens // tokens_per_chunk)
-
-  def chunk_of(tensor, index):
-    start = index * tokens_per_chunk
-    return tensor[start : start + tokens_per_chunk]
-
-  def gather(arrays, element_shape):
-    # The last chunk may be shorter, so elements have no common first size.
-    return tf.ensure_shape(arrays.concat(), [None, *element_shape])
-
-  def arrays_of(dtype):
-    return tf.TensorArray(
-      dtype, num_chunks, infer_shape=False, element_shape=None
-    )
 
   @tf.custom_gradient
   def losses(hidden, embedding):
-    def forward(index, loss, correct):
-      logits = _logits(chunk_of(hidden, index), embedding)
-      wanted = chunk_of(targets, index)
-      return (
-        index + 1,
-        loss.write(
-          index,
-          tf.nn.sparse_softmax_cross_entropy_with_logits(wanted, logits),
-        ),
-        correct.write(index, _is_argmax(logits, wanted)),
-      )
-
-    _, loss, correct = tf.while_loop(
-      lambda index, *_: index < num_chunks,
-      forward,
-      (0, arrays_of(tf.float32), arrays_of(tf.float32)),
-      parallel_iterations=1,
-    )
+    results = _forward(hidden, embedding, targets, size)
 
     def gradient(loss_gradient, unused_correct_gradient):
-      def backward(index, hidden_gradient, embedding_gradient):
-        states = chunk_of(hidden, index)
-        wanted = chunk_of(targets, index)
-        # d loss / d logits = softmax - onehot, times what comes from above.
-        logits_gradient = tf.cast(
-          (
-            tf.nn.softmax(_logits(states, embedding))
-            - tf.one_hot(wanted, embedding.shape[0])
-          )
-          * chunk_of(loss_gradient, index)[:, tf.newaxis],
-          hidden.dtype,
-        )
-        return (
-          index + 1,
-          hidden_gradient.write(index, tf.matmul(logits_gradient, embedding)),
-          embedding_gradient
-          + tf.cast(
-            tf.matmul(logits_gradient, states, transpose_a=True), tf.float32
-          ),
-        )
+      return _backward(hidden, embedding, targets, size, loss_gradient)
 
-      _, hidden_gradient, embedding_gradient = tf.while_loop(
-        lambda index, *_: index < num_chunks,
-        backward,
-        (
-          0,
-          arrays_of(hidden.dtype),
-          tf.zeros(embedding.shape, tf.float32),
-        ),
-        parallel_iterations=1,
-      )
-      return (
-        gather(hidden_gradient, [width]),
-        tf.cast(embedding_gradient, embedding.dtype),
-      )
-
-    return (gather(loss, []), gather(correct, [])), gradient
+    return results, gradient
 
   return losses(hidden, embedding)
+
+
+def _forward(hidden, embedding, targets, size):
+  num_chunks = _num_chunks(hidden, size)
+
+  def add(index, loss, correct):
+    logits = _logits(_chunk(hidden, index, size), embedding)
+    wanted = _chunk(targets, index, size)
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(wanted, logits)
+    return (
+      index + 1,
+      loss.write(index, losses),
+      correct.write(index, _is_argmax(logits, wanted)),
+    )
+
+  _, loss, correct = tf.while_loop(
+    lambda index, *_: index < num_chunks,
+    add,
+    (0, _arrays(tf.float32, num_chunks), _arrays(tf.float32, num_chunks)),
+    parallel_iterations=1,
+  )
+  return _gathered(loss, []), _gathered(correct, [])
+
+
+def _backward(hidden, embedding, targets, size, loss_gradient):
+  num_chunks = _num_chunks(hidden, size)
+
+  def add(index, hidden_gradient, embedding_gradient):
+    states = _chunk(hidden, index, size)
+    wanted = _chunk(targets, index, size)
+    # d loss / d logits = softmax - onehot, times what comes from above.
+    logits_gradient = tf.cast(
+      (
+        tf.nn.softmax(_logits(states, embedding))
+        - tf.one_hot(wanted, embedding.shape[0])
+      )
+      * _chunk(loss_gradient, index, size)[:, tf.newaxis],
+      hidden.dtype,
+    )
+    added = tf.matmul(logits_gradient, states, transpose_a=True)
+    return (
+      index + 1,
+      hidden_gradient.write(index, tf.matmul(logits_gradient, embedding)),
+      embedding_gradient + tf.cast(added, tf.float32),
+    )
+
+  _, hidden_gradient, embedding_gradient = tf.while_loop(
+    lambda index, *_: index < num_chunks,
+    add,
+    (
+      0,
+      _arrays(hidden.dtype, num_chunks),
+      tf.zeros(embedding.shape, tf.float32),
+    ),
+    parallel_iterations=1,
+  )
+  return (
+    _gathered(hidden_gradient, [hidden.shape[-1]]),
+    tf.cast(embedding_gradient, embedding.dtype),
+  )
+
+
+def _num_chunks(hidden, size):
+  return -(-tf.shape(hidden)[0] // size)
+
+
+def _chunk(tensor, index, size):
+  return tensor[index * size : (index + 1) * size]
+
+
+def _arrays(dtype, num_chunks):
+  return tf.TensorArray(
+    dtype, num_chunks, infer_shape=False, element_shape=None
+  )
+
+
+def _gathered(arrays, element_shape):
+  # The last chunk may be shorter, so elements have no common first size.
+  return tf.ensure_shape(arrays.concat(), [None, *element_shape])

@@ -1,7 +1,6 @@
 """Shape and sizes of the transformer; no TensorFlow, so counting is free."""
 
 import dataclasses
-import math
 
 PRESETS: dict[str, dict[str, int]] = {
   'tiny': dict(num_layers=4, width=128, num_heads=4, vocabulary_size=2_048),
@@ -17,6 +16,12 @@ PRESETS: dict[str, dict[str, int]] = {
 pretrain."""
 FROM_DIRECTORY = 'from_directory'
 """Preset whose sizes are those of the model that a run starts from."""
+
+_CHOICES = {
+  'position_embedding': ('learned', 'rotary'),
+  'compute_dtype': ('float32', 'bfloat16'),
+  'layer_loop': ('auto', 'unrolled', 'foldl'),
+}
 
 # Queries per block of attention: big enough for efficient products, small
 # enough that a block of scores stays small beside activations at 1,024 tokens.
@@ -53,33 +58,28 @@ class TransformerConfig:
   """'unrolled' (fastest), 'foldl' (compiles fast at any depth), 'auto'."""
 
   def __post_init__(self):
-    problems = []
-    for name in (*PRESETS['tiny'], 'sequence_length'):
-      if getattr(self, name) < 1:
-        problems.append(
-          f'`{name}` must be at least 1, found {getattr(self, name)}'
-        )
+    problems = [
+      f'`{name}` must be at least 1, found {getattr(self, name)}'
+      for name in (*PRESETS['tiny'], 'sequence_length')
+      if getattr(self, name) < 1
+    ]
     if not problems and self.width % self.num_heads:
       problems.append(
         f'`width` must be a multiple of `num_heads` ({self.num_heads}), '
         f'found {self.width}'
       )
-    elif not problems and self.position_embedding == 'rotary':
-      if self.width // self.num_heads % 2:
-        problems.append(
-          'rotary positions need an even `width / num_heads`, found '
-          f'{self.width // self.num_heads}'
-        )
-    for name, allowed in (
-      ('position_embedding', ('learned', 'rotary')),
-      ('compute_dtype', ('float32', 'bfloat16')),
-      ('layer_loop', ('auto', 'unrolled', 'foldl')),
-    ):
-      if getattr(self, name) not in allowed:
-        problems.append(
-          f'`{name}` must be one of {", ".join(allowed)}, found '
-          f'{getattr(self, name)!r}'
-        )
+    is_rotary = self.position_embedding == 'rotary'
+    if not problems and is_rotary and self.head_width % 2:
+      problems.append(
+        'rotary positions need an even `width / num_heads`, found '
+        f'{self.head_width}'
+      )
+    problems += [
+      f'`{name}` must be one of {", ".join(allowed)}, found '
+      f'{getattr(self, name)!r}'
+      for name, allowed in _CHOICES.items()
+      if getattr(self, name) not in allowed
+    ]
     if problems:
       raise ValueError('Invalid transformer: ' + '; '.join(problems) + '.')
 
@@ -102,31 +102,27 @@ def weight_shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
   Weights of the blocks are stacked along a first axis of size num_layers: the
   number of tensors does not grow with the depth. The names begin with `block/`.
   """
-  layers, width = config.num_layers, config.width
+  width = config.width
   shapes = {'token_embedding': (config.vocabulary_size, width)}
   if config.position_embedding == 'learned':
     shapes['position_embedding'] = (config.sequence_length, width)
-  return shapes | {
-    'block/attention_norm/scale': (layers, width),
-    'block/attention_norm/bias': (layers, width),
-    'block/attention_input/kernel': (layers, width, 3 * width),
-    'block/attention_input/bias': (layers, 3 * width),
-    'block/attention_output/kernel': (layers, width, width),
-    'block/attention_output/bias': (layers, width),
-    'block/mlp_norm/scale': (layers, width),
-    'block/mlp_norm/bias': (layers, width),
-    'block/mlp_expand/kernel': (layers, width, 4 * width),
-    'block/mlp_expand/bias': (layers, 4 * width),
-    'block/mlp_contract/kernel': (layers, 4 * width, width),
-    'block/mlp_contract/bias': (layers, width),
-    'final_norm/scale': (width,),
-    'final_norm/bias': (width,),
+  of_block = {
+    'attention_norm/scale': (width,),
+    'attention_norm/bias': (width,),
+    'attention_input/kernel': (width, 3 * width),
+    'attention_input/bias': (3 * width,),
+    'attention_output/kernel': (width, width),
+    'attention_output/bias': (width,),
+    'mlp_norm/scale': (width,),
+    'mlp_norm/bias': (width,),
+    'mlp_expand/kernel': (width, 4 * width),
+    'mlp_expand/bias': (4 * width,),
+    'mlp_contract/kernel': (4 * width, width),
+    'mlp_contract/bias': (width,),
   }
-
-
-def num_parameters(config: TransformerConfig) -> int:
-  """Returns the number of trainable scalars."""
-  return sum(math.prod(shape) for shape in weight_shapes(config).values())
+  for name, sizes in of_block.items():
+    shapes[f'block/{name}'] = (config.num_layers, *sizes)
+  return shapes | {'final_norm/scale': (width,), 'final_norm/bias': (width,)}
 
 
 def query_blocks(length: int) -> list[tuple[int, int]]:

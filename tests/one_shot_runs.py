@@ -5,8 +5,8 @@ import pathlib
 
 import numpy as np
 
-from tff_fedfish.methods.one_shot.solving import Uploads
 from tff_fedfish.run import checkpoints, learning_setup, run_directory
+from tff_fedfish.run.stored_uploads import StoredUploads
 
 SETTINGS = dict(
   cohorts__cohort_size=None,
@@ -33,10 +33,10 @@ def weights(run: pathlib.Path) -> list[np.ndarray]:
   return [found.tensors[f'{prefix}{i}'] for i in range(len(found.tensors))]
 
 
-def uploads(run: pathlib.Path) -> Uploads:
+def uploads(run: pathlib.Path) -> StoredUploads:
   """Returns the uploads that a run kept of its first round."""
   config = run_directory.read_config(run)
-  return Uploads(
+  return StoredUploads(
     run / 'uploads' / 'round_00000001',
     config.model_shape(),
     config.method.upload(config),

@@ -50,7 +50,7 @@ def argument(process, data, validation=None, candidates=(), kept=None):
   """Returns a client's argument.
 
   Args:
-    process: A `StatefulLearningProcess` with `personal_models`.
+    process: A `FederatedProcess` with `personal_models`.
     data: Its batches.
     validation: Batches on which it validates. None: it does not.
     candidates: (position, weights) of the models that it is given.

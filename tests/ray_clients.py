@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import time
+import types
 
 import numpy as np
 
@@ -79,10 +80,10 @@ def process_ids(workers) -> list[int]:
   import ray
 
   workers.start()
-  pool = workers._pool
-  pool.wait_for_all()
+  workers._pool.wait_for_all()
   get_id = lambda worker: os.getpid()  # noqa: E731
-  return ray.get([worker.__ray_call__.remote(get_id) for worker in pool.up])
+  up = workers._pool.up
+  return ray.get([worker.__ray_call__.remote(get_id) for worker in up])
 
 
 class LightWorker:
@@ -92,16 +93,17 @@ class LightWorker:
   """
 
   def __init__(self, num_threads: int, shows_gpus: bool, expected):
-    self._settings = (num_threads, shows_gpus, expected)
+    from tff_fedfish.runtime.ray_pool import require_same
 
-  def node_id(self) -> str:
-    import ray
+    require_same(expected)
 
-    return ray.get_runtime_context().get_node_id()
+  def host(self) -> str:
+    from tff_fedfish.runtime.ray_pool import host_name
+
+    return host_name()
 
   def add_up(self, spec, broadcast, clients, failed_once):
     """Returns as its sum how many clients there are."""
-    from tff_fedfish.runtime.ray_pool import PartResult
     from tff_fedfish.runtime.round_options import RoundOutcome
 
     words = [word for _, word in clients]
@@ -109,7 +111,12 @@ class LightWorker:
       os.kill(os.getpid(), signal.SIGKILL)
     if 'wrong' in words:
       raise KeyError('a worker that is wrong')
-    return PartResult([np.float32(len(words))], [], RoundOutcome())
+    # As a `PartResult`, whose module imports TensorFlow.
+    return types.SimpleNamespace(
+      accumulator=[np.float32(len(words))],
+      outcome=RoundOutcome(),
+      outputs=(),
+    )
 
 
 class BrokenWorker(LightWorker):

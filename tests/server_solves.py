@@ -9,13 +9,15 @@ import planned_configs
 from models.model_shapes import weight_shapes
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.methods.method import load
-from tff_fedfish.methods.one_shot import upload_sizes
-from tff_fedfish.methods.one_shot.solving import (
+from tff_fedfish.methods.one_shot.uploads import (
   SolveContext,
   SolveResult,
   Uploads,
+  is_factor,
+  summary_shapes,
 )
 from tff_fedfish.run import client_state_files
+from tff_fedfish.run.stored_uploads import StoredUploads
 
 
 def write_uploads(config: TrainConfig, directory: pathlib.Path) -> None:
@@ -28,10 +30,10 @@ def write_uploads(config: TrainConfig, directory: pathlib.Path) -> None:
     for i, size in enumerate(weight_shapes(shape).values()):
       weight = 0.05 * random.standard_normal(size, np.float32)
       tensors[f'weights/{i}'] = weight
-    summary = upload_sizes.summary_shapes(shape, upload)
+    summary = summary_shapes(shape, upload)
     for i, (name, size) in enumerate(summary.items()):
       tensor = random.random(size, np.float32)
-      if upload_sizes.is_factor(name):
+      if is_factor(name):
         tensor = tensor @ tensor.T / size[0]
       tensors[f'summary/{i}'] = tensor
     writer.add(client, b'%03d' % client, tensors)
@@ -43,7 +45,7 @@ def open_uploads(
 ) -> tuple[TrainConfig, Uploads]:
   """Returns a shipped config with settings, and its uploads."""
   config = planned_configs.shipped(name, **settings)
-  return config, Uploads(
+  return config, StoredUploads(
     pathlib.Path(directory),
     config.model_shape(),
     config.method.upload(config),

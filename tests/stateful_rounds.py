@@ -11,7 +11,7 @@ def argument(process, data, kept=None):
   """Returns a client's argument.
 
   Args:
-    process: A `StatefulLearningProcess`.
+    process: A `FederatedProcess`.
     data: Its batches.
     kept: Its last output. None: it takes part for the first time.
   """

@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 from models.functional_model import build_image_model, build_language_model
 from models.image_model_config import ImageModelConfig
 from models.transformer_config import TransformerConfig
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
+from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.methods.fed_fish import process
 from tff_fedfish.methods.fed_fish.process import build_fed_fish
 from tff_fedfish.rounds import local_training

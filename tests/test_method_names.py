@@ -69,7 +69,7 @@ def test_no_file_spells_a_method():
   [
     ("NAME = 'fed_avg'", 1),
     ("if name == 'fed_fish':\n  pass", 1),
-    ("PATH = 'tff_fedfish.algorithms.fed_avg:build'", 1),
+    ("PATH = 'tff_fedfish.methods.fed_avg:build'", 1),
     ("text = f'{x} fed_fish {y}'", 1),
     ("x = 1\ncall(\n  'fed_avg'\n)", 3),
     # A string that is used is no docstring.

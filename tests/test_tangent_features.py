@@ -8,8 +8,8 @@ import small_models
 import tensorflow as tf
 
 from models import image_model_config
-from models.image_classifier import IMAGE_CLASSIFIERS
 from models.image_model_config import ImageModelConfig
+from models.image_models import IMAGE_CLASSIFIERS
 from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish.methods.tct import tangent_features, tangent_shapes
 from tff_fedfish.methods.tct.tangent_features import feature_mask

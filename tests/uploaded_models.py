@@ -1,73 +1,81 @@
 """Uploads of models with random weights, for tests of one-shot solvers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from models import transformer
 from models.functional_model import build_image_model
-from models.image_classifier import initial_weights
+from models.image_models import initial_weights
 from models.model_shapes import ModelShape, weight_shapes
-from models.permutations import PermutationGroup, permutation_groups, permute
+from models.permutations import PermutationGroup, permutation_groups, take_units
 from models.transformer_config import TransformerConfig
-from tff_fedfish.methods.one_shot.solving import SolveContext, Upload
+from tff_fedfish.methods.method import load
+from tff_fedfish.methods.one_shot.uploads import (
+  SolveContext,
+  SolveResult,
+  UploadKind,
+  Uploads,
+)
+from tff_fedfish.methods.registry import BUILT_IN
 
 WeightsByName = Mapping[str, np.ndarray]
 
 
-class ListedUploads(list):
-  """Uploads in memory.
+class ListedUploads(Uploads):
+  """Uploads in memory."""
 
-  Attributes:
-    shares: Weight of each client by those of all.
-    num_bytes: As if they were files.
-    num_read: Uploads that loops have read.
-  """
-
-  num_bytes = 1000
-
-  def __init__(self, uploads: Iterable[Upload]):
-    super().__init__(uploads)
-    weights = np.array([u.client_weight for u in list.__iter__(self)], float)
-    self.shares = weights / weights.sum()
+  def __init__(
+    self,
+    shape: ModelShape,
+    summary: str,
+    client_weights: Sequence[float],
+    models: Sequence[Sequence[np.ndarray]],
+    summaries: Sequence[Sequence[np.ndarray]] | None = None,
+  ):
+    """Takes the weights and the tensors of the summary of every client."""
+    super().__init__(shape, UploadKind(summary))
+    self._clients = []
+    for i, client_weight in enumerate(client_weights):
+      tensors = {'client_weight/0': np.float32(client_weight)}
+      for j, weight in enumerate(models[i]):
+        tensors[f'weights/{j}'] = np.asarray(weight, np.float32)
+      for j, tensor in enumerate(summaries[i] if summaries else ()):
+        tensors[f'summary/{j}'] = np.asarray(tensor)
+      self._clients.append(tensors)
     self.num_read = 0
 
-  def __iter__(self):
-    for upload in super().__iter__():
-      self.num_read += 1
-      yield upload
+  def __len__(self):
+    return len(self._clients)
 
-  def part(self, index, weights, summary):
-    """See `one_shot.solving.Uploads`."""
-    upload = self[index]
-    return [upload.weights[i] for i in weights], {
-      name: upload.summary[name] for name in summary
-    }
-
-  @property
-  def start(self):
-    """w_bar, float32."""
-    tensors = zip(*(u.weights for u in list.__iter__(self)), strict=True)
-    return tuple(
-      np.average(np.stack(t), axis=0, weights=self.shares).astype(np.float32)
-      for t in tensors
-    )
+  def read(self, index, paths):
+    """See `Uploads.read`; counts reads of whole uploads."""
+    self.num_read += paths is None
+    tensors = self._clients[index]
+    return tensors if paths is None else {path: tensors[path] for path in paths}
 
 
-def uploads_of(
-  models: Sequence[WeightsByName],
-  num_examples: Sequence[int],
-  class_counts: Sequence[Sequence[int]] | None = None,
-) -> ListedUploads:
-  """Returns an upload per model, with counts of classes if given."""
-  summaries = [{} for _ in models]
-  if class_counts is not None:
-    summaries = [dict(class_counts=np.array(n, int)) for n in class_counts]
-  return ListedUploads(
-    Upload(n, tuple(weights.values()), summary)
-    for weights, n, summary in zip(models, num_examples, summaries, strict=True)
+def solve(
+  uploads: Uploads,
+  shape: ModelShape,
+  method: str,
+  *,
+  score=None,
+  uncompressed_mean=None,
+  seed: int = 0,
+  **settings,
+) -> SolveResult:
+  """Solves as a server does, from the mean of the uploads."""
+  declared = BUILT_IN[method]
+  context = SolveContext(
+    declared.settings(name=method, **settings),
+    shape,
+    score,
+    seed,
+    uncompressed_mean,
   )
+  return load(declared.solver)(uploads, uploads.mean(), context)
 
 
 def random_weights(shape: ModelShape, seed: int) -> dict[str, np.ndarray]:
@@ -102,7 +110,7 @@ def permuted_copy(
   """Returns the weights with all groups of units in random orders."""
   random = np.random.default_rng(seed)
   for group in permutation_groups(shape):
-    weights = permute(weights, group, random_permutation(group, random))
+    weights = take_units(weights, group, random_permutation(group, random))
   return weights
 
 
@@ -122,8 +130,3 @@ def logits(shape: ModelShape, weights: WeightsByName) -> np.ndarray:
   )
   model = build_image_model(shape, model_seed=0).functional_model
   return model.predict_on_batch((weights, ()), x, training=False).numpy()
-
-
-def context_of(shape: ModelShape, settings) -> SolveContext:
-  """Returns what a server without validation rows gives a solver."""
-  return SolveContext(settings, shape, score=None, seed=0)

@@ -28,6 +28,7 @@ OPTIONS: dict[str, str] = {
 SETTINGS: dict[str, str] = {
   'algorithm.affinity': 'Leave it out: FedFomo adds raw weights.',
   'algorithm.distance': 'Leave it out: FedFomo divides by the L2 norm.',
+  'algorithm.divides_by_norm': 'Leave it out: diagonals count as they are.',
   'algorithm.exchange': 'Leave it out: SCAFFOLD sends model and variate.',
   'algorithm.fisher_training_mode': 'Leave it out: the pass has no dropout.',
   'algorithm.labels': 'Leave it out: it follows from the corpus.',
@@ -37,6 +38,7 @@ SETTINGS: dict[str, str] = {
   'algorithm.model_averages': 'Leave it out: FedFomo sends single models.',
   'algorithm.neurons': 'Leave it out: PFNM integrates global neurons out.',
   'algorithm.ragged_correction': "Use data.client_batches 'full_only'.",
+  'algorithm.solve_memory_bytes': "Use solver 'conjugate_gradient'.",
   'client_states.dtype': 'Leave it out; states are float32.',
   'client_states.max_bytes': 'Free disk is checked before every round.',
   'client_work.weight_decay_on': 'Leave it out: the matrices decay.',

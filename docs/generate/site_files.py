@@ -110,5 +110,5 @@ def _documented(page: str) -> list[str]:
   return [
     f'{home}.{name}'
     for name, home in sorted(homes.items())
-    if (home.startswith('tff_fedfish.algorithms')) == is_builder
+    if (home.startswith('tff_fedfish.methods')) == is_builder
   ]

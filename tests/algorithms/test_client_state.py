@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_fedfish
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
+from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.rounds.compose import compose
 from tff_fedfish.rounds.kept import KeptSlot
 from tff_fedfish.runtime import client_outputs

@@ -6,8 +6,8 @@ import personal_rounds
 import pytest
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
-from tff_fedfish.algorithms.local_only import build_local_only
+from tff_fedfish.methods.fed_avg import build_fed_avg
+from tff_fedfish.methods.local_only import build_local_only
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 _DATA = (

@@ -11,12 +11,12 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from models.functional_model import build_language_model
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
-from tff_fedfish.algorithms.fed_prox import build_fed_prox
-from tff_fedfish.algorithms.fed_sgd import build_fed_sgd
-from tff_fedfish.algorithms.moon import build_moon
-from tff_fedfish.algorithms.scaffold import build_scaffold
+from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.methods.fed_fish.process import build_fed_fish
+from tff_fedfish.methods.fed_prox import build_fed_prox
+from tff_fedfish.methods.fed_sgd import build_fed_sgd
+from tff_fedfish.methods.moon import build_moon
+from tff_fedfish.methods.scaffold import build_scaffold
 from tff_fedfish.rounds.privacy import LocalPrivacy
 from tff_fedfish.runtime.in_process_context import (
   collect_client_outputs,

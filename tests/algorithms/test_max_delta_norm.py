@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
+from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.methods.fed_fish.process import build_fed_fish
-from tff_fedfish.rounds.bounds import clip_to_norm
+from tff_fedfish.optimizers import clip_to_norm
 from tff_fedfish.run import learning_setup
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
-from tff_fedfish.algorithms.fed_prox import build_fed_prox
+from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.methods.fed_fish.process import build_fed_fish
+from tff_fedfish.methods.fed_prox import build_fed_prox
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 _UNIFORM = tff.learning.ClientWeighting.UNIFORM

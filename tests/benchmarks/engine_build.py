@@ -88,7 +88,7 @@ class FirstCalls:
 
 
 def _import() -> None:
-  import tff_fedfish.algorithms.fed_avg  # noqa: F401
+  import tff_fedfish.methods.fed_avg  # noqa: F401
   import tff_fedfish.methods.fed_fish.process  # noqa: F401
   import tff_fedfish.runtime.in_process_context  # noqa: F401
 

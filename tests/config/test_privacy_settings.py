@@ -110,12 +110,21 @@ def test_steps_are_drawn_with_poisson_sampling():
   assert not config.marks_repeats and not config.drops_last_batch
 
 
+def build_without(
+  model,
+  *,
+  client_optimizer,
+  server_optimizer,
+  num_local_epochs,
+  client_weighting,
+):
+  """Stands for the builder of a user's method."""
+
+
 def test_a_builder_that_does_not_know_of_it_is_refused():
-  # Such as that of the one-shot methods.
   method = dataclasses.replace(
     fed_avg.METHOD,
-    builder='tff_fedfish.methods.one_shot.process:build_one_shot',
-    arguments=lambda config: {'shape': None},
+    builder=f'{__name__}:build_without',
   )
   method.require_builder(planned_configs.shipped('demo'))
   with pytest.raises(UserError, match='local_privacy.*unexpected keyword'):

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import load_file
 
-from models import emnist_cnn
-from models.image_model_config import emnist_cnn_shapes
+from models.image_model_config import ImageModelConfig
+from models.image_models import IMAGE_CLASSIFIERS
 from tff_fedfish.cli.main import main
 from tff_fedfish.run import checkpoints
 
@@ -27,7 +27,10 @@ def weights(small_image_run):
   prefix = 'global_model_weights/trainable/'
   path = small_image_run / 'checkpoints' / 'round_00000003'
   tensors = checkpoints.load_checkpoint(path, prefix).tensors
-  names = emnist_cnn_shapes(10)
+  shape = ImageModelConfig(
+    name='emnist_cnn', num_classes=10, image_shape=(28, 28, 1)
+  )
+  names = shape.weight_shapes()
   return {name: tensors[f'{prefix}{i}'] for i, name in enumerate(names)}
 
 
@@ -56,7 +59,8 @@ def test_saved_model_is_the_network_of_the_checkpoint(exported, weights, count):
   loaded = tf.saved_model.load(str(exported / 'saved_model'))
   random = np.random.RandomState(count)
   images = random.uniform(size=(count, 28, 28, 1)).astype(np.float32)
-  expected = emnist_cnn.logits(list(weights.values()), images)
+  model = IMAGE_CLASSIFIERS['emnist_cnn']
+  expected = model.logits(list(weights.values()), images)
   logits = loaded.signatures['serving_default'](images=tf.constant(images))
   np.testing.assert_allclose(logits['logits'], expected, atol=1e-5)
 

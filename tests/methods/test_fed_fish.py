@@ -23,7 +23,7 @@ from tff_fedfish.methods.fed_fish.process import (
   add_squares,
   no_squares,
 )
-from tff_fedfish.optimizers.adamw import build_adamw
+from tff_fedfish.optimizers import build_adamw
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 _SGD, _SERVER = linear_models.sgd(0.1), linear_models.sgd(1.0)

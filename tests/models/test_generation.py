@@ -64,11 +64,12 @@ class TestSampler:
   def test_greedy_equals_a_loop_by_hand(self, variant):
     config = dataclasses.replace(_CONFIG, **variant)
     weights = _weights(config)
-    tokens = _sampler(config, temperature=0)(weights, _PROMPT, 1).numpy()
     expected = _greedy_by_hand(config, weights, _END)
     # The model does not just repeat itself.
     assert len(set(expected)) > 3
-    np.testing.assert_array_equal(tokens, [expected, expected])
+    for options in (dict(temperature=0), dict(top_k=1)):
+      tokens = _sampler(config, **options)(weights, _PROMPT, 1).numpy()
+      np.testing.assert_array_equal(tokens, [expected, expected])
 
   def test_text_ends_where_its_end_is_drawn(self):
     weights = _weights(_CONFIG)
@@ -80,12 +81,6 @@ class TestSampler:
     expected = endless[:first] + [end] * (_NUM_TOKENS - first)
     for row in sample(weights, _PROMPT, 1).numpy():
       assert list(row) == expected
-
-  def test_the_likeliest_one_is_greedy(self):
-    weights = _weights(_CONFIG)
-    tokens = _sampler(top_k=1)(weights, _PROMPT, 1).numpy()
-    expected = _greedy_by_hand(_CONFIG, weights, _END)
-    np.testing.assert_array_equal(tokens, [expected, expected])
 
   def test_draws_are_a_function_of_the_seed(self):
     # No end, so that all rows are long.
@@ -110,10 +105,6 @@ class TestSampler:
       tf.errors.InvalidArgumentError, match='logits are not finite'
     ):
       _sampler()(tuple(weights), _PROMPT, 1)
-
-  def test_nothing_to_choose_from(self):
-    with pytest.raises(ValueError, match='All 17 tokens are forbidden'):
-      _sampler(forbidden_ids=range(17))
 
 
 class TestChooseTokens:
@@ -159,10 +150,3 @@ class TestChooseTokens:
     assert set(greedy.numpy()) == {1}
     two = generation.choose_tokens(logits, seed, top_k=2)
     assert set(two.numpy()) == {1, 2}
-
-  def test_bad_arguments(self):
-    logits, seed = tf.zeros([1, 3]), tf.constant([1, 1])
-    with pytest.raises(ValueError, match='`temperature` must be at least 0'):
-      generation.choose_tokens(logits, seed, temperature=-1.0)
-    with pytest.raises(ValueError, match='`top_k` must be at least 1, found 0'):
-      generation.choose_tokens(logits, seed, top_k=0)

@@ -7,13 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from models import token_loss, transformer, transformer_config
-from models.transformer_config import (
-  PRESETS,
-  TransformerConfig,
-  num_parameters,
-  weight_shapes,
-)
+from models import attention, token_loss, transformer, transformer_config
+from models.model_shapes import are_matrices, num_parameters
+from models.transformer_config import PRESETS, TransformerConfig, weight_shapes
 
 _CONFIG = TransformerConfig(
   num_layers=3, width=12, num_heads=2, vocabulary_size=17, sequence_length=7
@@ -62,81 +58,28 @@ def test_changing_a_token_leaves_earlier_logits_unchanged(variant):
     assert np.abs(before[:, position:] - after[:, position:]).max() > 1e-3
 
 
-def test_attention_blocks_do_not_change_the_result(monkeypatch):
-  from models import attention
-
-  q, k, v = (tf.random.stateless_normal([2, 3, 7, 4], [1, i]) for i in range(3))
-
-  def run():
-    with tf.GradientTape() as tape:
-      tape.watch([q, k, v])
-      output = attention.causal_attention(q, k, v)
-      loss = tf.reduce_sum(tf.sin(output))
-    return output, tape.gradient(loss, [q, k, v])
-
-  whole, whole_gradients = run()
-  # Blocks of 3, 3 and 1.
-  monkeypatch.setattr(transformer_config, '_QUERY_BLOCK_LENGTH', 3)
-  blocks, blocks_gradients = run()
-  np.testing.assert_allclose(whole, blocks, atol=1e-6)
-  for one, other in zip(whole_gradients, blocks_gradients, strict=True):
-    np.testing.assert_allclose(one, other, atol=1e-6)
-
-
-def test_attention_equals_its_definition_and_gradient():
-  from models import attention
-
-  q, k, v = (tf.random.stateless_normal([2, 3, 5, 4], [2, i]) for i in range(3))
+def test_attention_equals_its_definition_and_gradient(monkeypatch):
+  q, k, v = (tf.random.stateless_normal([2, 3, 7, 4], [2, i]) for i in range(3))
 
   def definition(q, k, v):
     scores = tf.matmul(q, k, transpose_b=True) / math.sqrt(4)
-    mask = tf.linalg.band_part(tf.ones([5, 5]), -1, 0)
+    mask = tf.linalg.band_part(tf.ones([7, 7]), -1, 0)
     weights = tf.exp(scores) * mask
     return tf.matmul(weights / tf.reduce_sum(weights, -1, keepdims=True), v)
 
-  results = []
-  for function in (definition, attention.causal_attention):
+  def run(function):
     with tf.GradientTape() as tape:
       tape.watch([q, k, v])
       output = function(q, k, v)
       loss = tf.reduce_sum(tf.sin(output))
-    results.append([output, *tape.gradient(loss, [q, k, v])])
-  for expected, found in zip(*results, strict=True):
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    return [output, *tape.gradient(loss, [q, k, v])]
 
-
-@pytest.mark.parametrize('variant', _VARIANTS)
-def test_gradients_against_finite_differences(variant):
-  # Distinct sizes; ReLU-free, so that central differences are accurate.
-  config = dataclasses.replace(_CONFIG, num_layers=2, **variant)
-  weights, tokens = _weights(config), _tokens(config, extra=1)
-
-  @tf.function
-  def loss_of(*weights):
-    return tf.reduce_sum(
-      transformer.next_token_losses(config, weights, tokens)[0]
-    )
-
-  with tf.GradientTape() as tape:
-    tape.watch(weights)
-    loss = loss_of(*weights)
-  gradients = tape.gradient(loss, weights)
-  step = 1e-2
-  for index, (name, weight) in enumerate(
-    zip(weight_shapes(config), weights, strict=True)
-  ):
-    # One random direction per tensor: the slope is <gradient, direction>.
-    direction = tf.random.stateless_normal(weight.shape, [9, index])
-    direction /= tf.norm(direction)
-    ends = [
-      loss_of(*weights[:index], weight + s * direction, *weights[index + 1 :])
-      for s in (step, -step)
-    ]
-    slope = (ends[0] - ends[1]) / (2 * step)
-    expected = tf.reduce_sum(tf.convert_to_tensor(gradients[index]) * direction)
-    np.testing.assert_allclose(
-      slope, expected, rtol=2e-2, atol=2e-2, err_msg=name
-    )
+  whole = run(attention.causal_attention)
+  # Blocks of 3, 3 and 1.
+  monkeypatch.setattr(transformer_config, '_QUERY_BLOCK_LENGTH', 3)
+  for found in (whole, run(attention.causal_attention)):
+    for one, other in zip(run(definition), found, strict=True):
+      np.testing.assert_allclose(other, one, atol=1e-5)
 
 
 @pytest.mark.parametrize('position', ['learned', 'rotary'])
@@ -211,14 +154,25 @@ def test_bfloat16_is_near_float32_and_keeps_float32_gradients():
 
 
 def test_initial_weights_are_a_function_of_the_seed():
-  first = transformer.initial_weights(_CONFIG, 1)
-  again = transformer.initial_weights(_CONFIG, 1)
-  other = transformer.initial_weights(_CONFIG, 2)
-  for one, two in zip(first, again, strict=True):
-    np.testing.assert_array_equal(one, two)
+  first, again, other = (
+    transformer.initial_weights(_CONFIG, seed) for seed in (1, 1, 2)
+  )
+  tf.nest.map_structure(np.testing.assert_array_equal, first, again)
   assert np.abs(first[0] - other[0]).max() > 0.01
   shapes = [tuple(w.shape) for w in first]
   assert shapes == list(weight_shapes(_CONFIG).values())
+
+
+def test_stacked_biases_and_norms_are_no_matrices():
+  flags = zip(weight_shapes(_CONFIG), are_matrices(_CONFIG), strict=True)
+  assert [name for name, is_matrix in flags if is_matrix] == [
+    'token_embedding',
+    'position_embedding',
+    'block/attention_input/kernel',
+    'block/attention_output/kernel',
+    'block/mlp_expand/kernel',
+    'block/mlp_contract/kernel',
+  ]
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,6 @@ METHOD = Method(
   summary='FedAvg from weights that it draws itself.',
   source='None.',
   settings=AlgorithmConfig,
-  builder='tff_fedfish.algorithms.fed_avg:build_fed_avg',
+  builder='tff_fedfish.methods.fed_avg:build_fed_avg',
   model='own_methods.drawn_start:draw_start',
 )

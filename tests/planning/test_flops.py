@@ -7,11 +7,8 @@ import pytest
 import tensorflow as tf
 
 from models import transformer, transformer_config
-from models.transformer_config import (
-  TransformerConfig,
-  num_parameters,
-  weight_shapes,
-)
+from models.model_shapes import num_parameters
+from models.transformer_config import TransformerConfig, weight_shapes
 from tff_fedfish.planning import flops
 
 _SHAPE = TransformerConfig(

@@ -95,10 +95,10 @@ def test_large_buffers_go_back_to_the_system(monkeypatch):
 
 
 def test_what_large_models_give_back_is_as_in_the_engine():
-  from tff_fedfish.runtime import freed_memory
+  from tff_fedfish.runtime import large_models
 
-  assert memory.LARGE_MODEL_BYTES == freed_memory.MIN_MODEL_BYTES
-  assert memory.LARGE_MODEL_HEAP_BUFFER_BYTES == freed_memory.MIN_BUFFER_BYTES
+  assert memory.LARGE_MODEL_BYTES == large_models.MIN_MODEL_BYTES
+  assert memory.LARGE_MODEL_HEAP_BUFFER_BYTES == large_models.MIN_BUFFER_BYTES
 
 
 def test_only_layers_that_are_written_out_make_the_graph_larger():

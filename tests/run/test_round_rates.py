@@ -8,8 +8,8 @@ import planned_configs
 import pytest
 import small_runs
 
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.cli.main import main
+from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.run import (
   checkpoints,
   learning_setup,

@@ -1,4 +1,4 @@
-"""Clients that raise: tried again, left out, counted, or too many."""
+"""Clients of a round: divided, loaded, tried again, left out, counted."""
 
 import linear_models
 import numpy as np
@@ -6,10 +6,11 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
+import tff_fedfish
 from tff_fedfish.errors import FailedError
 from tff_fedfish.runtime import in_process_context, round_options
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
+from tff_fedfish.runtime.client_runner import divide_cohort
 from tff_fedfish.runtime.round_options import RoundOptions, use_round_options
 
 
@@ -50,6 +51,21 @@ def _mean(mean, clients, **options):
     return float(mean(0.0, clients)[1]), outcome
 
 
+@pytest.mark.parametrize(
+  'num_clients, num_partial_sums, expected',
+  [
+    (0, 4, []),
+    (3, 1, [[0, 1, 2]]),
+    # Bounds 0, 7 // 3 = 2, 14 // 3 = 4, 7.
+    (7, 3, [[0, 1], [2, 3], [4, 5, 6]]),
+    (2, 8, [[0], [1]]),
+  ],
+)
+def test_cohort_is_divided(num_clients, num_partial_sums, expected):
+  parts = divide_cohort(num_clients, num_partial_sums)
+  assert [list(part) for part in parts] == expected
+
+
 @pytest.mark.parametrize('num_partial_sums', [1, 2, 5])
 def test_client_that_fails_once_is_tried_again(mean, num_partial_sums):
   clients = [
@@ -88,11 +104,11 @@ def test_value_of_another_type_is_an_error_of_the_client(mean):
   found, outcome = _mean(mean, [_Loader(4), np.zeros(2, np.float32)])
   assert found == 4
   assert outcome.num_failures('data') == 1
-  assert 'found one of shape (2,)' in outcome.failures[0].message
+  assert 'found float32[2]' in outcome.failures[0].message
 
 
 def test_dataset_that_raises_in_the_graph():
-  process = build_fed_avg(
+  process = tff_fedfish.build_fed_avg(
     linear_models.linear_model(3),
     client_optimizer=linear_models.sgd(0.1),
     server_optimizer=linear_models.sgd(1.0),
@@ -134,10 +150,6 @@ class TestQuorum:
       'OSError: no disk',
     ):
       _mean(mean, self._clients(2), quorum=0.5)
-
-  def test_nobody(self, mean):
-    with pytest.raises(FailedError, match='Only 0 of 4'):
-      _mean(mean, self._clients(4), quorum=0.0)
 
   def test_empty_cohort_has_no_failures(self, mean):
     assert np.isnan(_mean(mean, [], quorum=0.5)[0])
@@ -183,16 +195,6 @@ def test_one_client_is_loaded_ahead_and_no_more(mean):
   assert alive == list(range(6))
   # Before client i works, at most it and the one after it were loaded.
   assert all(count <= index + 2 for index, count in enumerate(seen))
-
-
-def test_options_end_with_their_block():
-  options = RoundOptions(num_partial_sums=3)
-  with use_round_options(options) as outcome:
-    assert round_options.current() == (options, outcome)
-    with use_round_options(RoundOptions()) as inner:
-      assert round_options.current()[1] is inner
-    assert round_options.current()[0] is options
-  assert round_options.current()[0] == RoundOptions()
 
 
 def test_quorum_is_of_one_round(mean):

@@ -10,37 +10,20 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.backends.mapreduce import intrinsics
 
-from tff_fedfish.algorithms.fed_prox import build_fed_prox
-from tff_fedfish.algorithms.fed_sgd import build_fed_sgd
-from tff_fedfish.methods.fed_fish.process import build_fed_fish
+import tff_fedfish
 from tff_fedfish.runtime import in_process_context, round_options
 
 _ALGORITHMS = tff.learning.algorithms
 _CLIENT_SIZES = (3, 4, 1, 6)
-# The others take longer, and are of the same kinds.
-_FAST = ('fed_fish', 'fed_prox', 'fed_eval')
+_OPTIMIZERS = dict(
+  client_optimizer_fn=linear_models.sgd(0.1),
+  server_optimizer_fn=linear_models.adam(0.1),
+)
 
 
 @pytest.fixture(autouse=True)
 def context():
   return in_process_context.set_in_process_context()
-
-
-def _model():
-  return linear_models.linear_model(3)
-
-
-def _optimizers():
-  return dict(
-    client_optimizer_fn=linear_models.sgd(0.1),
-    server_optimizer_fn=linear_models.adam(0.1),
-  )
-
-
-def _unweighted(aggregator):
-  return _ALGORITHMS.build_unweighted_fed_avg(
-    _model(), model_aggregator=aggregator, **_optimizers()
-  )
 
 
 def _dp_aggregator(noise_multiplier):
@@ -49,50 +32,42 @@ def _dp_aggregator(noise_multiplier):
   )
 
 
-_PROCESSES = {
-  'fed_fish': lambda: build_fed_fish(
-    _model(),
-    client_optimizer=linear_models.sgd(0.1),
-    server_optimizer=linear_models.adam(0.1),
-    num_local_epochs=2,
-  ),
-  'fed_fish_of_the_last_steps': lambda: build_fed_fish(
-    _model(),
-    client_optimizer=linear_models.sgd(0.1),
-    server_optimizer=linear_models.adam(0.1),
-    num_local_epochs=3,
-    fisher_estimator='last_epoch',
-    num_local_steps=3,
-    micro_batch_size=1,
-  ),
-  'fed_prox': lambda: build_fed_prox(
-    _model(),
-    client_optimizer=linear_models.sgd(0.1),
-    server_optimizer=linear_models.adam(0.1),
-    adaptation='fl4health',
-    patience=1,
-  ),
-  'our_fed_sgd': lambda: build_fed_sgd(
-    _model(), server_optimizer=linear_models.adam(0.1)
-  ),
-  'weighted_fed_avg': lambda: _ALGORITHMS.build_weighted_fed_avg(
-    _model(), **_optimizers()
-  ),
-  'unweighted_fed_avg': lambda: _ALGORITHMS.build_unweighted_fed_avg(
-    _model(), **_optimizers()
-  ),
-  'fed_sgd': lambda: _ALGORITHMS.build_fed_sgd(
-    _model(), server_optimizer_fn=linear_models.adam(0.1)
-  ),
-  'fed_eval': lambda: _ALGORITHMS.build_fed_eval(_model()),
-  'mime_lite': lambda: _ALGORITHMS.build_weighted_mime_lite(
-    _model(),
-    base_optimizer=tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),
-    server_optimizer=linear_models.sgd(1.0),
-  ),
-  'dp_without_noise': lambda: _unweighted(_dp_aggregator(0.0)),
-  'secure': lambda: _unweighted(tff.learning.secure_aggregator(weighted=False)),
-}
+def _process(name):
+  model = linear_models.linear_model(3)
+  if name == 'k_means':
+    return _ALGORITHMS.build_fed_kmeans(
+      num_clusters=2, data_shape=(2,), random_seed=(1, 2)
+    )
+  if name == 'fed_fish':
+    return tff_fedfish.build_fed_fish(
+      model,
+      client_optimizer=linear_models.sgd(0.1),
+      server_optimizer=linear_models.adam(0.1),
+      num_local_epochs=2,
+    )
+  if name == 'fed_eval':
+    return _ALGORITHMS.build_fed_eval(model)
+  if name == 'fed_sgd':
+    return _ALGORITHMS.build_fed_sgd(
+      model, server_optimizer_fn=linear_models.adam(0.1)
+    )
+  if name == 'mime_lite':
+    return _ALGORITHMS.build_weighted_mime_lite(
+      model,
+      base_optimizer=tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),
+      server_optimizer=linear_models.sgd(1.0),
+    )
+  if name == 'weighted_fed_avg':
+    return _ALGORITHMS.build_weighted_fed_avg(model, **_OPTIMIZERS)
+  return _ALGORITHMS.build_unweighted_fed_avg(
+    model,
+    model_aggregator={
+      'dp': _dp_aggregator(2.0),
+      'dp_without_noise': _dp_aggregator(0.0),
+      'secure': tff.learning.secure_aggregator(weighted=False),
+    }[name],
+    **_OPTIMIZERS,
+  )
 
 
 def _datasets():
@@ -142,9 +117,26 @@ def _assert_equal(found, expected):
       np.testing.assert_array_equal(one, other)
 
 
-def _check(process, datasets, stock_context):
+@pytest.mark.parametrize(
+  'name',
+  [
+    'fed_fish',
+    'weighted_fed_avg',
+    'fed_eval',
+    # The others take longer, and are of the same kinds.
+    pytest.param('fed_sgd', marks=pytest.mark.slow),
+    pytest.param('mime_lite', marks=pytest.mark.slow),
+    pytest.param('k_means', marks=pytest.mark.slow),
+    pytest.param('dp_without_noise', marks=pytest.mark.slow),
+    pytest.param('secure', marks=pytest.mark.slow),
+  ],
+)
+def test_process(name, context, stock_context):
+  process = _process(name)
+  datasets = _points() if name == 'k_means' else _datasets()
   found = _run(process, datasets)
-  assert in_process_context.set_in_process_context()._stock_context is None
+  # In this process.
+  assert context._stock_context is None
   with tff.framework.get_context_stack().install(stock_context):
     expected = _run(process, datasets)
   assert type(found) is type(expected)
@@ -152,22 +144,8 @@ def _check(process, datasets, stock_context):
   _assert_equal(found.metrics, expected.metrics)
 
 
-@pytest.mark.parametrize(
-  'name',
-  [
-    pytest.param(
-      name,
-      marks=() if name in _FAST else pytest.mark.slow,
-    )
-    for name in _PROCESSES
-  ],
-)
-def test_process_of_tff(name, stock_context):
-  _check(_PROCESSES[name](), _datasets(), stock_context)
-
-
 def test_models_of_clients(stock_context):
-  process = _PROCESSES['fed_fish']()
+  process = _process('fed_fish')
   found = process.trained_models(process.initialize(), _datasets())
   with tff.framework.get_context_stack().install(stock_context):
     expected = process.trained_models(process.initialize(), _datasets())
@@ -179,124 +157,31 @@ def test_models_of_clients(stock_context):
 
 
 @pytest.mark.slow
-def test_k_means(stock_context):
-  process = _ALGORITHMS.build_fed_kmeans(
-    num_clusters=2, data_shape=(2,), random_seed=(1, 2)
+def test_noise_is_drawn_in_every_round():
+  process = _process('dp')
+  state, datasets = process.initialize(), _datasets()
+  one, other = (
+    process.next(state, datasets).state.global_model_weights.trainable[0]
+    for _ in range(2)
   )
-  _check(process, _points(), stock_context)
+  assert np.all(one != other)
 
 
-@pytest.mark.slow
-def test_noise_has_the_mean_and_variance_of_the_mechanism():
-  # Every client's update is clipped to the norm 0.05; the mean over 4 clients
-  # then has noise of standard deviation 0.05 * 2 / 4 = 0.025 per coordinate.
-  num_features = 99
-  random = np.random.RandomState(1)
-  datasets = [
-    linear_models.batches(
-      random.normal(size=(n, num_features)), random.normal(size=n), 2
-    )
-    for n in _CLIENT_SIZES
-  ]
-
-  def next_weights(noise_multiplier, num_draws):
-    process = _ALGORITHMS.build_unweighted_fed_avg(
-      linear_models.linear_model(num_features),
-      client_optimizer_fn=linear_models.sgd(0.1),
-      server_optimizer_fn=linear_models.sgd(1.0),
-      model_aggregator=_dp_aggregator(noise_multiplier),
-    )
-    state = process.initialize()
-    for _ in range(num_draws):
-      output = process.next(state, datasets)
-      kernel, bias = output.state.global_model_weights.trainable
-      yield np.append(kernel, bias)
-
-  (center,) = next_weights(0.0, 1)
-  noise = np.stack([*next_weights(2.0, 12)]) - center
-  # 1,200 draws: the standard error of the mean is 0.025 / sqrt(1200) = 7.2e-4,
-  # of the deviation 0.025 / sqrt(2400) = 5.1e-4; five of each.
-  assert abs(noise.mean()) < 3.6e-3
-  assert noise.std() == pytest.approx(0.025, abs=2.6e-3)
+@tff.tensorflow.computation(np.float32, np.int32)
+def _scale(factor, total):
+  return factor * tf.cast(total, tf.float32)
 
 
-class TestResultsAtClients:
-  """Server-to-client computations return one value per client."""
-
-  def _scaled_sums(self):
-    @tff.tensorflow.computation(np.float32, tff.SequenceType(np.float32))
-    def scaled_sum(factor, numbers):
-      total = numbers.reduce(0.0, lambda total, number: total + number)
-      return collections.OrderedDict(total=total, scaled=factor * total)
-
-    @tff.federated_computation(
-      tff.FederatedType(np.float32, tff.SERVER),
-      tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS),
-    )
-    def scaled_sums(factor, numbers):
-      return tff.federated_map(
-        scaled_sum, (tff.federated_broadcast(factor), numbers)
-      )
-
-    return scaled_sums
-
-  def test_by_hand(self):
-    # Lists stand for sequences; 2 (1 + 2) = 6 and 2 (5 - 1 + 3) = 14.
-    found = self._scaled_sums()(2.0, [[1.0, 2.0], [5.0, -1.0, 3.0], []])
-    assert [r['total'] for r in found] == [3, 7, 0]
-    assert [r['scaled'] for r in found] == [6, 14, 0]
-    assert isinstance(found[0], collections.OrderedDict)
-
-  def test_equal_to_stock(self, stock_context):
-    data = [tf.data.Dataset.from_tensor_slices([1.5, n]) for n in (2.0, -3.0)]
-    computation = self._scaled_sums()
-    found = computation(0.25, data)
-    with tff.framework.get_context_stack().install(stock_context):
-      expected = computation(0.25, data)
-    assert found == expected
-
-
-def test_one_server_value():
-  @tff.federated_computation(
-    tff.FederatedType(np.int32, tff.SERVER),
-    tff.FederatedType(np.int32, tff.CLIENTS),
-  )
-  def total(offset, numbers):
-    del offset
-    return tff.federated_sum(numbers)
-
-  assert total(9, [1, 2, 4]) == 7
-
-
-class TestSeveralServerValues:
-  """Evaluations may return any struct of server values."""
-
-  def _evaluation(self, arrange):
-    @tff.tensorflow.computation(np.float32, np.int32)
-    def scale(factor, total):
-      return factor * tf.cast(total, tf.float32)
-
-    @tff.federated_computation(
-      tff.FederatedType(np.float32, tff.SERVER),
-      tff.FederatedType(np.int32, tff.CLIENTS),
-    )
-    def evaluation(factor, numbers):
-      total = tff.federated_sum(numbers)
-      return arrange(total, tff.federated_map(scale, (factor, total)), factor)
-
-    return evaluation
-
-  # Where total = 1 + 2 + 4 = 7, scaled = 0.5 * 7 = 3.5, factor = 0.5.
-  _ARRANGEMENTS = [
-    # Pairs of which the first cannot be the state: it is an int32.
+# Evaluations may return any struct of server values. Where total = 1 + 2 + 4 =
+# 7, scaled = 0.5 * 7 = 3.5, factor = 0.5.
+@pytest.mark.parametrize(
+  'arrange, expected',
+  [
+    (lambda total, *_: total, 7),
+    # Not a state: it is an int32.
     (lambda total, scaled, _: (total, scaled), (7, 3.5)),
-    (
-      lambda total, scaled, _: collections.OrderedDict(b=total, a=scaled),
-      collections.OrderedDict(b=7, a=3.5),
-    ),
-    # One of which it could be.
+    # It could be one.
     (lambda total, scaled, _: (scaled, total), (3.5, 7)),
-    (lambda total, *_: (total,), (7,)),
     (lambda *values: values, (7, 3.5, 0.5)),
     (
       lambda total, scaled, factor: (
@@ -305,93 +190,47 @@ class TestSeveralServerValues:
       ),
       (7, collections.OrderedDict(b=[3.5, 7], a=0.5)),
     ),
-  ]
-
-  @pytest.mark.parametrize('arrange, expected', _ARRANGEMENTS)
-  def test_by_hand(self, arrange, expected):
-    with warnings.catch_warnings():
-      warnings.filterwarnings('error', message='.*cannot run in process')
-      found = self._evaluation(arrange)(0.5, [1, 2, 4])
-    assert type(found) is type(expected)
-    # Compares the order of the two dicts, too.
-    assert found == expected
-
-  @pytest.mark.slow
-  def test_equal_to_stock(self, stock_context):
-    for arrange, _ in self._ARRANGEMENTS:
-      evaluation = self._evaluation(arrange)
-      found = evaluation(0.25, [3, -1])
-      with tff.framework.get_context_stack().install(stock_context):
-        expected = evaluation(0.25, [3, -1])
-      assert type(found) is type(expected)
-      assert found == expected
-
-  def test_pair_that_is_no_round_is_tried_as_a_report(self, monkeypatch):
-    get_form = tff.backends.mapreduce.get_map_reduce_form_for_computation
-    errors = [ValueError('no form')]
-
-    def fail_once(*arguments):
-      if errors:
-        raise errors.pop()
-      return get_form(*arguments)
-
-    monkeypatch.setattr(
-      tff.backends.mapreduce, 'get_map_reduce_form_for_computation', fail_once
-    )
-    evaluation = self._evaluation(lambda total, scaled, _: (scaled, total))
-    with warnings.catch_warnings():
-      warnings.filterwarnings('error', message='.*cannot run in process')
-      # 1 + 2 + 4 = 7; 0.5 * 7 = 3.5.
-      assert evaluation(0.5, [1, 2, 4]) == (3.5, 7)
-    assert not errors
-
-
-def test_secure_sums_by_hand():
-  @tff.federated_computation(
-    tff.FederatedType(np.int32, tff.SERVER),
-    tff.FederatedType(np.int32, tff.CLIENTS),
-  )
-  def sums(state, numbers):
-    return state, (
-      tff.federated_secure_sum_bitwidth(numbers, 8),
-      intrinsics.federated_secure_modular_sum(numbers, 7),
-      tff.federated_secure_sum(numbers, 100),
-    )
-
-  # 5 + 6 + 7 = 18 = 2 * 7 + 4.
-  for num_partial_sums in (1, 2):
-    options = round_options.RoundOptions(num_partial_sums=num_partial_sums)
-    with round_options.use_round_options(options):
-      assert tuple(sums(1, [5, 6, 7])[1]) == (18, 4, 18)
-  assert tuple(sums(1, [])[1]) == (0, 0, 0)
-
-
-def test_a_secure_modular_sum_beyond_int32():
-  @tff.federated_computation(
-    tff.FederatedType(np.int32, tff.SERVER),
-    tff.FederatedType(np.int32, tff.CLIENTS),
-  )
-  def total(state, numbers):
-    return state, intrinsics.federated_secure_modular_sum(numbers, 2**31 - 1)
-
-  # 3 * 2^30 = 3221225472 = 2147483647 + 1073741825.
-  for num_partial_sums in (1, 3):
-    options = round_options.RoundOptions(num_partial_sums=num_partial_sums)
-    with round_options.use_round_options(options):
-      assert total(1, [2**30] * 3)[1] == 1073741825
-
-
-def test_partial_sums_are_merged():
-  # Whole numbers, so that the order of summation does not show.
+  ],
+)
+def test_evaluation_by_hand(arrange, expected):
   @tff.federated_computation(
     tff.FederatedType(np.float32, tff.SERVER),
-    tff.FederatedType(np.float32, tff.CLIENTS),
+    tff.FederatedType(np.int32, tff.CLIENTS),
   )
-  def mean(state, numbers):
-    return state, tff.federated_mean(numbers)
+  def evaluation(factor, numbers):
+    total = tff.federated_sum(numbers)
+    return arrange(total, tff.federated_map(_scale, (factor, total)), factor)
 
-  for num_partial_sums in (1, 2, 3, 9):
-    options = round_options.RoundOptions(num_partial_sums=num_partial_sums)
-    with round_options.use_round_options(options):
-      # (1 + 2 + 3 + 10) / 4.
-      assert mean(0.0, [1.0, 2.0, 3.0, 10.0])[1] == 4
+  with warnings.catch_warnings():
+    warnings.filterwarnings('error', message='.*cannot run in process')
+    found = evaluation(0.5, [1, 2, 4])
+  # Compares tuples with lists and the order of dicts, too.
+  assert found == expected
+
+
+@tff.federated_computation(
+  tff.FederatedType(np.float32, tff.SERVER),
+  tff.FederatedType(np.int32, tff.CLIENTS),
+)
+def _sums(state, numbers):
+  return state, (
+    tff.federated_secure_sum_bitwidth(numbers, 8),
+    tff.federated_secure_sum(numbers, 100),
+    intrinsics.federated_secure_modular_sum(numbers, 7),
+    tff.federated_sum(numbers),
+  )
+
+
+@pytest.mark.parametrize('num_partial_sums', [1, 2, 3, 9])
+def test_sums_by_hand(num_partial_sums):
+  # Whole numbers, so that the order of summation does not show.
+  options = round_options.RoundOptions(num_partial_sums=num_partial_sums)
+  with round_options.use_round_options(options):
+    # 5 + 6 + 7 = 18 = 2 * 7 + 4.
+    assert tuple(_sums(1.0, [5, 6, 7])[1]) == (18, 18, 4, 18)
+    assert tuple(_sums(1.0, [])[1]) == (0, 0, 0, 0)
+    # Beyond its bound, as in TFF's own context.
+    with pytest.raises(
+      tf.errors.InvalidArgumentError, match='larger than maximum'
+    ):
+      _sums(1.0, [5, 101])

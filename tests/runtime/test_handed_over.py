@@ -1,111 +1,177 @@
-"""Computations in TFF's own context: secure sums, a number of clients."""
+"""Computations that TFF's own context runs: results, warning, no leftovers."""
 
+import collections
 import os
+import signal
 
-import grpc
+import linear_models
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 import worker_processes
-from tensorflow_federated.python.core.backends.mapreduce import intrinsics
 from waiting import wait_until
 
 from tff_fedfish.runtime import in_process_context
 
+_AT_SERVER = tff.FederatedType(np.int32, tff.SERVER)
 _AT_CLIENTS = tff.FederatedType(np.int32, tff.CLIENTS)
 
 
+@pytest.fixture(scope='module')
+def context():
+  """A context whose worker process is shared by these tests."""
+  context = in_process_context.InProcessContext()
+  yield context
+  context.close()
+
+
+def _hand_over(context, computation, calls):
+  """Returns the results of calls, of which the first one warns."""
+  with (
+    tff.framework.get_context_stack().install(context),
+    pytest.warns(UserWarning, match='cannot run in process') as warned,
+  ):
+    results = [computation(*call) for call in calls]
+  assert len([w for w in warned if 'in process' in str(w.message)]) == 1
+  return results
+
+
 @tff.federated_computation(_AT_CLIENTS)
-def _secure(numbers):
+def _sums_without_state(numbers):
   return (
     tff.federated_secure_sum_bitwidth(numbers, 8),
-    intrinsics.federated_secure_modular_sum(numbers, 7),
     tff.federated_secure_sum(numbers, 100),
     tff.federated_sum(numbers),
   )
 
 
-def test_secure_sums_are_handed_over(stock_context):
-  calls = [[5, 6, 7], [5]]
-  with tff.framework.get_context_stack().install(stock_context):
-    expected = [_secure(call) for call in calls]
-  before = set(worker_processes.below(os.getpid()))
-  context = in_process_context.InProcessContext()
-  with (
-    tff.framework.get_context_stack().install(context),
-    pytest.warns(UserWarning, match='cannot run in process') as warned,
-  ):
-    found = [_secure(call) for call in calls]
-  # 5 + 6 + 7 = 18 = 2 * 7 + 4.
-  assert found == [(18, 4, 18, 18), (5, 5, 5, 5)]
-  assert found == expected
-  for one, other in zip(sum(found, ()), sum(expected, ()), strict=True):
-    assert type(one) is type(other)
-  assert len([w for w in warned if 'in process' in str(w.message)]) == 1
-  context.close()
-  wait_until(lambda: not set(worker_processes.below(os.getpid())) - before)
+@tff.tensorflow.computation(np.int32)
+def _variable(x):
+  variable = tf.Variable(x)
+  with tf.control_dependencies([variable.assign_add(1)]):
+    return variable.read_value()
 
 
-def test_bounds_of_secure_sums_are_not_checked(stock_context):
-  @tff.federated_computation(
-    tff.FederatedType(np.int32, tff.SERVER), _AT_CLIENTS
+@tff.tensorflow.computation(np.str_)
+def _table(key):
+  table = tf.lookup.StaticHashTable(
+    tf.lookup.KeyValueTensorInitializer(['a', 'b'], tf.constant([1, 2])), -1
   )
-  def total(state, numbers):
-    return state, tff.federated_secure_sum(numbers, 5)
-
-  # A difference: what is above the bound would not come through a protocol.
-  with (
-    tff.framework.get_context_stack().install(stock_context),
-    pytest.raises(grpc.RpcError, match='larger than maximum'),
-  ):
-    total(0, [7, 2])
-  with tff.framework.get_context_stack().install(
-    in_process_context.InProcessContext()
-  ):
-    assert total(0, [7, 2]) == (0, 9)
+  return table.lookup(key)
 
 
 @tff.tensorflow.computation(np.int32)
-def _queued(number):
-  queue = tf.queue.FIFOQueue(9, [tf.int32], shapes=[[]])
-  with tf.control_dependencies([queue.enqueue(number)]):
-    return queue.size()
-
-
-@tff.tensorflow.computation(np.int32)
-def _dense_in_function(number):
+def _table_in_function(number):
   @tf.function
   def size(number):
-    table = tf.lookup.experimental.DenseHashTable(
-      tf.int32, tf.int32, -1, -2, -3
-    )
+    table = tf.lookup.experimental.MutableHashTable(tf.int32, tf.int32, -1)
     table.insert(number, number)
     return table.size()
 
   return tf.cast(size(number), tf.int32)
 
 
-@pytest.mark.parametrize('work', [_queued, _dense_in_function])
-@pytest.mark.parametrize('is_round', [False, True])
-def test_graphs_that_cannot_start_again(work, is_round):
-  @tff.federated_computation(
-    tff.FederatedType(np.int32, tff.SERVER), _AT_CLIENTS
-  )
-  def total(state, numbers):
-    return state, tff.federated_sum(tff.federated_map(work, numbers))
+@tff.tensorflow.computation(np.int32)
+def _queue(number):
+  queue = tf.queue.FIFOQueue(9, [tf.int32], shapes=[[]])
+  with tf.control_dependencies([queue.enqueue(number)]):
+    return queue.size()
 
+
+@tff.federated_computation(_AT_SERVER, _AT_CLIENTS)
+def _round_with_variables(state, numbers):
+  return state, tff.federated_sum(tff.federated_map(_variable, numbers))
+
+
+@tff.federated_computation(_AT_SERVER, _AT_CLIENTS)
+def _report_with_tables(unused_state, numbers):
+  return tff.federated_sum(tff.federated_map(_table_in_function, numbers))
+
+
+@tff.federated_computation(_AT_SERVER, _AT_CLIENTS)
+def _values_at_clients(unused_state, numbers):
+  return tff.federated_map(_variable, numbers)
+
+
+@pytest.mark.parametrize(
+  'computation, calls, expected',
+  [
+    # 5 + 6 + 7.
+    (_sums_without_state, [([5, 6, 7],), ([5],)], [(18,) * 3, (5,) * 3]),
+    (_variable, [(2,), (-4,)], [3, -3]),
+    (_table, [('b',), ('c',)], [2, -1]),
+    # One entry in each call and of each client, whatever was there before.
+    (_table_in_function, [(7,), (8,)], [1, 1]),
+    (_queue, [(7,), (8,)], [1, 1]),
+    # (2 + 1) + (3 + 1).
+    (_round_with_variables, [(4, [2, 3])] * 2, [(4, 7)] * 2),
+    (_report_with_tables, [(4, [2, 3])] * 2, [2] * 2),
+    (_values_at_clients, [(4, [2, 3])], [[3, 4]]),
+  ],
+)
+def test_results_by_hand(context, computation, calls, expected):
+  assert _hand_over(context, computation, calls) == expected
+
+
+@pytest.mark.slow
+def test_process_of_a_keras_model(context):
+  random = np.random.RandomState(1)
+  datasets = [
+    linear_models.batches(
+      random.normal(size=(size, 3)), random.normal(size=size), 2
+    )
+    for size in (3, 4)
+  ]
+
+  def as_columns(batch):
+    return collections.OrderedDict(x=batch['x'], y=batch['y'][:, tf.newaxis])
+
+  def model():
+    return tff.learning.models.from_keras_model(
+      tf.keras.Sequential(
+        [
+          tf.keras.layers.InputLayer([3]),
+          tf.keras.layers.Dense(1, kernel_initializer='zeros'),
+        ]
+      ),
+      loss=tf.keras.losses.MeanSquaredError(),
+      input_spec=collections.OrderedDict(
+        x=tf.TensorSpec([None, 3]), y=tf.TensorSpec([None, 1])
+      ),
+    )
+
+  def weights(model, datasets):
+    process = tff.learning.algorithms.build_weighted_fed_avg(
+      model,
+      client_optimizer_fn=linear_models.sgd(0.1),
+      server_optimizer_fn=linear_models.adam(0.1),
+    )
+    state = process.initialize()
+    for _ in range(2):
+      state = process.next(state, datasets).state
+    return process.get_model_weights(state).trainable
+
+  with tff.framework.get_context_stack().install(context):
+    expected = weights(linear_models.linear_model(3), datasets)
+    with pytest.warns(UserWarning, match='cannot run in process'):
+      kernel, bias = weights(model, [data.map(as_columns) for data in datasets])
+  np.testing.assert_allclose(kernel[:, 0], expected[0], rtol=1e-5)
+  np.testing.assert_allclose(bias[0], expected[1], rtol=1e-5)
+
+
+@pytest.mark.parametrize('hangs', [False, True])
+def test_closing_ends_the_worker(monkeypatch, hangs):
+  before = set(worker_processes.below(os.getpid()))
   context = in_process_context.InProcessContext()
-  with (
-    tff.framework.get_context_stack().install(context),
-    pytest.warns(UserWarning, match='cannot run in process.*can start again'),
-  ):
-    # One entry for each client of each call, whatever was there before.
-    if is_round:
-      assert [total(0, [7, 8]) for _ in range(2)] == [(0, 2), (0, 2)]
-    else:
-      assert [work(number) for number in (7, 8)] == [1, 1]
+  _hand_over(context, _variable, [(1,)])
+  (worker,) = set(worker_processes.below(os.getpid())) - before
+  if hangs:
+    # Stopped, it does not answer the interrupt that TFF sends it.
+    os.kill(worker, signal.SIGSTOP)
+    monkeypatch.setattr(in_process_context, '_CLOSING_SECONDS', 0.5)
   context.close()
+  wait_until(lambda: not set(worker_processes.below(os.getpid())) - before)
 
 
 @tff.federated_computation
@@ -121,19 +187,12 @@ class TestDefaultNumClients:
     yield
     in_process_context.set_in_process_context()
 
-  @pytest.mark.parametrize('num_clients', [0, 3])
-  def test_in_what_is_handed_over(self, num_clients):
-    context = in_process_context.set_in_process_context(
-      default_num_clients=num_clients
-    )
-    with pytest.warns(UserWarning, match='cannot run in process'):
-      assert _num_clients() == num_clients
-    context.close()
-
-  def test_another_number_is_another_context(self):
-    context = in_process_context.set_in_process_context(default_num_clients=2)
+  def test_in_computations_that_are_handed_over(self):
+    context = in_process_context.set_in_process_context(default_num_clients=3)
     assert tff.framework.get_context_stack().current is context
-    assert in_process_context.set_in_process_context(2) is context
+    assert in_process_context.set_in_process_context(3) is context
+    assert _hand_over(context, _num_clients, [()]) == [3]
+    context.close()
     assert in_process_context.set_in_process_context() is not context
 
   def test_negative_number(self):

@@ -1,19 +1,14 @@
-"""Private names of TFF, TensorFlow and Ray are where the engine looks."""
+"""Private names of TFF and TensorFlow are where the engine looks."""
 
 import ast
 import importlib
 import pathlib
 
-import ray
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context
 
-from tff_fedfish.runtime import (
-  ray_internals,
-  tensorflow_internals,
-  tff_internals,
-)
+from tff_fedfish.runtime import tensorflow_internals, tff_internals
 
 _SEE = 'docs/upgrading.md says what it is needed for'
 
@@ -60,12 +55,3 @@ def test_names_of_tensorflow():
   assert hasattr(function, '_call_flat'), f'{tf.__version__}; {_SEE}'
   (found,) = tensorflow_internals.call_flat(function, [tf.constant(2.0)])
   assert float(found) == 3.0
-
-
-def test_names_of_ray():
-  worker = ray._private.worker
-  own = worker.print_to_stdstream
-  unmute = ray_internals.mute(ray)
-  assert worker.print_to_stdstream is not own, f'{ray.__version__}; {_SEE}'
-  unmute()
-  assert worker.print_to_stdstream is own

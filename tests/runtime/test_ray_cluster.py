@@ -1,283 +1,165 @@
-"""Clusters that workers find: none, small, busy, broken machines."""
+"""Hosts and heads that are lost, as raylets on this machine."""
 
 import contextlib
 import os
 import re
-import signal
+import subprocess
 import sys
-import threading
-import types
+import time
 
+import psutil
 import pytest
-import ray_clients
-from waiting import wait_until
-
-from tff_fedfish.errors import FailedError, UserError
-from tff_fedfish.runtime import ray_cluster, ray_pool, ray_workers
-from tff_fedfish.runtime.ray_workers import RayWorkers
-from tff_fedfish.runtime.round_options import (
-  RoundInterrupted,
-  RoundOptions,
-  RoundOutcome,
-)
-
-
-@pytest.fixture(scope='module')
-def programs_ray():
-  """Ray with 2 CPUs that the program itself has started, as a notebook may."""
-  os.environ.setdefault('RAY_USAGE_STATS_ENABLED', '0')
-  os.environ.setdefault('RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO', '0')
-  import ray
-
-  handler = signal.getsignal(signal.SIGTERM)
-  ray.init(
-    address='local', num_cpus=2, include_dashboard=False, log_to_driver=False
-  )
-  signal.signal(signal.SIGTERM, handler)
-  ray.cloudpickle.register_pickle_by_value(ray_clients)
-  yield ray
-  # No test has ended it, though each has closed its workers.
-  assert ray.is_initialized()
-  ray.cloudpickle.unregister_pickle_by_value(ray_clients)
-  ray.shutdown()
 
 
 @pytest.fixture
-def light(monkeypatch):
-  """Makes workers light."""
-  monkeypatch.setattr(ray_pool, 'RayWorker', ray_clients.LightWorker)
+def cluster(monkeypatch):
+  """A head without room, and two hosts with room for two workers each.
 
+  They are raylets on this machine. A program of its own joins them.
+  """
+  for name in ('RAY_USAGE_STATS_ENABLED', 'RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO'):
+    monkeypatch.setenv(name, '0')
+  from ray.cluster_utils import Cluster
 
-@pytest.fixture
-def busy(programs_ray):
-  """An actor that has both CPUs."""
-  actor = (
-    programs_ray.remote(ray_clients.BusyActor).options(num_cpus=2).remote()
+  small = dict(object_store_memory=80_000_000)
+  cluster = Cluster(
+    initialize_head=True,
+    head_node_args=dict(num_cpus=0, include_dashboard=False, **small),
   )
-  assert programs_ray.get(actor.is_up.remote())
-  wait_until(lambda: not programs_ray.available_resources().get('CPU', 0))
-  yield actor
-  programs_ray.kill(actor)
-
-
-def _run(workers, clients, **options):
-  """Runs a round; returns the parts' sums and the outcome."""
-  outcome = RoundOutcome()
-  sums = workers.partial_sums(
-    'spec', [], clients, RoundOptions(**options), outcome
-  )
-  with contextlib.closing(sums):
-    return [partial.accumulator[0].numpy() for partial in sums], outcome
-
-
-def _fails_to_start(words, kind=FailedError, **settings):
-  with (
-    RayWorkers(**{'num_workers': 1} | settings) as workers,
-    pytest.raises(kind, match=words),
-  ):
-    workers.start()
-
-
-@pytest.mark.parametrize(
-  'address, reason',
-  [
-    ('127.0.0.1:1', r'ConnectionRefusedError: .*refused'),
-    ('127.0.0.1:99999', 'ValueError: not HOST:PORT'),
-    ('nonsense', 'ValueError: not HOST:PORT'),
-  ],
-)
-def test_address_without_ray(address, reason):
-  _fails_to_start(
-    '`--config.engine.ray_address` must be local, auto or the HOST:PORT of a '
-    rf"running Ray cluster, found '{address}' \({reason}\). Start one with "
-    "`ray start --head`, or use 'local'",
-    UserError,
-    address=address,
-  )
-
-
-def test_ray_that_cannot_be_joined(monkeypatch):
-  import ray
-
-  def init(**_):
-    # What Ray raises has no words of its own.
-    raise ConnectionError
-
-  monkeypatch.setattr(ray, 'init', init)
-  _fails_to_start(
-    r"running Ray cluster, found 'auto' \(ConnectionError\). Start one",
-    UserError,
-    address='auto',
-  )
-
-
-def test_ray_that_cannot_start(monkeypatch):
-  import ray
-
-  def init(**_):
-    raise Exception('The node timed out\nduring startup.')
-
-  monkeypatch.setattr(ray, 'init', init)
-  _fails_to_start(
-    'Ray cannot start on this machine: Exception: The node timed out during '
-    'startup. Look for room in /tmp and memory, or use '
-    "`--config.engine.kind='in_process'`"
-  )
-
-
-def test_no_workers():
-  with pytest.raises(
-    ValueError, match='`num_workers` must be at least 1, found 0'
-  ):
-    RayWorkers(0)
-
-
-def test_long_errors_keep_start_and_end():
-  # Of 600 characters 250 + 250 stay.
-  error = OSError('a' * 300 + '\n' + 'b' * 299)
-  assert ray_cluster.describe_error(error) == (
-    'OSError: ' + 'a' * 250 + ' ... ' + 'b' * 250
-  )
-
-
-def test_fewer_cpus_than_workers(programs_ray):
-  _fails_to_start(
-    r'3 workers \(`--config.engine.num_workers`\) need 3 CPU, but Ray at '
-    "'local' has 2. Lower `--config.engine.num_workers`, or add machines",
-    UserError,
-    num_workers=3,
-  )
-
-
-def test_room_is_waited_for(light, busy, monkeypatch, capsys):
-  import ray
-
-  monkeypatch.setattr(ray_pool, '_NOTICE_SECONDS', 0.1)
-  times_asked = 0
-
-  def should_stop():
-    nonlocal times_asked
-    times_asked += 1
-    if times_asked == 2:
-      ray.kill(busy)
-    return False
-
-  with RayWorkers(2) as workers:
-    sums, outcome = _run(
-      workers, ['a', 'b', 'c'], num_partial_sums=3, should_stop=should_stop
-    )
-  assert sums == [1, 1, 1]
-  assert outcome.num_lost_workers == 0
-  # Once, though it was waited for on.
-  assert re.fullmatch(
-    r'fedfish: 0 of 2 workers \(`--config.engine.num_workers`\) are up after '
-    r'\d+ s; waiting for the others. Each takes 1 CPU \(0 of 2 free\).\n',
-    capsys.readouterr().err,
-  )
-
-
-def test_waiting_for_room_can_be_stopped_and_ends(light, busy, monkeypatch):
-  with RayWorkers(1) as workers:
-    with pytest.raises(RoundInterrupted):
-      _run(workers, ['a'], should_stop=lambda: True)
-    monkeypatch.setattr(ray_pool, '_LIMIT_SECONDS', 0.3)
-    with pytest.raises(
-      FailedError,
-      match=r'Only 0 of 1 workers \(`--config.engine.num_workers`\) are up '
-      r'after 0.3 s. Each takes 1 CPU \(0 of 2 free\). Lower num_workers, or '
-      'wait until there is room for them',
-    ):
-      _run(workers, ['a'])
-
-
-def test_pool_works_with_those_that_are_up(programs_ray, light, monkeypatch):
-  # Two have a CPU; the third would wait for ever.
-  pool = ray_pool.RayPool(3, ray_cluster.Share(1.0, 0.0), num_threads=1)
+  before = []
   try:
-    while len(pool.up) < 2:
-      pool.admit(0.1)
-    monkeypatch.setattr(ray_pool, '_LIMIT_SECONDS', 0.0)
-    pool.admit()
-    assert len(pool.up) == 2
-    with pytest.raises(FailedError, match='Only 2 of 3 workers .* after 0 s'):
-      pool.wait_for_all()
+    for _ in range(2):
+      cluster.add_node(num_cpus=2, **small)
+    for node in [cluster.head_node, *cluster.worker_nodes]:
+      before += psutil.Process(_pid(node, 'raylet')).children(recursive=True)
+    yield cluster
   finally:
-    pool.close()
+    cluster.shutdown()
+    # Ray's agents wait for a while for a raylet that was killed.
+    for process in before:
+      with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
 
 
-def test_worker_that_cannot_be_set_up(programs_ray, monkeypatch):
-  monkeypatch.setattr(ray_pool, 'RayWorker', ray_clients.BrokenWorker)
-  _fails_to_start(
-    r'^A worker process on [\w.:]+ could not be set up: ModuleNotFoundError: '
-    "No module named 'absent_from_workers'. Every machine needs the Python "
-    'environment that this one has.$'
+def _pid(node, name):
+  return node.all_processes[name][0].process.pid
+
+
+def _kill(node, name):
+  process = node.all_processes[name][0].process
+  process.kill()
+  process.wait()
+
+
+_PROGRAM = """
+import sys
+import ray, ray_clients
+from tff_fedfish.errors import UserError
+from tff_fedfish.runtime import ray_pool, ray_workers
+from tff_fedfish.runtime.round_options import RoundOptions, RoundOutcome
+
+ray.cloudpickle.register_pickle_by_value(ray_clients)
+ray_workers.RayWorker = ray_clients.LightWorker
+if 'facts' in sys.argv:
+  facts = ray_pool.host_facts
+  ray_pool.host_facts = lambda paths: facts(paths) | {{'tensorflow': '1.0'}}
+options = RoundOptions(num_partial_sums=4, on_notice=print)
+found = dict(address='{address}', paths=['{path}'])
+with ray_workers.RayWorkers(4, **found) as workers:
+  try:
+    workers.start()
+  except UserError as error:
+    sys.exit(str(error))
+  print('up', ray.get_runtime_context().get_node_id(), flush=True)
+  while sys.stdin.readline() == 'round\\n':
+    outcome = RoundOutcome()
+    sums = workers.partial_sums('spec', [], [*'abcdefgh'], options, outcome)
+    print([int(s.accumulator[0]) for s in sums], outcome.num_lost_workers)
+    sys.stdout.flush()
+"""
+
+
+@contextlib.contextmanager
+def _program(cluster, path, *arguments):
+  """Starts a program with four workers; 'round' lets it run a round."""
+  text = _PROGRAM.format(address=cluster.address, path=path)
+  process = subprocess.Popen(
+    [sys.executable, '-W', 'ignore', '-c', text, *arguments],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    env=os.environ | {'PYTHONPATH': os.pathsep.join(filter(None, sys.path))},
   )
+  try:
+    yield process
+  finally:
+    process.kill()
+    process.communicate()
 
 
+def _read_until(process, pattern):
+  """Returns the lines of standard output up to one that matches."""
+  lines = []
+  while not lines or not re.match(pattern, lines[-1]):
+    lines.append(process.stdout.readline())
+    assert lines[-1], process.stderr.read()
+  return lines
+
+
+def _round(process):
+  """Runs a round; returns its last line, and those of ours before it."""
+  process.stdin.write('round\n')
+  process.stdin.flush()
+  *lines, last = _read_until(process, r'\[')
+  return last, [line for line in lines if line.startswith('a worker')]
+
+
+def test_host_that_is_lost(cluster, tmp_path):
+  with _program(cluster, tmp_path) as program:
+    own = _read_until(program, 'up')[-1].split()[1]
+    assert _round(program) == ('[2, 2, 2, 2] 0\n', [])
+    lost, *_ = [n for n in cluster.worker_nodes if n.node_id != own]
+    _kill(lost, 'raylet')
+    last, lines = _round(program)
+    assert last == '[2, 2, 2, 2] 2\n'
+    assert len(lines) == 2
+    assert re.fullmatch(
+      r'a worker on host \S+ \([\d.]+\) died. Its clients run again; 3 of 4 '
+      r'workers \(`--config.engine.num_workers`\) are left.\n',
+      lines[0],
+    )
+    # Without room for others, rounds go on with those that are left.
+    assert _round(program) == ('[2, 2, 2, 2] 0\n', [])
+    _, errors = program.communicate('', timeout=60)
+    assert (program.returncode, errors) == (0, '')
+
+
+# Ray ends the process after a minute.
 @pytest.mark.slow
-def test_worker_whose_code_is_not_on_its_machine(programs_ray, monkeypatch):
-  module = types.ModuleType('only_in_the_driver')
-  module.Worker = type(
-    'Worker', (ray_clients.LightWorker,), {'__module__': module.__name__}
-  )
-  monkeypatch.setitem(sys.modules, module.__name__, module)
-  monkeypatch.setattr(ray_pool, 'RayWorker', module.Worker)
-  _fails_to_start(
-    'could not be set up: RuntimeError: The actor with name Worker failed to '
-    "import .*No module named 'only_in_the_driver'. Every machine"
-  )
-
-
-def test_workers_that_die_while_they_start(programs_ray, monkeypatch):
-  monkeypatch.setattr(ray_pool, 'RayWorker', ray_clients.DyingWorker)
-  monkeypatch.setattr(ray_pool, 'MAX_LOST_WORKERS', 2)
-  _fails_to_start(
-    '2 worker processes died, one after the other, while they started. They '
-    'may need more memory than there is: lower `--config.engine.num_workers`. '
-    'Ray says why in /tmp/ray/session_latest/logs of their hosts; hosts must '
-    'not share /tmp/ray'
+def test_head_that_is_lost(cluster, tmp_path):
+  with _program(cluster, tmp_path) as program:
+    _read_until(program, 'up')
+    _kill(cluster.head_node, 'gcs_server')
+    start = time.monotonic()
+    _, errors = program.communicate(timeout=120)
+    assert program.returncode == 1
+    assert time.monotonic() - start < 90
+  assert re.fullmatch(
+    r"fedfish: Ray's head at \S+ does not answer \(ConnectionRefusedError: .*"
+    r'\). After 60 s of silence Ray ends this process. Start Ray again on all '
+    'machines; the same command then continues from the last checkpoint.\n',
+    errors,
   )
 
 
-def test_part_that_kills_every_worker(programs_ray, light, monkeypatch):
-  monkeypatch.setattr(ray_workers, 'MAX_LOST_WORKERS', 2)
-  with (
-    RayWorkers(1) as workers,
-    pytest.raises(
-      FailedError,
-      match='2 worker processes died, one after the other, at clients 1 to 2 '
-      'of the round. They may need more memory than there is: lower '
-      '`--config.engine.num_workers`',
-    ),
-  ):
-    _run(workers, ['a', 'fatal', 'b'], num_partial_sums=2)
-
-
-def test_what_cannot_be_sent_to_workers(programs_ray, light, monkeypatch):
-  def put(_):
-    raise programs_ray.exceptions.ObjectStoreFullError('8 GiB do not fit.')
-
-  with RayWorkers(1) as workers:
-    with pytest.raises(
-      TypeError,
-      match='Clients that workers run must be picklable, as a ClientLoader is, '
-      'found lock, str',
-    ):
-      _run(workers, ['a', threading.Lock()])
-    with monkeypatch.context() as patch:
-      patch.setattr(programs_ray, 'put', put)
-      with pytest.raises(
-        FailedError,
-        match="Ray's object store cannot take what the workers need: "
-        'ObjectStoreFullError: 8 GiB do not fit. .*Free memory and disk here, '
-        'or use `--config.engine.ray_address` to join a Ray that was started '
-        'with a larger --object-store-memory',
-      ):
-        _run(workers, ['a'])
-    with pytest.raises(
-      FailedError,
-      match="A worker process failed: KeyError: 'a worker that is wrong'",
-    ):
-      _run(workers, ['wrong'])
-    # The worker has outlived it all.
-    assert _run(workers, ['a', 'b'])[0] == [2]
+def test_host_that_differs(cluster, tmp_path):
+  with _program(cluster, tmp_path, 'facts') as program:
+    _, errors = program.communicate(timeout=120)
+  assert re.fullmatch(
+    r'Host \S+ \([\d.]+\) of the Ray cluster \(`--config.engine.ray_address`\) '
+    r'differs from this one: tensorflow is [\d.]+, not 1.0. Set up the same '
+    'environment there, and the same files under the same paths, or take it '
+    r'out of the cluster \(`ray stop` there\).\n',
+    errors,
+  )

@@ -5,11 +5,9 @@ import numpy as np
 import personal_rounds
 import pytest
 import stateful_rounds
-import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_fedfish
-from models.functional_model import ModelSpec
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 
@@ -18,27 +16,11 @@ def context():
   return set_in_process_context()
 
 
-def _model_with_features():
-  def features(weights, x, unused_y):
-    return x * weights[0][0], tf.ones(tf.shape(x)[:1])
-
-  def draw():
-    return (tf.constant([1.0, -2.0, 0.5]), tf.constant(0.5)), ()
-
-  return ModelSpec(linear_models.linear_model(3), draw, features=features)
-
-
 _OPTIONS = dict(
   client_optimizer=linear_models.sgd(0.1),
   server_optimizer=linear_models.sgd(1.0),
   num_local_epochs=2,
 )
-_PROCESSES = {
-  'moon': lambda: tff_fedfish.build_moon(_model_with_features(), **_OPTIONS),
-  'scaffold': lambda: tff_fedfish.build_scaffold(
-    linear_models.linear_model(3), num_clients=5, **_OPTIONS
-  ),
-}
 
 
 def _datasets():
@@ -51,9 +33,11 @@ def _datasets():
   ]
 
 
-@pytest.mark.parametrize('name', _PROCESSES)
-def test_rounds(name, stock_context):
-  process, datasets = _PROCESSES[name](), _datasets()
+def test_rounds(stock_context):
+  process = tff_fedfish.build_scaffold(
+    linear_models.linear_model(3), num_clients=5, **_OPTIONS
+  )
+  datasets = _datasets()
   rounds = stateful_rounds.Rounds(process)
   state = None
   for _ in range(2):
@@ -115,6 +99,9 @@ def test_models_of_clients_own(stock_context):
   assert np.any(begun[0][0] != models[0][1][0])
 
 
-def test_processes_without_models_of_clients_own():
+def test_processes_whose_clients_share_a_model():
+  process = tff_fedfish.build_scaffold(
+    linear_models.linear_model(3), num_clients=5, **_OPTIONS
+  )
   with pytest.raises(AttributeError, match='begin with the same model'):
-    getattr(_PROCESSES['scaffold'](), 'personal_models')  # noqa: B009
+    getattr(process, 'personal_models')  # noqa: B009

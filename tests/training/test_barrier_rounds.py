@@ -12,10 +12,10 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.algorithms.fed_avg import build_fed_avg
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator, Score
 from tff_fedfish.evaluation.results import ClientBarrier
+from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.run import cohort_data
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import ClientFailure, RoundInterrupted

@@ -118,20 +118,6 @@ def test_a_solution_that_is_not_finite(small_images, tmp_path, capsys):
     np.testing.assert_array_equal(one, other)
 
 
-def test_a_solve_that_is_too_large_is_refused_first(
-  small_images, tmp_path, capsys
-):
-  run = tmp_path / 'run'
-  # K-FAC factors of LeNet have 131,965 entries; there are four clients.
-  settings = dict(algorithm__solve_memory_bytes=4 * 4 * 131_965 - 1)
-  assert _train(small_images, run, 'fed_fisher', **settings) == 2
-  (line,) = [
-    text for text in capsys.readouterr().err.splitlines() if 'error' in text
-  ]
-  assert "solver` 'adam' holds the factors of 4 clients, 2.01 MiB" in line
-  assert not run.exists()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize('name', _METHODS)
 class TestEveryMethod:

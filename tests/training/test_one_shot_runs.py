@@ -14,8 +14,8 @@ from one_shot_runs import weights as _weights
 from stateful_runs import assert_same_run
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.methods.one_shot import fed_fisher_solve as fed_fisher
-from tff_fedfish.methods.one_shot.solving import SolveContext
+from tff_fedfish.methods.one_shot import fed_fisher
+from tff_fedfish.methods.one_shot.uploads import SolveContext
 from tff_fedfish.run import (
   checkpoints,
   client_state_files,
@@ -248,7 +248,7 @@ def test_one_client_is_returned(small_images, tmp_path):
     ),
     ('fisher_merge', {}),
     # It stays with images: what differs is the solver, whose own tests in
-    # tests/one_shot/ have transformers, too.
+    # tests/methods/one_shot/ have transformers, too.
     pytest.param('ot_fusion', {}, marks=pytest.mark.slow),
   ],
 )

@@ -15,8 +15,8 @@ from one_shot_runs import SETTINGS as SHARED
 from one_shot_runs import weights as _weights
 from stateful_runs import assert_same_run
 
-from models import lenet
-from models.image_model_config import lenet_shapes
+from models.image_model_config import ImageModelConfig
+from models.image_models import IMAGE_CLASSIFIERS
 from tff_fedfish.cli.main import main
 from tff_fedfish.run import (
   checkpoints,
@@ -28,6 +28,7 @@ from tff_fedfish.run import (
 from tff_fedfish.training import run_checks
 
 # Small noise, and clients that part: hidden layers grow, some less than twice.
+_SHAPE = ImageModelConfig(name='lenet', num_classes=10, image_shape=(28, 28, 1))
 _SETTINGS = dict(
   algorithm__name='pfnm',
   algorithm__sigma=0.02,
@@ -56,7 +57,9 @@ def _scores(weights, rows):
   """Returns mean loss and accuracy on a client's images."""
   batch = rows.batch_features()
   images, labels = batch['x']['image'].astype(np.float32) / 255, batch['y']
-  logits = lenet.logits([tf.constant(w) for w in weights], images)
+  logits = IMAGE_CLASSIFIERS['lenet'].logits(
+    [tf.constant(w) for w in weights], images
+  )
   losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
   is_right = np.argmax(logits, axis=1) == labels
   return float(tf.reduce_mean(losses)), is_right.mean()
@@ -85,7 +88,8 @@ def test_the_checkpoint_says_how_wide_the_solution_is(wide):
   own = [6, 16, 120, 84]
   assert all(a <= b <= 2 * a for a, b in zip(own, widths, strict=True))
   assert own[0] < widths[0] < 2 * own[0]
-  shapes = lenet_shapes(10, (28, 28, 1), tuple(widths))
+  grown = dataclasses.replace(_SHAPE, widths=tuple(widths))
+  shapes = grown.weight_shapes()
   assert [weight.shape for weight in weights] == list(shapes.values())
   first = checkpoints.path_of(wide / 'checkpoints', 0)
   assert 'model_widths' not in checkpoints.load_checkpoint(first).contents
@@ -146,12 +150,12 @@ def test_evaluation_and_export(wide, small_images, checked, tmp_path):
   loaded = tf.saved_model.load(str(output / 'saved_model'))
   np.testing.assert_allclose(
     loaded.signatures['serving_default'](images=tf.constant(images))['logits'],
-    lenet.logits(
-      [tf.constant(kept[name]) for name in lenet_shapes(10)], images
+    IMAGE_CLASSIFIERS['lenet'].logits(
+      [tf.constant(kept[name]) for name in _SHAPE.weight_shapes()], images
     ),
     atol=1e-5,
   )
-  for name, weight in zip(lenet_shapes(10), _weights(wide), strict=True):
+  for name, weight in zip(_SHAPE.weight_shapes(), _weights(wide), strict=True):
     np.testing.assert_array_equal(kept[name], weight)
 
 
@@ -207,7 +211,7 @@ def test_without_growth_the_model_is_the_clients(small_images, tmp_path):
   assert _train(small_images, run, algorithm__max_growth=1.0) == 0
   assert 'model_widths' not in _checkpoint(run).contents
   weights = _weights(run)
-  shapes = lenet_shapes(10, (28, 28, 1))
+  shapes = _SHAPE.weight_shapes()
   assert [weight.shape for weight in weights] == list(shapes.values())
   config = run_directory.read_config(run)
   training = dataclasses.replace(config.training, start_from=str(run))

@@ -12,7 +12,7 @@ import small_image_folders
 import small_image_runs
 import small_runs
 
-from models.image_classifier import initial_weights
+from models.image_models import initial_weights
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.data.tokenizers import load_tokenizer

@@ -1,6 +1,6 @@
 """Mean distance of the clients' label frequencies from those of all clients.
 
-Zhang et al. (2021), FedFomo, state it as the "EMD" of a division. NumPy.
+Zhang et al. (2021), FedFomo, state it as the "EMD" of a division.
 
   letter  name                 shape
   p_i     frequencies          [classes], of client i
@@ -9,8 +9,6 @@ Zhang et al. (2021), FedFomo, state it as the "EMD" of a division. NumPy.
 
 import numpy as np
 
-from tff_fedfish.errors import require
-
 
 def emd_l1(histograms: np.ndarray) -> float:
   """Returns the mean over clients of sum_c |p_ic - q_c|, from 0 to 2.
@@ -18,9 +16,6 @@ def emd_l1(histograms: np.ndarray) -> float:
   Args:
     histograms: Int [clients, classes], examples of each class. Clients without
       examples do not count.
-
-  Raises:
-    ValueError: If no client has examples.
   """
   own, overall = _frequencies(histograms)
   return float(np.abs(own - overall).sum(axis=1).mean())
@@ -33,14 +28,11 @@ def emd_fomo(histograms: np.ndarray) -> float:
   published values, up to 2.8, are beyond the L1 distance. See `emd_l1`.
   """
   own, overall = _frequencies(histograms)
-  distances = np.abs(own - overall)
   times = (own > 0).astype(np.int64) + (overall > 0)
-  return float((times * distances).sum(axis=1).mean())
+  return float((times * np.abs(own - overall)).sum(axis=1).mean())
 
 
 def _frequencies(histograms):
-  histograms = np.asarray(histograms)
   histograms = histograms[histograms.sum(axis=1) > 0]
-  require(len(histograms) > 0, 'histograms', 'of clients with examples', [])
   overall = histograms.sum(axis=0) / histograms.sum()
   return histograms / histograms.sum(axis=1, keepdims=True), overall

@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf
 
 from models import transformer
-from models.image_classifier import IMAGE_CLASSIFIERS
 from models.image_model_config import ImageModelConfig
+from models.image_models import IMAGE_CLASSIFIERS
 from models.model_shapes import ModelShape
 
 

@@ -1,5 +1,21 @@
-"""FedProx: local training that is held near the server's model."""
+"""FedProx: local training that is held near the server's model.
 
+Li et al. (2020), "Federated optimization in heterogeneous networks": client i
+minimizes
+
+  F_i(theta) + mu / 2 |theta - theta_G|^2
+
+that is, mu (theta - theta_G) is added to every gradient; all else is FedAvg.
+(`tff.learning.algorithms.build_weighted_fed_prox` of TFF 0.87 adds it with the
+opposite sign, which drives clients away from the server's model.)
+
+An adaptive mu (section 5.3.2) rises by a step after a round whose loss rose,
+and falls by it after `patience` falls of the loss in a row. The paper leaves
+the first round and ties open: both count as falls here, as in FL4Health's
+`FedAvgWithAdaptiveConstraint`.
+"""
+
+import collections
 import dataclasses
 from typing import Literal
 
@@ -25,6 +41,101 @@ class FedProxConfig(AlgorithmConfig):
   """Falls of the loss in a row after which mu falls, >= 1. Unit: rounds."""
 
 
+def build_fed_prox(
+  model, *, mu=0.0, adaptation='none', mu_step=0.1, patience=5, **training
+):
+  """Builds FedProx.
+
+  Args:
+    model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.
+    mu: See `FedProxConfig`, as the next three. Where a paper prints the term as
+      mu |theta - theta_G|^2, its mu is half of this one.
+    adaptation: See there.
+    mu_step: See there.
+    patience: See there.
+    **training: See `rounds.compose.compose`.
+
+  Returns:
+    The learning process; metrics `client_work`, `aggregator`, `finalizer`. With
+    an adaptation `client_work` has `mu`, `previous_loss` and `num_falls` as
+    they were when the round began.
+  """
+  import tensorflow as tf
+
+  from tff_fedfish.rounds.compose import compose
+
+  adapts = adaptation != 'none'
+
+  def build_correct_gradient(start):
+    strength = start.method['mu'] if adapts else mu
+
+    def correct_gradient(gradients, weights):
+      return tf.nest.map_structure(
+        lambda g, w, w_0: g + tf.cast(strength, g.dtype) * (w - w_0),
+        gradients,
+        weights,
+        start.trainable,
+      )
+
+    return correct_gradient
+
+  return compose(
+    model,
+    make_update=lambda client: client.model_delta(),
+    build_correct_gradient=build_correct_gradient,
+    method_state=_adaptive_mu(mu, mu_step, patience) if adapts else None,
+    **training,
+  )
+
+
+def _adaptive_mu(mu, mu_step, patience):
+  """Returns mu as a state that follows the loss from round to round.
+
+  A round's loss is the unweighted mean over its clients of the data loss's mean
+  over their local steps. One that is not finite, as when every client with data
+  diverged, counts as a rise and is not compared with the next. A round without
+  data does not count.
+  """
+  import tensorflow as tf
+
+  from tff_fedfish.rounds.client_work import MethodState
+
+  def next_state(state, sums, counts):
+    loss_sum, num_clients = sums
+    loss = loss_sum / num_clients
+    is_finite = tf.math.is_finite(loss)
+    rises = tf.logical_or(
+      loss > state['previous_loss'], tf.logical_not(is_finite)
+    )
+    num_falls = tf.where(rises, 0, state['num_falls'] + 1)
+    shrinks = num_falls >= patience
+    shrunk = tf.where(
+      shrinks, tf.maximum(state['mu'] - mu_step, 0.0), state['mu']
+    )
+    changed = collections.OrderedDict(
+      mu=tf.where(rises, state['mu'] + mu_step, shrunk),
+      previous_loss=tf.where(is_finite, loss, state['previous_loss']),
+      num_falls=tf.where(shrinks, 0, num_falls),
+    )
+    is_counted = tf.logical_or(
+      num_clients > 0, counts['num_non_finite_clients'] > 0
+    )
+    return tf.nest.map_structure(
+      lambda new, old: tf.where(is_counted, new, old), changed, state
+    )
+
+  return MethodState(
+    initial=lambda specs: collections.OrderedDict(
+      mu=tf.constant(mu, tf.float32),
+      previous_loss=tf.constant(float('inf')),
+      num_falls=tf.constant(0),
+    ),
+    summands=lambda client: (client.local.mean_loss, tf.constant(1.0)),
+    next=next_state,
+    reported=('mu', 'previous_loss', 'num_falls'),
+  )
+
+
 def _problems(config):
   rule = config.algorithm.adaptation
   if rule == 'none' or not config.local_privacy.is_on:
@@ -46,7 +157,7 @@ METHOD = Method(
     'Li et al. (2020), "Federated optimization in heterogeneous networks"'
   ),
   settings=FedProxConfig,
-  builder='tff_fedfish.algorithms.fed_prox:build_fed_prox',
+  builder='tff_fedfish.methods.fed_prox:build_fed_prox',
   # The corrected gradients.
   cost=lambda config: ClientCost(models_in_training=1),
   columns=lambda config: (

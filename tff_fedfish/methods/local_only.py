@@ -1,8 +1,47 @@
-"""Local training only: the comparison without any federation."""
+"""Local training only: the comparison without any federation.
+
+Every client goes on with the model that it trained last. All begin with the
+server's initial weights; clients send nothing, and the server keeps these.
+"""
 
 from tff_fedfish.methods.method import Method, PersonalModels, Slot, Traffic
-from tff_fedfish.methods.personal import personal_problems
-from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
+
+_EXPECTED = (
+  # Nothing is sent that could be clipped, and the server takes no step.
+  ('client_work.max_delta_norm', None),
+  ('evaluation.barrier_every_num_rounds', 0),
+)
+
+
+def build_local_only(model, **training):
+  """Builds local training.
+
+  Args:
+    model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.
+    **training: See `rounds.compose.compose`. `server_optimizer` never steps,
+      and the client weights weigh nothing.
+
+  Returns:
+    The learning process, with `personal_models`; metrics `client_work`,
+    `aggregator`, `finalizer`.
+  """
+  from tff_fedfish.rounds.compose import compose
+  from tff_fedfish.rounds.kept import KeptSlot
+
+  slot = KeptSlot(
+    initial=lambda trainable: trainable,
+    next=lambda client: client.local.trainable,
+  )
+  return compose(
+    model,
+    begin=lambda unused_model, start: start._replace(
+      own_model=start.kept['model']
+    ),
+    kept_slots={'model': slot},
+    **training,
+  )
+
 
 METHOD = Method(
   name='local_only',
@@ -13,11 +52,13 @@ METHOD = Method(
   ),
   source='the baseline of Zhang et al. (2021)',
   settings=AlgorithmConfig,
-  builder='tff_fedfish.algorithms.local_only:build_local_only',
+  builder='tff_fedfish.methods.local_only:build_local_only',
   traffic=lambda config: Traffic(0, 0),
   slots=lambda config: (Slot('model', 1),),
   personal=lambda config: PersonalModels(),
-  problems=personal_problems,
+  problems=lambda config: settings_unlike(
+    config, _EXPECTED, "with algorithm.name 'local_only'"
+  ),
   sends='nothing',
   example='mnist_personal',
   hue='#888888',

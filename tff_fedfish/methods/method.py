@@ -18,7 +18,7 @@ from tff_fedfish.rounds.privacy import LocalPrivacy
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig
-  from tff_fedfish.methods.one_shot.upload_sizes import Upload
+  from tff_fedfish.methods.one_shot.uploads import UploadKind
 
 
 class Traffic(typing.NamedTuple):
@@ -78,8 +78,8 @@ class FeatureSizes(typing.NamedTuple):
 class Downloads(typing.NamedTuple):
   """Models of other clients that a client is sent in a round.
 
-  Those are models that were uploaded in the round before, chosen by the row of
-  the client's own slot `affinity`, see `fomo.choose_downloads`.
+  They were uploaded in the round before, and are chosen by the client's slot
+  `affinity`, see `fed_fomo.choose_downloads`.
   """
 
   num_models: int
@@ -223,10 +223,10 @@ class Method:
   )
   """Models of clients' own, which are evaluated in place of the server's. Its
   process has `personal_models`. None: there are none."""
-  upload: Callable[['TrainConfig'], 'Upload | None'] = lambda config: None
-  """Upload of a client, of a one-shot method."""
+  upload: Callable[['TrainConfig'], 'UploadKind | None'] = lambda config: None
+  """Kind of what a client uploads, of a one-shot method."""
   solver: str | None = None
-  """'module:function', imported late, a `one_shot.solving.Solve`: the weights
+  """'module:function', imported late, a `one_shot.uploads.Solve`: the weights
   after a round from the clients' uploads. None: the server steps on the
   pseudo-gradient."""
   solve_models: Callable[['TrainConfig', int], float] = lambda config, n: 0.0

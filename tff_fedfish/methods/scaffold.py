@@ -1,4 +1,30 @@
-"""SCAFFOLD: control variates take the drift out of local steps."""
+"""SCAFFOLD: control variates take the drift out of local steps.
+
+Karimireddy et al. (2020), "SCAFFOLD: Stochastic controlled averaging for
+federated learning", algorithm 1 with option II. Client i corrects the gradient
+g of each of its M steps, and then renews its control variate:
+
+  y_i <- y_i - eta (g - h_i),   h_i = c_i - c
+  c_i' = h_i + (x - y_i) / (M eta)
+
+The server steps on the mean delta x - y_i, as in FedAvg, and keeps the mean of
+the control variates of all K clients:
+
+  c' = (W c + sum_i (w_i' c_i' - w_i c_i)) / W'
+
+The sum is over the clients of the round. With equal weights this is the paper's
+c + S / K mean_i (c_i' - c_i) with S clients in the round. Dividing by the
+weights of the round instead would make c depend on the order of the clients.
+
+  letter  name             meaning
+  x, y_i  -                weights before and after local training
+  M, eta  num_steps        local steps and learning rate of a client
+  c_i, c  control_variate  mean gradient of client i's last round, mean of all
+  w_i     weight           client weight in its last round, 0 before its first
+  W       -                sum of the w_i of all K clients
+"""
+
+import collections
 
 from tff_fedfish.methods.method import ClientCost, Method, Slot, Traffic
 from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
@@ -8,8 +34,145 @@ _PLAIN_SGD = (
   ('client_work.momentum', 0.0),
   ('client_work.max_gradient_norm', None),
   ('client_work.keeps_optimizer_state', False),
+  # Control variates are means of whole deltas.
   ('client_work.max_delta_norm', None),
 )
+
+
+def build_scaffold(model, *, num_clients=None, **training):
+  """Builds SCAFFOLD. Its first round is a round of FedAvg.
+
+  Args:
+    model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.
+    num_clients: K, the clients that may take part. None: those that have taken
+      part so far.
+    **training: See `rounds.compose.compose`. `client_optimizer` must be plain
+      SGD: option II takes the sum of its steps for eta times the sum of
+      gradients. The client weights also weigh the control variates.
+
+  Returns:
+    The learning process, a `StatefulLearningProcess`.
+  """
+  import tensorflow as tf
+
+  from tff_fedfish.rounds.compose import compose
+  from tff_fedfish.rounds.kept import KeptSlot
+
+  def next_variate(client):
+    """Returns (c_i', w_i')."""
+    num_steps = client.local.num_steps
+    rate = client.start.hparams['learning_rate']
+
+    def plus_mean_gradient(h, x, y):
+      distance = tf.cast(num_steps, h.dtype) * tf.cast(rate, h.dtype)
+      return h + tf.math.divide_no_nan(x - y, distance)
+
+    variate = tf.nest.map_structure(
+      plus_mean_gradient,
+      _correction(client.start),
+      client.start.trainable,
+      client.local.trainable,
+    )
+    return variate, client.weight
+
+  return compose(
+    model,
+    make_update=lambda client: client.model_delta(),
+    build_correct_gradient=_build_correct_gradient,
+    kept_slots={
+      'control_variate': KeptSlot(
+        initial=lambda trainable: (_zeros_like(trainable), tf.constant(0.0)),
+        next=next_variate,
+      )
+    },
+    method_state=_server_state(num_clients),
+    **training,
+  )
+
+
+def _correction(start):
+  """Returns h_i."""
+  import tensorflow as tf
+
+  variate, _ = start.kept['control_variate']
+  return tf.nest.map_structure(
+    tf.subtract, variate, start.method['control_variate']
+  )
+
+
+def _build_correct_gradient(start):
+  import tensorflow as tf
+
+  h = _correction(start)
+  return lambda gradients, unused_weights: tf.nest.map_structure(
+    tf.subtract, gradients, h
+  )
+
+
+def _server_state(num_clients):
+  """Returns c with the sum and the number of the weights w_i > 0 so far."""
+  import tensorflow as tf
+
+  from tff_fedfish.rounds.client_work import MethodState
+
+  def summands(client):
+    """Returns w_i' c_i' - w_i c_i, w_i' - w_i, and 1 for a new client."""
+    (old, old_weight), (new, weight) = (
+      kept['control_variate'] for kept in (client.start.kept, client.kept)
+    )
+    change = tf.nest.map_structure(
+      lambda n, o: (
+        tf.cast(weight, n.dtype) * n - tf.cast(old_weight, o.dtype) * o
+      ),
+      new,
+      old,
+    )
+    is_new = tf.cast(tf.equal(old_weight, 0.0), tf.float32)
+    return change, weight - old_weight, is_new
+
+  def total_weight(seen_weight, num_seen):
+    """Returns W, the weight of the clients seen so far, scaled to all K.
+
+    It is exact once every client has taken part, or if all weigh the same.
+    """
+    if num_clients is None:
+      return seen_weight
+    return seen_weight * tf.math.divide_no_nan(float(num_clients), num_seen)
+
+  def next_state(state, sums, unused_counts):
+    change, weight_change, num_new = sums
+    seen_weight = state['seen_weight'] + weight_change
+    num_seen = state['num_seen'] + num_new
+    total_before = total_weight(state['seen_weight'], state['num_seen'])
+    total_after = total_weight(seen_weight, num_seen)
+
+    def next_variate(c, change):
+      before, after = (tf.cast(w, c.dtype) for w in (total_before, total_after))
+      mean = tf.math.divide_no_nan(before * c + change, after)
+      return tf.where(after > 0, mean, c)
+
+    return collections.OrderedDict(
+      control_variate=tf.nest.map_structure(
+        next_variate, state['control_variate'], change
+      ),
+      seen_weight=seen_weight,
+      num_seen=num_seen,
+    )
+
+  return MethodState(
+    initial=lambda specs: collections.OrderedDict(
+      control_variate=_zeros_like(specs), seen_weight=0.0, num_seen=0.0
+    ),
+    summands=summands,
+    next=next_state,
+  )
+
+
+def _zeros_like(trainable):
+  import tensorflow as tf
+
+  return tf.nest.map_structure(lambda w: tf.zeros(w.shape, w.dtype), trainable)
+
 
 METHOD = Method(
   name='scaffold',
@@ -24,7 +187,7 @@ METHOD = Method(
     'federated learning"'
   ),
   settings=AlgorithmConfig,
-  builder='tff_fedfish.algorithms.scaffold:build_scaffold',
+  builder='tff_fedfish.methods.scaffold:build_scaffold',
   traffic=lambda config: Traffic(2, 2),
   # The correction, the corrected gradients and the server's variate.
   cost=lambda config: ClientCost(

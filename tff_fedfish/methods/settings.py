@@ -109,3 +109,13 @@ def settings_unlike(
         f'`config.{path}` must be {wanted!r} {because}, found {found!r}'
       )
   return problems
+
+
+def image_problems(config: 'TrainConfig') -> list[str]:
+  """Returns the clause that a method of images only has on text."""
+  if config.data.holds_images:
+    return []
+  return [
+    f'`config.algorithm.name` {config.algorithm.name!r} requires a corpus of '
+    'images, found text'
+  ]

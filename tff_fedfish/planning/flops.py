@@ -9,7 +9,8 @@ import dataclasses
 from typing import Annotated, NamedTuple
 
 from models import transformer_config
-from models.transformer_config import TransformerConfig, num_parameters
+from models.model_shapes import num_parameters
+from models.transformer_config import TransformerConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.planning import client_steps
 

@@ -32,7 +32,7 @@ _KEPT_FLOAT32, _KEPT_IN_DTYPE = 7, 24
 _SCORES_COPIES, _LOGITS_COPIES, _CONVOLUTION_COPIES = 4, 3, 4
 _NUM_SHOWN_PARTS = 3
 # Freed buffers below a size stay with the allocator, half of them idle.
-# glibc's own size, and that of large models, as in runtime/freed_memory.py,
+# glibc's own size, and that of large models, as in runtime/large_models.py,
 # which imports TensorFlow; a test compares them.
 _MAX_HEAP_BUFFER_BYTES = 32 * 2**20
 LARGE_MODEL_BYTES = 256 * 2**20

@@ -10,10 +10,9 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import row_counts
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.errors import UserError
-from tff_fedfish.planning import client_steps, flops, memory
+from tff_fedfish.planning import client_steps, communication, flops, memory
 from tff_fedfish.planning.client_states import StatesOnDisk, states_on_disk
 from tff_fedfish.printing import format_bytes
-from tff_fedfish.run import communication
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.planning.step_time import RoundTime
@@ -151,7 +150,7 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
     time=time,
     counting=row_counting(config),
     client_states=states_on_disk(config),
-    phases=communication.phase_lines(config),
+    phases=phase_lines(config),
   )
 
 
@@ -161,9 +160,8 @@ def traffic(config: TrainConfig) -> Traffic:
   whole_run = communication.until_round(config, config.training.num_rounds)
   sent, round_traffic = {}, config.method.traffic(config)
   for name, of_client in (('round', round_traffic), ('run', whole_run)):
-    found = communication.after_rounds(
-      1,
-      traffic=of_client,
+    found = communication.of_cohorts(
+      of_client,
       cohort_size=config.cohort_size or 1,
       num_weights=num_weights,
     )
@@ -184,6 +182,27 @@ def traffic(config: TrainConfig) -> Traffic:
     largest_message_bytes=crosses
     * math.ceil(max(num_sent, models_summed) * model_bytes),
   )
+
+
+def phase_lines(config: TrainConfig) -> tuple[str, ...]:
+  """Returns a line on each phase: its rounds, and what a client sends."""
+  lines, num_rounds = [], config.training.num_rounds
+  for phase in config.phases:
+    last = num_rounds
+    if phase.last_round is not None:
+      last = min(phase.last_round, num_rounds)
+    if last >= phase.first_round:
+      sent = phase.method.traffic(config)
+      lines.append(
+        f'Phase {phase.name!r}, rounds {phase.first_round} to {last}: '
+        f'{sent.uplink:.4g} models up and {sent.downlink:.4g} down a round and '
+        'client.'
+      )
+    elif phase.first_round > num_rounds:
+      lines.append(
+        f'Phase {phase.name!r} begins after the last round, {num_rounds}.'
+      )
+  return tuple(lines)
 
 
 def row_counting(config: TrainConfig) -> RowCounting | None:

@@ -17,10 +17,10 @@ from models.model_shapes import are_matrices, weight_shapes
 from tff_fedfish import environment
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import sequences
-from tff_fedfish.optimizers.build import build_optimizer
+from tff_fedfish.optimizers import build_optimizer
 from tff_fedfish.planning import client_steps, flops
 from tff_fedfish.rounds import local_training
-from tff_fedfish.runtime import freed_memory
+from tff_fedfish.runtime import large_models
 
 # Not 1 and 2: noise in the difference counts num_layers times.
 _NUM_LAYERS = (1, 4)
@@ -53,7 +53,7 @@ def step_seconds(config: TrainConfig, *, num_repeats: int = 5) -> float:
 
   That is forward, backward and client optimizer, without a method's extra
   passes. From then on, as in a run of the model, large buffers go back to the
-  system if the model is large; see `freed_memory`.
+  system if the model is large; see `runtime.large_models`.
 
   Args:
     config: The run's config. Neither its corpus nor its weights are needed.
@@ -63,7 +63,7 @@ def step_seconds(config: TrainConfig, *, num_repeats: int = 5) -> float:
   """
   shape, num_rows = config.transformer_config(), 1
   # Or else steps would be faster here than they are in a round.
-  freed_memory.return_large_buffers(
+  large_models.return_large_buffers(
     [tf.TensorSpec(s, tf.float32) for s in weight_shapes(shape).values()]
   )
   if not config.local_privacy.is_on:

@@ -1,42 +1,80 @@
 """The client-work slot: what is the same for every method.
 
-Guards against non-finite and empty clients, weighs, keeps the client
+It rejects clients that are not finite, weighs clients, keeps the client
 optimizer's hyperparameters in the state (so that they can be set between
-rounds) and reports. What a client computes is a method's own `client_update`.
+rounds) and reports. `compose` gives it the round of one client.
 """
 
 import collections
-import types
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.rounds import kept as client_io
+from tff_fedfish.optimizers import clip_to_norm
+from tff_fedfish.rounds import kept
 from tff_fedfish.rounds.bounds import is_all_finite, zero_unless
 from tff_fedfish.rounds.local_training import LocalResult
 
 Structure = Any
+Counts = Mapping[str, tf.Tensor]
 
 
-class ClientUpdate(NamedTuple):
-  """The computation of one client.
+class Trained(NamedTuple):
+  """A client after local training: methods see it, and fill it in.
 
   Attributes:
-    local: Result of local training.
+    model: The functional model.
+    start: What the client started from.
+    local: Result of local training, the final trainable weights included.
+    weight: w_i, float32; 0 without data.
+    max_delta_norm: Bound on the norm of what is sent; None: no bound.
+    kept: Structures that the client keeps or returns, by slot.
     update: Structure for the aggregator; every leaf float.
     counts: Int32 scalars by name, to be summed over the clients that are
       finite; reported beside `num_empty_clients`.
     summands: The method state's, see `MethodState`; () without one.
-    kept: Structures by slot that the client keeps; empty without slots.
   """
 
+  model: tff.learning.models.FunctionalModel
+  start: kept.Start
   local: LocalResult
-  update: Structure
-  counts: Mapping[str, tf.Tensor]
-  summands: Structure = ()
+  weight: tf.Tensor
+  max_delta_norm: float | None = None
   kept: Mapping[str, Structure] = {}
+  update: Structure = ()
+  counts: Counts = {}
+  summands: Structure = ()
+
+  @property
+  def non_trainable(self) -> Structure:
+    """Weights held fixed."""
+    return self.start.non_trainable
+
+  def model_delta(self, after: Structure = ()) -> tuple[Structure, Counts]:
+    """Returns initial minus final trainable weights, within the bound.
+
+    Args:
+      after: Tensors that must be there first, so that the delta does not take
+        memory while they are made.
+
+    Returns:
+      (delta, counts): with a bound `num_clipped_clients`, 1 where it was
+      exceeded.
+    """
+    with tf.control_dependencies(tf.nest.flatten(after)):
+      delta = tf.nest.map_structure(
+        tf.subtract, self.start.trainable, self.local.trainable
+      )
+    return self.bounded(delta)
+
+  def bounded(self, delta: Structure) -> tuple[Structure, Counts]:
+    """Returns `delta` within the bound, and counts as `model_delta` does."""
+    if self.max_delta_norm is None:
+      return delta, {}
+    delta, is_clipped = clip_to_norm(delta, self.max_delta_norm)
+    return delta, {'num_clipped_clients': tf.cast(is_clipped, tf.int32)}
 
 
 class MethodState(NamedTuple):
@@ -45,17 +83,17 @@ class MethodState(NamedTuple):
   Attributes:
     initial: (specs of the trainable weights) -> tensors or numbers by field
       name, before the first round.
-    summands: (the trained client) -> structure of float tensors, to be summed
-      over the clients that have data and are finite.
+    summands: (`Trained`) -> structure of float tensors, to be summed over the
+      clients that have data and are finite.
     next: (state, sums, counts) -> state after a round, plain TensorFlow. The
       counts are those of `metrics['client_work']['clients']`.
-    reported: Fields that are metrics, too, as they were when the round began.
-    reported_after: Fields that are metrics as they are when it ends.
+    reported: Fields that are metrics, with their values when the round begins.
+    reported_after: Fields that are metrics, with their values when it ends.
   """
 
   initial: Callable[[Structure], Mapping[str, Any]]
-  summands: Callable[[Any], Structure]
-  next: Callable[[Structure, Structure, Mapping[str, tf.Tensor]], Structure]
+  summands: Callable[[Trained], Structure]
+  next: Callable[[Structure, Structure, Counts], Structure]
   reported: tuple[str, ...] = ()
   reported_after: tuple[str, ...] = ()
 
@@ -65,24 +103,6 @@ def split_state(
 ) -> tuple[Structure, Structure]:
   """Returns the hyperparameters and the method's state, () without one."""
   return (state['hparams'], state['method']) if method_state else (state, ())
-
-
-@tf.autograph.experimental.do_not_convert
-def accepted(
-  client: ClientUpdate, client_weighting: tff.learning.ClientWeighting
-) -> tuple[Structure, tf.Tensor, tf.Tensor]:
-  """Returns (update, w_i, whether update and metrics are finite).
-
-  That is what the aggregator is given of a client: if they, or what the client
-  would keep, are not finite, the update is zero and w_i 0.
-  """
-  # The loss too: it may be infinite where its gradient is not.
-  is_finite = is_all_finite(
-    [client.update, client.local.metrics, client.summands, client.kept]
-  )
-  update = zero_unless(is_finite, client.update)
-  weight = weight_of(client.local, client_weighting)
-  return update, tf.where(is_finite, weight, 0.0), is_finite
 
 
 @tf.autograph.experimental.do_not_convert
@@ -96,33 +116,43 @@ def weight_of(
   return tf.cast(weight, tf.float32)
 
 
+@tf.autograph.experimental.do_not_convert
+def accepted(client: Trained) -> tuple[Structure, tf.Tensor, tf.Tensor]:
+  """Returns what the aggregator is given: (update, w_i, whether it is finite).
+
+  Where the update, the metrics or what the client would keep are not finite,
+  the update is zero and w_i 0.
+  """
+  # The loss too: it may be infinite where its gradient is not.
+  is_finite = is_all_finite(
+    [client.update, client.local.metrics, client.summands, client.kept]
+  )
+  update = zero_unless(is_finite, client.update)
+  return update, tf.where(is_finite, client.weight, 0.0), is_finite
+
+
 def build_client_work(
   functional_model: tff.learning.models.FunctionalModel,
   weights_type: tff.Type,
+  data_type: tff.Type,
   client_optimizer: tff.learning.optimizers.Optimizer,
-  client_weighting: tff.learning.ClientWeighting,
-  client_update: Callable[[Structure, Structure, Structure, Any], ClientUpdate],
+  client_round: Callable[[Structure, Structure, Structure, Any], Trained],
   method_state: MethodState | None = None,
-  kept_specs: Mapping[str, tuple[tf.TensorSpec, ...]] | None = None,
   *,
-  client_inputs: Mapping[str, Structure] = types.MappingProxyType({}),
   returns_output: bool = False,
 ) -> tff.learning.templates.ClientWorkProcess:
-  """Builds client work from one client's computation.
+  """Builds client work from one client's round.
 
   Args:
-    functional_model: Gives the data's type and the metrics.
+    functional_model: Gives the metrics.
     weights_type: Type of the model weights (ModelWeights container).
+    data_type: Type of a client's argument, see `kept.client_data_type`.
     client_optimizer: Its hyperparameters become the state of this slot; with a
       method state, its entry `hparams`.
-    client_weighting: NUM_EXAMPLES (rows of one pass) or UNIFORM.
-    client_update: (state of this slot, trainable, non_trainable, the client's
-      argument) -> ClientUpdate, plain TensorFlow.
+    client_round: (state of this slot, trainable, non_trainable, the client's
+      argument) -> Trained, plain TensorFlow.
     method_state: Becomes the entry `method` of the state of this slot. None:
       the method has none.
-    kept_specs: Tensors that clients keep, as `client_io.kept_specs` returns
-      them. None or empty: clients keep nothing.
-    client_inputs: As `client_io.input_specs` returns them.
     returns_output: Whether clients return a client output.
 
   Returns:
@@ -130,86 +160,16 @@ def build_client_work(
     if it had no data: zero update, weight 0, metrics reset, and is counted in
     `num_non_finite_clients`. A client without data has weight 0 and is counted
     in `num_empty_clients`.
-
-  Raises:
-    TypeError: If `client_weighting` is not a `tff.learning.ClientWeighting`.
   """
-  if not isinstance(client_weighting, tff.learning.ClientWeighting):
-    raise TypeError(
-      '`client_weighting` must be a tff.learning.ClientWeighting, found '
-      f'{client_weighting!r}.'
-    )
-  kept_specs = kept_specs or {}
-  data_type = client_io.client_data_type(
-    functional_model.input_spec, kept_specs, client_inputs
-  )
-  initial_hparams = client_optimizer.get_hparams(
-    client_optimizer.initialize(tf.TensorSpec([], tf.float32))
-  )
-
-  @tff.federated_computation
-  def initialize():
-    if method_state:
-      return tff.federated_eval(
-        _initial_state(initial_hparams, method_state, functional_model),
-        tff.SERVER,
-      )
-    return tff.federated_value(initial_hparams, tff.SERVER)
-
+  initialize = _initialize(functional_model, client_optimizer, method_state)
   state_type = initialize.type_signature.result.member
-  hparams_type = state_type['hparams'] if method_state else state_type
-
-  @tff.tensorflow.computation(state_type)
-  def get_hparams(state):
-    return split_state(state, method_state)[0]
-
-  @tff.tensorflow.computation(state_type, hparams_type)
-  def set_hparams(state, hparams):
-    if not method_state:
-      return hparams
-    return collections.OrderedDict(hparams=hparams, method=state['method'])
-
-  @tff.tensorflow.computation(state_type, weights_type, data_type)
-  @tf.function
-  def work(state, weights, client_data):
-    client = client_update(
-      state, weights.trainable, weights.non_trainable, client_data
-    )
-    num_examples = client.local.num_examples
-    update, weight, is_finite = accepted(client, client_weighting)
-    metrics = tf.nest.map_structure(
-      lambda fresh, value: tf.where(is_finite, value, fresh),
-      functional_model.initialize_metrics_state(),
-      client.local.metrics,
-    )
-    counts = collections.OrderedDict(
-      # Not `==`: in the graphs TFF builds it compares identities.
-      num_empty_clients=tf.cast(tf.equal(num_examples, 0), tf.int32),
-      num_non_finite_clients=tf.cast(tf.logical_not(is_finite), tf.int32),
-      **{
-        name: tf.where(is_finite, count, 0)
-        for name, count in client.counts.items()
-      },
-    )
-    result = tff.learning.templates.ClientResult(update, weight)
-    summands, output = client.summands, ()
-    has_data = tf.logical_and(is_finite, num_examples > 0)
-    if method_state:
-      summands = zero_unless(has_data, summands)
-    if returns_output:
-      output = client_io.client_output(client.kept, has_data)
-    return result, metrics, counts, summands, output
-
-  if method_state:
-    _, _, counts_type, summands_type, _ = work.type_signature.result
-
-    @tff.tensorflow.computation(state_type, summands_type, counts_type)
-    @tf.function
-    def next_state(state, sums, counts):
-      return collections.OrderedDict(
-        hparams=state['hparams'],
-        method=method_state.next(state['method'], sums, counts),
-      )
+  work = tff.tensorflow.computation(
+    tf.function(
+      _work(functional_model, client_round, method_state, returns_output)
+    ),
+    (state_type, weights_type, data_type),
+  )
+  next_state = _next_state(state_type, work, method_state)
 
   @tff.federated_computation(
     initialize.type_signature.result,
@@ -234,11 +194,12 @@ def build_client_work(
       for name in method_state.reported_after:
         measurements[name] = getattr(state.method, name)
     if returns_output:
-      measurements['num_client_outputs'] = client_io.send_client_output(output)
+      measurements['num_client_outputs'] = kept.send_client_output(output)
     return tff.templates.MeasuredProcessOutput(
       state, result, tff.federated_zip(measurements)
     )
 
+  get_hparams, set_hparams = _hparams_functions(state_type, method_state)
   return tff.learning.templates.ClientWorkProcess(
     initialize,
     next_fn,
@@ -247,15 +208,90 @@ def build_client_work(
   )
 
 
-def _initial_state(hparams, method_state, functional_model):
-  """Returns a computation, as constants could be as large as the model."""
+def _initialize(functional_model, client_optimizer, method_state):
+  hparams = client_optimizer.get_hparams(
+    client_optimizer.initialize(tf.TensorSpec([], tf.float32))
+  )
 
+  # In the graph: as constants, a method's state could be as large as the model.
   @tff.tensorflow.computation
   def initial_state():
-    specs = client_io.trainable_specs(functional_model)
+    if not method_state:
+      return hparams
+    method = method_state.initial(kept.trainable_specs(functional_model))
     return collections.OrderedDict(
-      hparams=hparams,
-      method=collections.OrderedDict(method_state.initial(specs)),
+      hparams=hparams, method=collections.OrderedDict(method)
     )
 
-  return initial_state
+  @tff.federated_computation
+  def initialize():
+    return tff.federated_eval(initial_state, tff.SERVER)
+
+  return initialize
+
+
+def _hparams_functions(state_type, method_state):
+  hparams_type = state_type['hparams'] if method_state else state_type
+
+  @tff.tensorflow.computation(state_type)
+  def get_hparams(state):
+    return split_state(state, method_state)[0]
+
+  @tff.tensorflow.computation(state_type, hparams_type)
+  def set_hparams(state, hparams):
+    if not method_state:
+      return hparams
+    return collections.OrderedDict(hparams=hparams, method=state['method'])
+
+  return get_hparams, set_hparams
+
+
+def _work(functional_model, client_round, method_state, returns_output):
+  """Returns what a client does, in plain TensorFlow."""
+
+  def work(state, weights, client_data):
+    client = client_round(
+      state, weights.trainable, weights.non_trainable, client_data
+    )
+    num_examples = client.local.num_examples
+    update, weight, is_finite = accepted(client)
+    metrics = tf.nest.map_structure(
+      lambda fresh, value: tf.where(is_finite, value, fresh),
+      functional_model.initialize_metrics_state(),
+      client.local.metrics,
+    )
+    counts = collections.OrderedDict(
+      # Not `==`: in the graphs TFF builds it compares identities.
+      num_empty_clients=tf.cast(tf.equal(num_examples, 0), tf.int32),
+      num_non_finite_clients=tf.cast(tf.logical_not(is_finite), tf.int32),
+      **{
+        name: tf.where(is_finite, count, 0)
+        for name, count in client.counts.items()
+      },
+    )
+    result = tff.learning.templates.ClientResult(update, weight)
+    summands, output = client.summands, ()
+    has_data = tf.logical_and(is_finite, num_examples > 0)
+    if method_state:
+      summands = zero_unless(has_data, summands)
+    if returns_output:
+      output = kept.client_output(client.kept, has_data)
+    return result, metrics, counts, summands, output
+
+  return work
+
+
+def _next_state(state_type, work, method_state):
+  if not method_state:
+    return None
+  _, _, counts_type, summands_type, _ = work.type_signature.result
+
+  @tff.tensorflow.computation(state_type, summands_type, counts_type)
+  @tf.function
+  def next_state(state, sums, counts):
+    return collections.OrderedDict(
+      hparams=state['hparams'],
+      method=method_state.next(state['method'], sums, counts),
+    )
+
+  return next_state

@@ -135,6 +135,13 @@ def split_batch(batch: Any) -> tuple[Structure, Structure]:
 
 
 @tf.autograph.experimental.do_not_convert
+def has_feature(batch: Any, name: str) -> bool:
+  """Returns whether the x of a batch, or of its spec, has a key."""
+  x, _ = split_batch(batch)
+  return isinstance(x, dict) and name in x
+
+
+@tf.autograph.experimental.do_not_convert
 def num_rows(batch: Any) -> tf.Tensor:
   """Returns the number of rows of a batch, int64."""
   x, _ = split_batch(batch)

@@ -6,7 +6,6 @@ round is its client output, see `runtime/client_outputs.py`.
 """
 
 import collections
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from tff_fedfish.runtime.client_data import (
 Structure = Any
 
 
-class ClientStart(NamedTuple):
+class Start(NamedTuple):
   """Everything but its data that a client starts a round with.
 
   Attributes:
@@ -32,7 +31,11 @@ class ClientStart(NamedTuple):
     hparams: Hyperparameters of the client optimizer.
     method: The method's state on the server; () without one.
     kept: Kept structures by slot; empty without slots.
-    inputs: Datasets by name, of those that `client_data_type` describes.
+    inputs: Datasets by name, see `client_data_type`.
+    own_model: Trainable weights with which local training begins, where they
+      are the client's own. None: it begins with the server's.
+    found: Tensors that `begin` found beside it, by name, for `KeptSlot.next`.
+    counts: Int32 scalars of `begin`, summed as those of `make_update`.
   """
 
   trainable: Structure
@@ -41,6 +44,9 @@ class ClientStart(NamedTuple):
   method: Structure = ()
   kept: Mapping[str, Structure] = {}
   inputs: Mapping[str, tf.data.Dataset] = {}
+  own_model: Structure | None = None
+  found: Mapping[str, tf.Tensor] = {}
+  counts: Mapping[str, tf.Tensor] = {}
 
 
 class KeptSlot(NamedTuple):
@@ -50,7 +56,7 @@ class KeptSlot(NamedTuple):
     initial: (trainable weights that the server sent) -> the structure of a
       client that takes part for the first time, of float or integer tensors.
       None: the client returns `next` and keeps nothing.
-    next: (`compose.TrainedClient`) -> the structure after a round. A client
+    next: (`client_work.Trained`) -> the structure after a round. A client
       without data, or whose update, metrics or kept tensors are not all finite,
       keeps what it had.
   """
@@ -70,35 +76,33 @@ def trainable_specs(
 
 
 def kept_specs(
-  slots: Mapping[str, KeptSlot], trainable_specs: Structure
+  slots: Mapping[str, KeptSlot],
+  functional_model: tff.learning.models.FunctionalModel,
 ) -> collections.OrderedDict[str, tuple[tf.TensorSpec, ...]]:
-  """Returns the flat tensors of each slot, in the order of `tf.nest`.
-
-  Args:
-    slots: By name.
-    trainable_specs: Structure of `tf.TensorSpec`.
-  """
-  found = collections.OrderedDict()
+  """Returns the flat tensors of each slot, in the order of `tf.nest`."""
+  trainable = trainable_specs(functional_model)
+  specs = collections.OrderedDict()
   for name, slot in slots.items():
-    graph = tf.function(slot.initial).get_concrete_function(trainable_specs)
-    found[name] = tuple(
+    graph = tf.function(slot.initial).get_concrete_function(trainable)
+    specs[name] = tuple(
       tf.TensorSpec(tensor.shape, tensor.dtype)
       for tensor in tf.nest.flatten(graph.structured_outputs)
     )
-  return found
+  return specs
 
 
 def client_data_type(
-  batch_spec: Structure,
+  functional_model: tff.learning.models.FunctionalModel,
   kept: Mapping[str, tuple[tf.TensorSpec, ...]],
-  inputs: Mapping[str, Structure] = types.MappingProxyType({}),
+  inputs: Sequence[str] = (),
 ) -> tff.Type:
   """Returns the type of a client's argument.
 
   Args:
-    batch_spec: `input_spec` of the model.
+    functional_model: The model.
     kept: As `kept_specs` returns it.
-    inputs: Specs of the elements of further datasets, by name.
+    inputs: Names of further inputs: `VALIDATION`, `CANDIDATES` and
+      `LOCAL_PRIVACY` of `client_data`.
 
   Returns:
     The sequence of batches B*. With slots <data=B*, state=<SLOT=T*, ...>>, T
@@ -106,27 +110,9 @@ def client_data_type(
     client that takes part for the first time. Further inputs follow them; with
     inputs only it is <data=B*, INPUT=T*, ...>.
   """
-  data = _sequence_of(batch_spec)
+  data = _sequence_of(functional_model.input_spec)
   if not kept and not inputs:
     return data
-  parts = collections.OrderedDict(data=data)
-  if kept:
-    parts['state'] = collections.OrderedDict(
-      (name, _sequence_of(specs)) for name, specs in kept.items()
-    )
-  parts |= {name: _sequence_of(spec) for name, spec in inputs.items()}
-  return tff.to_type(parts)
-
-
-def input_specs(
-  functional_model: tff.learning.models.FunctionalModel, names: Sequence[str]
-) -> dict[str, Structure]:
-  """Returns the specs of the elements of a client's further inputs.
-
-  Args:
-    functional_model: The model.
-    names: Of `VALIDATION`, `CANDIDATES` and `LOCAL_PRIVACY`.
-  """
   specs = {
     VALIDATION: functional_model.input_spec,
     CANDIDATES: collections.OrderedDict(
@@ -139,7 +125,13 @@ def input_specs(
       num_unobserved=tf.TensorSpec([], tf.int64),
     ),
   }
-  return {name: specs[name] for name in names}
+  parts = collections.OrderedDict(data=data)
+  if kept:
+    parts['state'] = collections.OrderedDict(
+      (name, _sequence_of(slot)) for name, slot in kept.items()
+    )
+  parts |= {name: _sequence_of(specs[name]) for name in inputs}
+  return tff.to_type(parts)
 
 
 def only_element(dataset: tf.data.Dataset) -> tuple[tf.Tensor, ...]:
@@ -151,9 +143,7 @@ def only_element(dataset: tf.data.Dataset) -> tuple[tf.Tensor, ...]:
 
 
 def split_client_data(
-  client_data: Any,
-  slots: Mapping[str, KeptSlot],
-  trainable: Structure,
+  client_data: Any, slots: Mapping[str, KeptSlot], trainable: Structure
 ) -> tuple[tf.data.Dataset, dict[str, Structure]]:
   """Returns a client's batches, and its kept structures by slot."""
   if not slots:
@@ -176,9 +166,7 @@ def client_output(
 ) -> collections.OrderedDict:
   """Returns what a client returns: int32 `is_valid`, flat tensors by slot.
 
-  Args:
-    kept: Structures by slot after the round.
-    is_valid: Scalar bool; false: the client keeps what it had.
+  Where the scalar bool `is_valid` is false, the client keeps what it had.
   """
   return collections.OrderedDict(
     is_valid=tf.cast(is_valid, tf.int32),
@@ -187,7 +175,7 @@ def client_output(
 
 
 def send_client_output(output: tff.Value) -> tff.Value:
-  """Marks a value at the clients as their output; returns their number.
+  """Marks a value at the clients as their output.
 
   Args:
     output: As `client_output` makes it, placed at the clients.
@@ -195,17 +183,13 @@ def send_client_output(output: tff.Value) -> tff.Value:
   Returns:
     Int32 at the server, how many clients sent one.
   """
-  value_type = tff.to_type(
-    collections.OrderedDict(
-      [(client_outputs.FIELD, output.type_signature.member)]
-    )
-  )
+  output_type = output.type_signature.member
 
-  @tff.tensorflow.computation(output.type_signature.member)
+  @tff.tensorflow.computation(output_type)
   def mark(value):
     return collections.OrderedDict([(client_outputs.FIELD, value)])
 
-  @tff.tensorflow.computation(tf.int32, value_type)
+  @tff.tensorflow.computation(tf.int32, mark.type_signature.result)
   def accumulate(count, unused_value):
     return count + 1
 

@@ -8,11 +8,12 @@ anything with `predict_on_batch`, `loss` and the metrics functions of
 The order inside a step is fixed:
 
   1. the mean data loss of the batch, plus `extra_loss`
-  2. its gradient; that of the data loss only goes to the `observer`. Or in
-     place of both steps `gradient_of`, whose result also is what the `observer`
-     is given, as in DP-SGD (`private_gradients.py`)
+  2. its gradient; that of only the data loss goes to the `observer`
   3. `correct_gradient`
   4. the optimizer, which clips what it is given and decays the weights
+
+DP-SGD replaces steps 1 and 2 by `gradient_of` (`private_gradients.py`), whose
+result also goes to the `observer`.
 
 Loops iterate over the dataset (`for batch in iter(dataset)`): reducing it
 instead would leave accelerators idle. The functions are to be called while a
@@ -29,11 +30,13 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tff_fedfish.rounds import local_steps
 from tff_fedfish.rounds.gradients import (
   BatchGradients,
   BatchOutput,
   ExtraLoss,
   batch_gradients,
+  has_feature,
   num_rows,
   split_batch,
 )
@@ -44,10 +47,6 @@ Structure = Any
 NOISE_SEED = 'noise_seed'
 """Key of `x`, where that is a mapping: int32 [batch, 2], seeds of dropout and
 the like. `train` gives every step other seeds."""
-
-REPEATED = 'is_repeated'
-"""Key of `x`, where that is a mapping: bool [batch], marks the rows that
-came before in the same dataset. They are trained on, but not counted."""
 
 
 class GradientObserver(NamedTuple):
@@ -66,15 +65,6 @@ CorrectGradient = Callable[[Structure, Structure], Structure]
 # As `batch_gradients` up to its metrics, then the number of the step, an int32
 # scalar that counts from 0, and the keywords `prepare` and `extra_loss`.
 GradientOf = Callable[..., BatchGradients]
-
-
-class DrawnSteps(NamedTuple):
-  """A dataset that holds the batches of all steps, in place of one pass."""
-
-  num_examples: tf.Tensor
-  """Int64 scalar, the rows that they were drawn from."""
-  num_unobserved: tf.Tensor
-  """Int64 scalar, the first steps, which no observer sees."""
 
 
 class LocalResult(NamedTuple):
@@ -96,7 +86,18 @@ class LocalResult(NamedTuple):
   optimizer_state: Structure
   """The optimizer's, after the last step."""
   num_steps: tf.Tensor
-  """Int64, the local steps."""
+  """Int32, the local steps."""
+
+
+class _State(NamedTuple):
+  """What a local step changes."""
+
+  weights: Structure
+  optimizer: Structure
+  metrics: Structure
+  num_rows: tf.Tensor
+  loss_sum: tf.Tensor
+  num_steps: tf.Tensor
 
 
 def train(
@@ -115,13 +116,13 @@ def train(
   correct_gradient: CorrectGradient | None = None,
   observer: GradientObserver | None = None,
   gradient_of: GradientOf | None = None,
-  drawn: DrawnSteps | None = None,
+  drawn: local_steps.DrawnSteps | None = None,
 ) -> LocalResult:
   """Trains on one client's data: E passes of batch steps.
 
   Args:
     model: See the module.
-    optimizer: The client optimizer.
+    optimizer: The client optimizer. None: the weights stay as they are.
     hparams: Its hyperparameters, as `optimizer.get_hparams` gives them.
     trainable: Weights at the start.
     non_trainable: Weights held fixed.
@@ -130,8 +131,8 @@ def train(
       epochs: the same batch meets other noise in another epoch.
     num_local_epochs: E, >= 1; an int, or an int64 tensor where there is no
       observer.
-    num_local_steps: H, >= 1: training stops after so many steps, or after E
-      passes if that is earlier. None: no limit.
+    num_local_steps: H, >= 1: training stops after H steps, or after E passes if
+      that is earlier. None: no limit.
     micro_batch_size: Rows of a batch that pass through the model at a time, >=
       1, see `batch_gradients`. Every slice draws its noise from the seed of its
       own first row. None: all.
@@ -142,94 +143,44 @@ def train(
     correct_gradient: (gradients, weights) -> the gradients that the optimizer
       is given.
     observer: Hook on the gradients of the last pass. With a limit or with
-      `REPEATED` rows: of the last ceil(n / B) steps, n the `num_examples` of
+      repeated rows: of the last ceil(n / B) steps, n the `num_examples` of
       the result and B the rows of a full batch.
-    gradient_of: Replacement for the gradient of a batch, see the module.
-      `micro_batch_size` is not read with it.
-    drawn: Says that `dataset` holds the batches of all steps, such as drawn
-      ones, some of them without rows: neither `num_local_epochs` nor
-      `num_local_steps` is read, and the result has its `num_examples`. None: it
+    gradient_of: Replaces the gradient of a batch; `micro_batch_size` is not
+      read then.
+    drawn: `dataset` holds the batches of all steps, some perhaps without rows:
+      neither `num_local_epochs` nor `num_local_steps` is read. None: `dataset`
       holds one pass.
-
-  Returns:
-    The result. A dataset without batches leaves the weights as they were and
-    num_examples 0.
   """
-  specs = tf.nest.map_structure(
-    lambda w: tf.TensorSpec(w.shape, w.dtype), trainable
+  steps = local_steps.plan(
+    dataset,
+    num_local_epochs,
+    num_local_steps,
+    drawn,
+    has_observer=observer is not None,
   )
-  if optimizer_state is None:
-    optimizer_state = optimizer.initialize(specs)
-  if drawn is not None:
-    steps = _drawn_steps(dataset, drawn, observer is not None)
-  elif num_local_steps is None and not _has_feature(
-    dataset.element_spec, REPEATED
-  ):
-    steps = _whole_passes(dataset, num_local_epochs, observer is not None)
-  else:
-    steps = _limited_steps(
-      dataset, num_local_epochs, num_local_steps, observer is not None
-    )
-  state = (
+
+  step = _build_step(
+    model,
+    optimizer,
+    non_trainable,
+    micro_batch_size=micro_batch_size,
+    extra_loss=extra_loss,
+    correct_gradient=correct_gradient,
+    gradient_of=gradient_of,
+  )
+  state = _State(
     trainable,
-    optimizer.set_hparams(optimizer_state, hparams),
+    _optimizer_state(optimizer, optimizer_state, hparams, trainable),
     model.initialize_metrics_state(),
-    tf.constant(0, tf.int64),
-    tf.constant(0.0),
-    tf.constant(0),
+    num_rows=tf.constant(0, tf.int64),
+    loss_sum=tf.constant(0.0),
+    num_steps=tf.constant(0),
   )
-
-  def step(state, batch, is_observed):
-    weights, optimizer_state, metrics, num_examples, loss_sum, num_steps = state
-
-    def prepare(part):
-      return at_step(part, num_steps)
-
-    if gradient_of is not None:
-      found = gradient_of(
-        model,
-        weights,
-        non_trainable,
-        batch,
-        metrics,
-        num_steps,
-        prepare=prepare,
-        extra_loss=extra_loss,
-      )
-    else:
-      found = batch_gradients(
-        model,
-        weights,
-        non_trainable,
-        batch,
-        metrics,
-        training=True,
-        micro_batch_size=micro_batch_size,
-        prepare=prepare,
-        extra_loss=extra_loss,
-        with_data=is_observed,
-      )
-    gradients = found.total
-    if correct_gradient is not None:
-      gradients = correct_gradient(gradients, weights)
-    optimizer_state, weights = optimizer.next(
-      optimizer_state, weights, gradients
-    )
-    state = (
-      weights,
-      optimizer_state,
-      found.metrics,
-      num_examples + num_rows(batch),
-      loss_sum + tf.cast(found.loss, tf.float32),
-      num_steps + 1,
-    )
-    return state, found
-
-  observation = None
   if steps.unobserved is not None:
     for batch in iter(steps.unobserved):
       tf.autograph.experimental.set_loop_options(parallel_iterations=1)
       state, _ = step(state, batch, False)
+  observation = None
   if observer is not None:
     observation = observer.initial
     for batch in iter(steps.observed):
@@ -238,21 +189,21 @@ def train(
       observation = observer.observe(
         observation, found.data, found.num_examples
       )
-  weights, optimizer_state, metrics, num_examples, loss_sum, num_steps = state
-  if steps.num_examples is not None:
-    num_examples = steps.num_examples
-  else:
+  num_examples = steps.num_examples
+  if num_examples is None:
     # Every pass has the same rows, so the division is exact.
-    num_examples //= num_local_epochs
+    num_examples = state.num_rows // num_local_epochs
   return LocalResult(
-    trainable=weights,
-    metrics=metrics,
+    trainable=state.weights,
+    metrics=state.metrics,
     num_examples=num_examples,
     observation=observation,
-    mean_loss=tf.math.divide_no_nan(loss_sum, tf.cast(num_steps, tf.float32)),
+    mean_loss=tf.math.divide_no_nan(
+      state.loss_sum, tf.cast(state.num_steps, tf.float32)
+    ),
     dataset=steps.trained_on,
-    optimizer_state=optimizer_state,
-    num_steps=num_steps,
+    optimizer_state=state.optimizer,
+    num_steps=state.num_steps,
   )
 
 
@@ -285,7 +236,7 @@ def at_step(batch: Any, step: tf.Tensor) -> Any:
     batch: The batch; without seeds it is returned as it is.
     step: Scalar int32, the local step, counted from 0.
   """
-  if not _has_feature(batch, NOISE_SEED):
+  if not has_feature(batch, NOISE_SEED):
     return batch
   x, y = split_batch(batch)
   seeds = x[NOISE_SEED]
@@ -294,77 +245,62 @@ def at_step(batch: Any, step: tf.Tensor) -> Any:
   return collections.OrderedDict(x={**x, **noise_seed}, y=y)
 
 
-class _Steps(NamedTuple):
-  """The batches of all local steps."""
+def _build_step(
+  model,
+  optimizer,
+  non_trainable,
+  *,
+  micro_batch_size,
+  extra_loss,
+  correct_gradient,
+  gradient_of,
+):
+  """Returns (state, batch, whether it is observed) -> (state, gradients)."""
 
-  unobserved: tf.data.Dataset | None
-  """Batches of the first steps; None: there are none."""
-  observed: tf.data.Dataset | None
-  """Batches of the last steps; None without an observer."""
-  trained_on: tf.data.Dataset
-  """The rows of all of them, each once."""
-  num_examples: tf.Tensor | None
-  """Their number; None: it is that of one pass."""
+  def step(state, batch, is_observed):
+    num_steps = state.num_steps
+    options = dict(
+      prepare=lambda part: at_step(part, num_steps), extra_loss=extra_loss
+    )
+    arguments = (model, state.weights, non_trainable, batch, state.metrics)
+    if gradient_of is not None:
+      found = gradient_of(*arguments, num_steps, **options)
+    else:
+      found = batch_gradients(
+        *arguments,
+        training=True,
+        micro_batch_size=micro_batch_size,
+        with_data=is_observed,
+        **options,
+      )
+    gradients = found.total
+    if correct_gradient is not None:
+      gradients = correct_gradient(gradients, state.weights)
+    weights, optimizer_state = state.weights, state.optimizer
+    if optimizer is not None:
+      optimizer_state, weights = optimizer.next(
+        optimizer_state, weights, gradients
+      )
+    state = _State(
+      weights,
+      optimizer_state,
+      found.metrics,
+      state.num_rows + num_rows(batch),
+      state.loss_sum + tf.cast(found.loss, tf.float32),
+      num_steps + 1,
+    )
+    return state, found
 
-
-@tf.autograph.experimental.do_not_convert
-def _whole_passes(dataset, num_local_epochs, has_observer):
-  if not has_observer:
-    return _Steps(dataset.repeat(num_local_epochs), None, dataset, None)
-  unobserved = None
-  if num_local_epochs > 1:
-    unobserved = dataset.repeat(num_local_epochs - 1)
-  return _Steps(unobserved, dataset, dataset, None)
-
-
-@tf.autograph.experimental.do_not_convert
-def _drawn_steps(dataset, drawn, has_observer):
-  if not has_observer:
-    return _Steps(dataset, None, dataset, drawn.num_examples)
-  first = drawn.num_unobserved
-  return _Steps(
-    dataset.take(first), dataset.skip(first), dataset, drawn.num_examples
-  )
-
-
-def _limited_steps(dataset, num_local_epochs, num_local_steps, has_observer):
-  all_steps, one_pass = dataset.repeat(num_local_epochs), dataset
-  if num_local_steps is not None:
-    all_steps = all_steps.take(num_local_steps)
-    one_pass = one_pass.take(num_local_steps)
-  num_examples, batch_size = tf.constant(0, tf.int64), tf.constant(1, tf.int64)
-  for batch in iter(one_pass):
-    num_examples += _num_new_rows(batch)
-    batch_size = tf.maximum(batch_size, num_rows(batch))
-  trained_on = one_pass
-  if _has_feature(dataset.element_spec, REPEATED):
-    trained_on = one_pass.unbatch().filter(_is_new).batch(batch_size)
-  if not has_observer:
-    return _Steps(all_steps, None, trained_on, num_examples)
-  num_steps = tf.constant(0, tf.int64)
-  for _ in iter(all_steps):
-    num_steps += 1
-  num_observed = (num_examples + batch_size - 1) // batch_size
-  first = tf.maximum(num_steps - num_observed, 0)
-  return _Steps(
-    all_steps.take(first), all_steps.skip(first), trained_on, num_examples
-  )
-
-
-def _num_new_rows(batch):
-  if not _has_feature(batch, REPEATED):
-    return num_rows(batch)
-  x, _ = split_batch(batch)
-  return tf.reduce_sum(tf.cast(tf.logical_not(x[REPEATED]), tf.int64))
-
-
-def _is_new(*row):
-  # tf.data hands over a pair as two arguments.
-  x, _ = split_batch(row[0] if len(row) == 1 else row)
-  return tf.logical_not(x[REPEATED])
+  return step
 
 
 @tf.autograph.experimental.do_not_convert
-def _has_feature(batch, name):
-  x, _ = split_batch(batch)
-  return isinstance(x, dict) and name in x
+def _optimizer_state(optimizer, state, hparams, trainable):
+  if optimizer is None:
+    return ()
+  if state is None:
+    specs = tf.nest.map_structure(
+      lambda w: tf.TensorSpec(w.shape, w.dtype), trainable
+    )
+    state = optimizer.initialize(specs)
+  return optimizer.set_hparams(state, hparams)

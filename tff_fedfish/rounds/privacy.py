@@ -18,8 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_fedfish.errors import require
-
 
 class LocalPrivacy(NamedTuple):
   """DP-SGD of a client.
@@ -40,12 +38,7 @@ class LocalPrivacy(NamedTuple):
 
 
 def sampling_rate(batch_size: int, num_rows: int) -> float:
-  """Returns q = min(1, B / n), with which a step has B rows on average.
-
-  Args:
-    batch_size: B, >= 1.
-    num_rows: n, >= 1.
-  """
+  """Returns q = min(1, B / n), with which a step has B rows on average."""
   return min(1.0, batch_size / num_rows)
 
 
@@ -63,15 +56,7 @@ def epsilon(
 
   Returns:
     The smallest epsilon that dp_accounting's RDP accountant finds, >= 0.
-
-  Raises:
-    ValueError: If an argument is outside of that.
   """
-  require(0 <= rate <= 1, 'rate', 'in [0, 1]', rate)
-  wanted = 'a number above 0'
-  require(noise_multiplier > 0, 'noise_multiplier', wanted, noise_multiplier)
-  require(num_steps >= 0, 'num_steps', 'at least 0', num_steps)
-  require(0 < delta < 1, 'delta', 'between 0 and 1', delta)
   if num_steps == 0 or rate == 0:
     return 0.0
   # Late: only a run with noise needs it.

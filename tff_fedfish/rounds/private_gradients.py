@@ -13,7 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_fedfish.rounds.bounds import clip_to_norm, is_all_finite, zero_unless
+from tff_fedfish.optimizers import clip_to_norm
+from tff_fedfish.rounds.bounds import is_all_finite, zero_unless
 from tff_fedfish.rounds.gradients import (
   BatchGradients,
   ExtraLoss,
@@ -46,20 +47,13 @@ def private_gradients(
   does a row whose gradient or loss is not finite; it is left out of the
   metrics, too.
 
-  Args:
-    model: See `batch_gradients`.
-    trainable: Weights to differentiate by.
-    non_trainable: Weights held fixed.
-    batch: A mapping with `x` and `y`, or a pair; it may have no rows.
-    metrics: The model's metrics state, to which the rows are added. It gets no
-      noise.
+  Args are those of `batch_gradients`, and:
+    metrics: It gets no noise.
     step: Int32 scalar, the number of the step within the round.
     privacy: Clip norm, noise multiplier and nominal batch size.
-    noise_seed: Int32 [2], what the noise of the client's round is drawn from,
-      and nothing else is.
-    prepare: See `batch_gradients`; called with every row.
-    extra_loss: See `batch_gradients`. That of a row lies inside what is
-      clipped.
+    noise_seed: Int32 [2]; seed of the noise of the client's round, and of
+      nothing else.
+    extra_loss: Part of a row's loss, and so of what is clipped.
 
   Returns:
     Gradients with `num_examples` B; `data` and `total` are the same noised

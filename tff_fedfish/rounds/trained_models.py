@@ -1,4 +1,4 @@
-"""A learning process that also gives the models its clients train."""
+"""A learning process that also gives the models of its clients."""
 
 import collections
 import functools
@@ -8,23 +8,37 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.rounds.client_work import ClientUpdate, accepted
+from tff_fedfish.rounds.client_work import Trained, accepted
 
 Structure = Any
 
 
 class FederatedProcess(tff.learning.templates.LearningProcess):
-  """A `tff.learning.templates.LearningProcess` with `trained_models`."""
+  """A `LearningProcess` with `trained_models` and what clients keep.
+
+  The argument of a client is D = B*, its batches. Where clients keep tensors it
+  is <data=B*, state=<SLOT=T*, ...>>: per slot a sequence with what the client
+  kept in its last round, empty in its first. `next` does not return what
+  clients keep: `tff_fedfish.collect_client_outputs` collects it, in the context
+  of `set_in_process_context`.
+  """
 
   def __init__(
     self,
     process: tff.learning.templates.LearningProcess,
-    client_update: Callable[
-      [Structure, Structure, Structure, Any], ClientUpdate
-    ],
-    client_weighting: tff.learning.ClientWeighting,
+    client_round: Callable[[Structure, Structure, Structure, Any], Trained],
+    kept_specs: Mapping[str, tuple[tf.TensorSpec, ...]],
+    own_model: Callable[..., Structure] | None = None,
   ):
-    """Extends a process by what its client work was built from."""
+    """Extends a process.
+
+    Args:
+      process: The process.
+      client_round: The round of one client, see `build_client_work`.
+      kept_specs: The flat tensors that a client keeps, by slot.
+      own_model: From the same arguments, the model with which a client begins a
+        round. None: the server's.
+    """
     super().__init__(
       process.initialize,
       process.next,
@@ -33,14 +47,15 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
       get_hparams_fn=process.get_hparams,
       set_hparams_fn=process.set_hparams,
     )
-    self._client_update = client_update
-    self._client_weighting = client_weighting
+    self.kept_specs = kept_specs
+    self._client_round = client_round
+    self._own_model = own_model
 
   @functools.cached_property
   def trained_models(self) -> tff.Computation:
     """A TFF computation of the models that the clients of a round train.
 
-    Its type is (S@SERVER, {D*}@CLIENTS) -> {T}@CLIENTS, the arguments those of
+    Its type is (S@SERVER, {D}@CLIENTS) -> {T}@CLIENTS, the arguments those of
     `next`, so that the clients train on the weights, hyperparameters and other
     broadcast state of the round that would follow. Called, it returns one T per
     client in the order of the data. They are all in memory then: a caller with
@@ -50,15 +65,14 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
     - `trainable`: the trainable weights after local training, finite or not;
     - `client_weight`: float32 scalar >= 0, w_i; 0 if the client has no data,
       or its update or loss is not finite;
-    - `update`: what the aggregator takes, zero if that is not finite. For
-      FedAvg the model delta, for FedFish a `DeltaAndFisher`.
+    - `update`: what the aggregator takes, zero if that is not finite.
 
     It is traced when it is first asked for, which takes as long as for `next`.
     """
 
     def result(*argument):
-      client = self._client_update(*argument)
-      update, client_weight, _ = accepted(client, self._client_weighting)
+      client = self._client_round(*argument)
+      update, client_weight, _ = accepted(client)
       return collections.OrderedDict(
         trainable=client.local.trainable,
         client_weight=client_weight,
@@ -67,15 +81,22 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
 
     return self._at_clients(result)
 
-  def _at_clients(
-    self, result: Callable[[Structure, Structure, Structure, Any], Structure]
-  ) -> tff.Computation:
-    """Returns a computation with the arguments of `next`.
+  @functools.cached_property
+  def personal_models(self) -> tff.Computation:
+    """A TFF computation of the models with which clients begin a round.
 
-    Args:
-      result: What it returns of each client, from the arguments of the client's
-        work.
+    Its type is that of `trained_models`, T the trainable weights. Nothing is
+    trained.
+
+    Raises:
+      AttributeError: If clients begin with the server's weights.
     """
+    if self._own_model is None:
+      raise AttributeError('Clients of this process begin with the same model.')
+    return self._at_clients(self._own_model)
+
+  def _at_clients(self, result):
+    """Returns a computation with the arguments of `next`."""
     state_at_server, data_at_clients = self.next.type_signature.parameter
 
     @tff.tensorflow.computation(state_at_server.member)
@@ -97,51 +118,3 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
       return tff.federated_map(train, (sent[0], sent[1], data))
 
     return at_clients
-
-
-class StatefulLearningProcess(FederatedProcess):
-  """A process whose clients keep tensors from round to round, or return some.
-
-  The argument of each client is <data=B*, state=<SLOT=T*, ...>>: its batches,
-  and per slot a sequence with what it kept in its last round, empty in its
-  first; where clients only return tensors, it is B*. `next` does not return
-  what clients keep: `tff_fedfish.collect_client_outputs` collects it, in the
-  context of `set_in_process_context`.
-  """
-
-  def __init__(
-    self,
-    *parts: Any,
-    kept_specs: Mapping[str, tuple[tf.TensorSpec, ...]],
-    client_inputs: tuple[str, ...] = (),
-    own_model: Callable[[Structure, Structure, Structure, Any], Structure]
-    | None = None,
-  ):
-    """Extends a process; `parts` are the arguments of `FederatedProcess`.
-
-    Args:
-      *parts: See there.
-      kept_specs: The flat tensors that a client keeps, by slot.
-      client_inputs: Names of the further inputs of a client.
-      own_model: From the arguments of the client's work, the model with which
-        a client begins a round. None: the server's.
-    """
-    super().__init__(*parts)
-    self.kept_specs = kept_specs
-    self.client_inputs = client_inputs
-    self._own_model = own_model
-
-  @functools.cached_property
-  def personal_models(self) -> tff.Computation:
-    """A TFF computation of the models with which clients begin a round.
-
-    Its type is (S@SERVER, {D}@CLIENTS) -> {T}@CLIENTS, the arguments those of
-    `next`, T the trainable weights. Nothing is trained. Of a method whose
-    clients begin with the server's weights there is none.
-
-    Raises:
-      AttributeError: If there is none.
-    """
-    if self._own_model is None:
-      raise AttributeError('Clients of this process begin with the same model.')
-    return self._at_clients(self._own_model)

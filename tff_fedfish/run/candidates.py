@@ -1,7 +1,7 @@
 """Models that a client is given in a round: its own last one and others.
 
 The server's part of FedFomo: it chooses from the models that clients uploaded
-in the round before, see `fomo.choose_downloads`.
+in the round before, see `fed_fomo.choose_downloads`.
 """
 
 import collections
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tff_fedfish.data import randomness
+from tff_fedfish.methods import fed_fomo
 from tff_fedfish.methods.method import Downloads
 from tff_fedfish.run import client_state_files, kept_tensors
 from tff_fedfish.run.client_states import ClientStates
@@ -83,9 +84,6 @@ def find(
   Raises:
     UserError: If a file is damaged.
   """
-  # Late: so are its functions of tensors.
-  from tff_fedfish.mathematics import fomo
-
   found = Candidates(specs=slots[_MODEL])
   own_path = states.path_for(client_id, round_num)
   if own_path is None:
@@ -95,13 +93,11 @@ def find(
   uploaded = states.clients_of(round_num - 1)
   pool = sorted(positions[i] for i in uploaded if i in positions)
   name = kept_tensors.name_of(_AFFINITY, 0)
-  chosen = [own] + fomo.choose_downloads(
+  chosen = [own] + fed_fomo.choose_downloads(
     client_state_files.read(own_path, [name])[name],
     [n for n in pool if n != own],
-    num_downloads=downloads.num_models,
-    epsilon=fomo.epsilon_of_round(
-      downloads.epsilon, downloads.epsilon_decay, round_num
-    ),
+    downloads,
+    round_num=round_num,
     generator=randomness.generator(
       'downloads', cohort_seed, round_num, client_id
     ),

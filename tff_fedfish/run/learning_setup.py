@@ -27,8 +27,8 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.huggingface import pretrained
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.method import ServerShapes, load
-from tff_fedfish.optimizers.build import build_optimizer
-from tff_fedfish.run import checkpoints, round_metrics, run_directory
+from tff_fedfish.optimizers import build_optimizer
+from tff_fedfish.run import checkpoints, run_directory
 from tff_fedfish.run.start_model import StartModel
 from tff_fedfish.runtime import tff_internals, values
 
@@ -203,7 +203,7 @@ def with_rates(
   """
   slots = {'client_work': config.client_work, 'finalizer': config.server}
   rates = {
-    slot: round_metrics.rate_of_round(settings, round_num)
+    slot: settings.rate_of_round(round_num)
     for slot, settings in slots.items()
     if settings.varies_learning_rate
   }

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tff_fedfish.config.optimizer_settings import OptimizerSettings
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods.method import Column
-from tff_fedfish.optimizers import schedules
-from tff_fedfish.run import communication
+from tff_fedfish.planning import communication
 from tff_fedfish.runtime import round_options
 
 _FAILED_NAMES = {
@@ -125,18 +123,6 @@ def timing_names(config: TrainConfig) -> tuple[str, ...]:
   )
 
 
-def rate_of_round(settings: OptimizerSettings, round_num: int) -> float:
-  """Returns the learning rate of a client or server optimizer in a round."""
-  return schedules.learning_rate(
-    settings.learning_rate,
-    round_num,
-    schedule=settings.learning_rate_schedule,
-    warmup_rounds=settings.warmup_rounds,
-    schedule_rounds=settings.schedule_rounds,
-    final_fraction=settings.final_fraction,
-  )
-
-
 def rates_by_column(config: TrainConfig, round_num: int) -> dict[str, float]:
   """Returns the columns of a round, >= 1, with the learning rates that vary."""
   columns = {
@@ -144,7 +130,7 @@ def rates_by_column(config: TrainConfig, round_num: int) -> dict[str, float]:
     'train/server_learning_rate': config.server,
   }
   return {
-    column: rate_of_round(settings, round_num)
+    column: settings.rate_of_round(round_num)
     for column, settings in columns.items()
     if settings.varies_learning_rate
   }

@@ -11,7 +11,7 @@ VALIDATION, CANDIDATES = 'validation', 'candidates'
 validation rows; models, <position=int32, weights=T>."""
 LOCAL_PRIVACY = 'local_privacy'
 """Input of a client that trains by DP-SGD: one element <noise_seed=int32[2],
-num_examples=int64, num_unobserved=int64>, see `local_training.DrawnSteps`."""
+num_examples=int64, num_unobserved=int64>, see `local_steps.DrawnSteps`."""
 
 
 class LoadedClient(NamedTuple):

@@ -14,14 +14,11 @@ FIELD = 'client_output'
 
 
 def find(update_type: tff.Type) -> tuple[range, tff.Type | None]:
-  """Finds the client output in what a client sends.
-
-  Args:
-    update_type: Type of the aggregated part of a client's result.
+  """Finds the client output in an update, the clients' part of a sum.
 
   Returns:
-    (positions among the type's tensors, type). An empty range and None where
-    there is no client output.
+    (positions among the tensors of the update, type of the output). An empty
+    range and None where there is no client output.
 
   Raises:
     ValueError: If there are several.
@@ -37,11 +34,10 @@ def find(update_type: tff.Type) -> tuple[range, tff.Type | None]:
 def _find(value_type, first):
   if not isinstance(value_type, tff.StructType):
     return
-  elements = tff_internals.to_elements(value_type)
-  if [name for name, _ in elements] == [FIELD]:
-    num_tensors = len(values.tensor_types(value_type))
-    yield range(first, first + num_tensors), elements[0][1]
-    return
-  for _, element in elements:
-    yield from _find(element, first)
-    first += len(values.tensor_types(element))
+  for name, element in tff_internals.to_elements(value_type):
+    num_tensors = len(values.tensor_types(element))
+    if name == FIELD and len(value_type) == 1:
+      yield range(first, first + num_tensors), element
+    else:
+      yield from _find(element, first)
+    first += num_tensors

@@ -4,10 +4,11 @@ The parts of TFF's MapReduceForm that clients need are kept as bytes, so that
 a worker process can be given them without building anything itself.
 """
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -15,23 +16,12 @@ import tensorflow_federated as tff
 from tff_fedfish.runtime import (
   client_data,
   client_outputs,
-  computation_graph,
-  freed_memory,
+  graph_function,
+  large_models,
   round_options,
   tff_internals,
   values,
 )
-from tff_fedfish.runtime.graph_function import GraphFunction
-
-
-class PartialSum(NamedTuple):
-  """Sums over some clients of a cohort."""
-
-  accumulator: list[tf.Tensor]
-  """Tensors of the form's accumulator."""
-  secure_sums: list[tf.Tensor]
-  """Sums of the values that TFF would sum securely, in int64: bit-width sums,
-  sums, and modular sums before the modulus is taken."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,37 +33,35 @@ class ClientWorkSpec:
   accumulate: bytes
   data_type: bytes
   """The type of one client's data."""
-  num_accumulated: int
-  """How many of the tensors that `work` returns are accumulated; what follows
-  is to be summed up."""
   outputs: range
-  """Positions of the accumulated tensors that are handed on, too."""
+  """Positions of the client output among the tensors that `work` returns."""
 
-  @classmethod
-  def from_form(
-    cls, form: tff.backends.mapreduce.MapReduceForm, data_type: tff.Type
-  ) -> 'ClientWorkSpec':
-    """Takes what clients need out of a MapReduceForm.
 
-    Raises:
-      ValueError: If a graph of it cannot run here.
-    """
-    parts = (form.work, form.zero, form.accumulate)
-    protos = [part.to_building_block().proto for part in parts]
-    for proto in protos:
-      # TFF's own context can run it instead, while no round has begun.
-      computation_graph.unpack(proto)
-    work, zero, accumulate = (proto.SerializeToString() for proto in protos)
-    return cls(
-      work=work,
-      zero=zero,
-      accumulate=accumulate,
-      data_type=tff_internals.serialize_type(data_type).SerializeToString(),
-      num_accumulated=len(
-        values.tensor_types(form.work.type_signature.result[0])
-      ),
-      outputs=client_outputs.find(form.work.type_signature.result[0])[0],
-    )
+def client_work_spec(
+  form: tff.backends.mapreduce.MapReduceForm, data_type: tff.Type
+) -> tuple[ClientWorkSpec, tff.Type | None]:
+  """Takes what clients need out of a MapReduceForm without secure sums.
+
+  Args:
+    form: The form.
+    data_type: The type of one client's data.
+
+  Returns:
+    (spec, type of the client output or None).
+
+  Raises:
+    ValueError: If a graph of the form cannot run here.
+  """
+  parts = []
+  for part in (form.work, form.zero, form.accumulate):
+    proto = part.to_building_block().proto
+    # TFF's own context can run it instead, while no round has begun.
+    graph_function.unpack(proto)
+    parts.append(proto.SerializeToString())
+  update_type = form.work.type_signature.result[0]
+  outputs, output_type = client_outputs.find(update_type)
+  data_type = tff_internals.serialize_type(data_type).SerializeToString()
+  return ClientWorkSpec(*parts, data_type, outputs), output_type
 
 
 class ClientRunner:
@@ -81,9 +69,16 @@ class ClientRunner:
 
   def __init__(self, spec: ClientWorkSpec):
     """Compiles the parts."""
-    self._zero = GraphFunction(_proto(spec.zero))
-    self._work_and_accumulate = _join(spec)
+    zero, work, accumulate = map(
+      tff_internals.computation_pb2.Computation.FromString,
+      (spec.zero, spec.work, spec.accumulate),
+    )
+    self._zero = graph_function.GraphFunction(zero)
     self._num_outputs = len(spec.outputs)
+    # One function: an update is added up in its own memory.
+    self._work_and_accumulate = graph_function.GraphFunction(
+      work, accumulate, returned=spec.outputs
+    )
     self._data_type = tff_internals.deserialize_type(
       tff_internals.computation_pb2.Type.FromString(spec.data_type)
     )
@@ -102,15 +97,15 @@ class ClientRunner:
     on_output: Callable[[int, list[Any]], None] | None = None,
     failed_once: Collection[int] = (),
     should_stop: Callable[[], bool] | None = None,
-  ) -> PartialSum:
+  ) -> list[tf.Tensor]:
     """Runs clients in order and sums up what they send.
 
     A client that raises is run again, and left out if it raises once more.
 
     Args:
-      broadcast: What `prepare` made of the server's state.
+      broadcast: The result of `prepare`, which all clients are sent.
       clients: (index in the cohort, loader or data) of each.
-      outcome: What loaders count, and who is left out, is added to it.
+      outcome: Receives the counts of loaders, and the failures.
       on_first_failure: Called before a client is run again; may raise.
       on_output: Receives each client's index and the tensors of its output as
         arrays. None where the spec has none.
@@ -118,83 +113,59 @@ class ClientRunner:
       should_stop: Asked before each client.
 
     Returns:
-      The sum; of no clients it is the form's zero.
+      The accumulator of the form; of no clients its zero.
 
     Raises:
       RoundInterrupted: If `should_stop` says so.
     """
-    freed_memory.return_freed_memory(broadcast)
-    accumulator, secure_sums = self.zero(), []
-    num_accumulated, failed_once = len(accumulator), set(failed_once)
+
+    def leave_out(failure, unused_error):
+      outcome.failures.append(failure)
+
+    large_models.return_freed_memory(broadcast)
+    accumulator = self.zero()
     loaded = client_data.load_ahead(client for _, client in clients)
-    for (index, client), load in zip(clients, loaded, strict=True):
-      while True:
-        if should_stop is not None and should_stop():
-          loaded.close()
-          raise round_options.RoundInterrupted
-        is_loaded = False
-        try:
-          data, counts = load()
-          outcome.counts[index] = counts
-          arguments = values.flatten(data, self._data_type)
-          is_loaded = True
-          results = self._work_and_accumulate(
-            accumulator + arguments + broadcast
+    with contextlib.closing(loaded):
+      for (index, client), load in zip(clients, loaded, strict=True):
+        attempts, results = [load], None
+        if index not in failed_once:
+          # The iterator has gone on to the next client by then.
+          attempts.append(functools.partial(client_data.load, client))
+        # Its data need not be in memory with those of the one after next.
+        del load
+        while attempts and results is None:
+          if should_stop is not None and should_stop():
+            raise round_options.RoundInterrupted
+          load = attempts.pop(0)
+          on_failure = on_first_failure if attempts else leave_out
+          results = self._run(
+            index, load, accumulator, broadcast, outcome, on_failure
           )
-        except Exception as error:  # pylint: disable=broad-exception-caught
-          failure = round_options.describe_failure(
-            index, error, while_loading=not is_loaded
-          )
-          if index in failed_once:
-            outcome.failures.append(failure)
-            outcome.counts.pop(index, None)
-            break
-          on_first_failure(failure, error)
-          failed_once.add(index)
-          # The iterator has gone on to the next client.
-          load = functools.partial(client_data.load, client)
-        else:
+          del load
+        if results is not None:
           first_output = len(results) - self._num_outputs
           if on_output is not None:
             on_output(index, [*map(values.to_numpy, results[first_output:])])
-          accumulator = results[:num_accumulated]
-          # The modulus is taken of sums over all clients.
-          to_sum = [
-            tf.cast(tensor, tf.int64)
-            for tensor in results[num_accumulated:first_output]
-          ]
-          if secure_sums:
-            to_sum = [*map(tf.add, secure_sums, to_sum)]
-          secure_sums = to_sum
-          # Its data too: the one after next is being loaded.
-          del results, data, arguments, load
-          freed_memory.return_freed_memory(broadcast)
-          break
-    return PartialSum(accumulator, secure_sums)
+          accumulator = results[:first_output]
+          del results
+        large_models.return_freed_memory(broadcast)
+    return accumulator
 
-
-def _join(spec):
-  """Returns work and accumulate as one callable on tensors."""
-  work, accumulate = _proto(spec.work), _proto(spec.accumulate)
-  num_passed = spec.num_accumulated
-  if not accumulate.tensorflow.initialize_op:
-    # One function: what a client sends is then added up in its own memory.
-    return GraphFunction(work, accumulate, num_passed, spec.outputs)
-  # Variables may be made from what a client sends: it must be there first.
-  work, accumulate = GraphFunction(work), GraphFunction(accumulate)
-
-  def work_and_accumulate(arguments):
-    num_kept = accumulate.num_arguments - num_passed
-    update = work(arguments[num_kept:])
-    total = accumulate(arguments[:num_kept] + update[:num_passed])
-    outputs = [update[position] for position in spec.outputs]
-    return total + update[num_passed:] + outputs
-
-  return work_and_accumulate
-
-
-def _proto(part):
-  return tff_internals.computation_pb2.Computation.FromString(part)
+  def _run(self, index, load, accumulator, broadcast, outcome, on_failure):
+    """Returns the sum with this client, and its outputs; None if it raises."""
+    is_loaded = False
+    try:
+      data, outcome.counts[index] = load()
+      arguments = values.flatten(data, self._data_type)
+      is_loaded = True
+      return self._work_and_accumulate(accumulator + arguments + broadcast)
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      outcome.counts.pop(index, None)
+      failure = round_options.describe_failure(
+        index, error, while_loading=not is_loaded
+      )
+      on_failure(failure, error)
+      return None
 
 
 def divide_cohort(num_clients: int, num_partial_sums: int) -> list[range]:
@@ -214,11 +185,11 @@ def partial_sums(
   clients: Sequence[Any],
   options: round_options.RoundOptions,
   outcome: round_options.RoundOutcome,
-) -> Iterator[PartialSum]:
+) -> Iterator[list[tf.Tensor]]:
   """Yields the partial sums of a cohort in order, computed in this process.
 
-  Clients are loaders or data, in cohort order; the broadcast is what `prepare`
-  made of the server's state, and the outcome is filled on the way.
+  Clients are loaders or data, in cohort order; the broadcast is the result of
+  `prepare`, and the outcome is filled on the way.
   """
 
   def on_first_failure(unused_failure, error):

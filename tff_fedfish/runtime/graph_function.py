@@ -1,103 +1,96 @@
 """Turns serialized TensorFlow computations into functions of this process."""
 
 import contextlib
-import functools
-import threading
+import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from tff_fedfish.runtime import placement, tensorflow_internals
-from tff_fedfish.runtime.computation_graph import ComputationGraph
+from tff_fedfish.runtime import large_models, tensorflow_internals
+
+# Functions of different computations share names but not bodies; each
+# computation's names get a prefix that no other has.
+_PREFIXES = itertools.count()
+
+
+def unpack(proto: Any) -> tf.compat.v1.GraphDef:
+  """Returns the graph of a TFF computation proto.
+
+  Raises:
+    ValueError: If the proto is of another kind than 'tensorflow', or the graph
+      has variables, tables or queues: what a call leaves in them would be
+      there in the next one.
+  """
+  kind = proto.WhichOneof('computation')
+  if kind != 'tensorflow':
+    raise ValueError(f'A tensorflow computation is required, found {kind}.')
+  graph_def = tf.compat.v1.GraphDef()
+  proto.tensorflow.graph_def.Unpack(graph_def)
+  for node in _all_nodes(graph_def):
+    if 'shared_name' in node.attr:
+      raise ValueError(
+        'A graph without variables, tables and queues is required, found '
+        f'{node.op} {node.name!r}.'
+      )
+  return graph_def
 
 
 class GraphFunction:
   """TFF `tensorflow` computations as a callable on flat lists of tensors.
 
-  Args and results are flat, in the order of the computation's type; a dataset
-  is passed as its variant tensor, so that nothing is serialized.
+  Arguments and results are flat, in the order of the computation's type; a
+  dataset is passed as its variant tensor, so that nothing is serialized.
   """
 
-  def __init__(
-    self, proto, then=None, num_passed: int = 0, returned: Sequence[int] = ()
-  ):
+  def __init__(self, proto, then=None, returned: Sequence[int] = ()):
     """Imports one graph, or two of which the second takes from the first.
 
-    Variables and tables are created in every call, from the arguments if
-    need be; where that takes results of the first graph, do not join the two.
-
-    What passes from one to the other never leaves the function, so that
-    TensorFlow may reuse its memory for the results.
+    Tensors that pass from one to the other never leave the function, so
+    TensorFlow may reuse their memory for the results.
 
     Args:
       proto: A TFF computation proto of kind 'tensorflow'.
-      then: Another one; its last `num_passed` parameters become the first
-        `num_passed` results of `proto`. The function then takes the other
-        parameters of `then` followed by those of `proto`, and returns the
-        results of `then` followed by the other results of `proto`.
-      num_passed: See `then`.
-      returned: Results of `proto`, by position, to be returned last even if
-        `then` takes them.
+      then: Another one, whose last parameters become the results of `proto`.
+        The function takes the other parameters of `then` followed by those of
+        `proto`, and returns the results of `then`.
+      returned: Results of `proto`, by position, that are returned after those
+        of `then`.
 
     Raises:
       ValueError: If a proto is of another kind, or its graph cannot run here.
     """
-    first = ComputationGraph(proto)
-    second = ComputationGraph(then) if then is not None else None
-    parts = [part for part in (first, second) if part]
-    self._tables = []  # Handles of those of the last call.
-    # TensorFlow keeps variables, and the functions that its functions call.
-    # Nothing at exit, where it may be gone before this.
+    first = _Graph(proto)
+    second = _Graph(then) if then is not None else None
+    # Before anything is imported, which may fail. Not at exit, where
+    # TensorFlow may be gone before this.
     weakref.finalize(
       self,
-      _remove_from_tensorflow,
-      [name for part in parts for name in part.library()],
-      [variable for part in parts for variable in part.variables()],
-      self._tables,
+      tensorflow_internals.remove_functions,
+      first.library + (second.library if second else []),
     ).atexit = False
-    feeds, fetches, passed = first.feeds, first.fetches, {}
-    if second is not None:
-      num_kept = len(second.feeds) - num_passed
-      passed = dict(
-        zip(second.feeds[num_kept:], fetches[:num_passed], strict=True)
-      )
-      feeds = second.feeds[:num_kept] + feeds
-      fetches = second.fetches + fetches[num_passed:]
-    fetches = fetches + [first.fetches[position] for position in returned]
-    build = functools.partial(_concrete_function, parts, feeds, passed)
-    tables = [name for part in parts for name in part.tables()]
-    self._find_tables = build(tables, _resources) if tables else None
-    initializers = [part.initialize_op for part in parts if part.initialize_op]
-    # Graphs with variables: assigned again before every call, perhaps from
-    # its arguments.
-    self._initialize = build(initializers, _after) if initializers else None
-    self._lock = threading.Lock()
-    self._num_results = len(fetches)
-    self.num_arguments = len(feeds)
-    # A fetch may be a feed, or be fetched twice; identities are neither.
-    self._function = build(fetches, lambda found: [*map(tf.identity, found)])
+    num_kept = len(second.specs) - first.num_results if second else 0
+    specs = (second.specs[:num_kept] if second else []) + first.specs
+
+    def run(*arguments):
+      results = first.run(arguments[num_kept:])
+      if second is not None:
+        passed = [*arguments[:num_kept], *results]
+        results = second.run(passed) + [results[index] for index in returned]
+      # A result may be an argument, or be returned twice; identities are not.
+      return [*map(tf.identity, results)]
+
+    wrapped = tf.compat.v1.wrap_function(run, specs)
+    # Without the operations that no result needs, which would run, too.
+    self._function = wrapped.prune(wrapped.inputs, wrapped.outputs)
+    self._num_results = len(wrapped.outputs)
+    self.num_arguments = len(specs)
 
   def __call__(self, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
     """Runs the graph on eager tensors."""
     if self._num_results == 0:
       return []
-    if self._initialize is None and self._find_tables is None:
-      return self._call(arguments)
-    with self._lock:
-      # Another thread must not assign the variables in between. Tables start
-      # empty: one client's entries are not the next one's.
-      _destroy(self._tables)
-      if self._find_tables is not None:
-        self._tables[:] = tensorflow_internals.call_flat(
-          self._find_tables, arguments
-        )
-      if self._initialize is not None:
-        tensorflow_internals.call_flat(self._initialize, arguments)
-      return self._call(arguments)
-
-  def _call(self, arguments):
     with (
       contextlib.nullcontext()
       if self.num_arguments
@@ -106,69 +99,92 @@ class GraphFunction:
       return list(tensorflow_internals.call_flat(self._function, arguments))
 
 
-def _remove_from_tensorflow(
-  functions: list[str],
-  variables: list[dict[str, Any]],
-  tables: list[tf.Tensor],
-) -> None:
-  tensorflow_internals.remove_functions(functions)
-  # A graph may be being traced where Python happens to collect this.
-  with tf.init_scope(), placement.on_accelerator():
-    _destroy(tables)
-    for variable in variables:
-      _destroy([tf.raw_ops.VarHandleOp(shape=None, **variable)])
+class _Graph:
+  """A computation's graph, which runs once: while another graph is built.
 
-
-def _destroy(resources) -> None:
-  for handle in resources:
-    tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True)
-
-
-def _concrete_function(parts, feeds, passed, wanted, choose):
-  """Returns a function that computes what is wanted and nothing else.
-
-  Args:
-    parts: The graphs, in the order in which one takes from another.
-    feeds: Names of the tensors that become its arguments.
-    passed: Parameters of a graph that are results of another.
-    wanted: Names of tensors or of operations.
-    choose: From these to what the function returns.
+  Attributes:
+    library: Names of the functions that it calls, unique in this process.
+    specs: `tf.TensorSpec`s of its parameters.
+    num_results: How many tensors it returns.
   """
-  needed, names = {}, [*wanted]
-  for part in reversed(parts):
-    needed[part] = part.needed_for(names)
-    names += [passed[feed] for feed in needed[part][1] if feed in passed]
 
-  def import_parts(*arguments):
-    graph = tf.compat.v1.get_default_graph()
-    given = dict(zip(feeds, arguments, strict=True))
+  def __init__(self, proto):
+    self._graph_def = unpack(proto)
+    self.library = _make_names_unique(self._graph_def)
+    large_models.make_zeros_on_demand(self._graph_def)
+    binding = proto.tensorflow
+    self._feeds = []
+    if binding.HasField('parameter'):
+      self._feeds = list(_tensor_names(binding.parameter))
+    self._fetches = list(_tensor_names(binding.result))
+    self.num_results = len(self._fetches)
+    nodes = {node.name: node for node in self._graph_def.node}
+    feeds = [nodes[_node_name(feed)].attr for feed in self._feeds]
+    self.specs = [
+      tf.TensorSpec(tf.TensorShape(feed['shape'].shape), feed['dtype'].type)
+      for feed in feeds
+    ]
 
-    def find(name):
-      name = passed.get(name, name)
-      return given[name] if name in given else graph.as_graph_element(name)
-
-    for part in parts:
-      # Popped, as TensorFlow keeps this function.
-      graph_def, read = needed.pop(part)
-      part.import_needed(graph_def, {feed: find(feed) for feed in read})
-    return choose([*map(find, wanted)])
-
-  specs = {name: spec for part in parts for name, spec in part.specs().items()}
-  # Not a tf.function, which would run operations that nothing needs.
-  return tf.compat.v1.wrap_function(
-    import_parts, [specs[feed] for feed in feeds]
-  )
-
-
-def _resources(operations):
-  return [
-    output
-    for operation in operations
-    for output in operation.outputs
-    if output.dtype == tf.resource
-  ]
+  def run(self, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """Imports the graph into the one that is being built."""
+    # Handed over, as TensorFlow keeps the function that calls this.
+    graph_def, self._graph_def = self._graph_def, None
+    given = dict(zip(self._feeds, arguments, strict=True))
+    # TensorFlow refuses to map names that nothing reads.
+    read = {name for node in graph_def.node for name in node.input}
+    input_map = {
+      key: tensor
+      for feed, tensor in given.items()
+      for key in (_node_name(feed), f'^{_node_name(feed)}')
+      if key in read
+    }
+    wanted = [fetch for fetch in self._fetches if fetch not in given]
+    found = iter(tf.import_graph_def(graph_def, input_map, wanted))
+    return [
+      given[fetch] if fetch in given else next(found) for fetch in self._fetches
+    ]
 
 
-def _after(operations):
-  with tf.control_dependencies(operations):
-    return [tf.identity(tf.constant(0))]
+def _all_nodes(graph_def) -> Iterator[Any]:
+  """Yields the nodes of a graph and of the functions that it calls."""
+  yield from graph_def.node
+  for function in graph_def.library.function:
+    yield from function.node_def
+
+
+def _node_name(tensor_name: str) -> str:
+  return tensor_name.partition(':')[0]
+
+
+def _tensor_names(binding) -> Iterator[str]:
+  """Yields the names of a TFF binding's tensors, in the order of the type."""
+  kind = binding.WhichOneof('binding')
+  if kind == 'tensor':
+    yield binding.tensor.tensor_name
+  elif kind == 'sequence':
+    yield binding.sequence.variant_tensor_name
+  elif kind == 'struct':
+    for element in binding.struct.element:
+      yield from _tensor_names(element)
+
+
+def _make_names_unique(graph_def) -> list[str]:
+  """Prefixes library functions and all uses of them; returns their names."""
+  prefix, library = f'fedfish_{next(_PREFIXES)}_', graph_def.library
+  names = [function.signature.name for function in library.function]
+  renamed = {name: prefix + name for name in names}
+  for node in _all_nodes(graph_def):
+    node.op = renamed.get(node.op, node.op)
+    for attribute in node.attr.values():
+      called = [*attribute.list.func]
+      if attribute.HasField('func'):
+        called.append(attribute.func)
+      for function in called:
+        function.name = renamed.get(function.name, function.name)
+  for function in library.function:
+    function.signature.name = renamed[function.signature.name]
+  for gradient in library.gradient:
+    for field in ('function_name', 'gradient_func'):
+      name = getattr(gradient, field)
+      setattr(gradient, field, renamed.get(name, name))
+  return list(renamed.values())

@@ -21,9 +21,8 @@ import tensorflow_federated as tff
 from tff_fedfish.runtime import placement, round_options
 from tff_fedfish.runtime.execution import NO_FORM_ERRORS, build_execution
 
-# TFF's worker ends at once when it is interrupted, or not at all.
+# Seconds that TFF's worker process is given to end by itself.
 _CLOSING_SECONDS = 10
-_WORKER_NAME = 'worker_binary'
 
 
 def set_in_process_context(
@@ -57,11 +56,11 @@ def set_in_process_context(
 
 @contextlib.contextmanager
 def collect_client_outputs() -> Iterator[dict[int, Any]]:
-  """Collects the client outputs of the rounds that run in the block.
+  """Collects the client outputs of the round that runs in the block.
 
   Yields:
     Output by position of the client in the cohort, filled as clients finish; a
-    client that fails has none. One round per block: a second one would mix its
+    client that fails has none. A second round in the block would mix its
     outputs with those of the first.
 
   Raises:
@@ -89,12 +88,11 @@ def collect_client_outputs() -> Iterator[dict[int, Any]]:
 
 
 class InProcessContext(tff.framework.SyncContext):
-  """Compiles a computation at its first call.
+  """Compiles a computation at its first call, and keeps that as long as it.
 
-  What it compiled is kept as long as the computation itself, or until the
-  context is closed. A computation that has no MapReduceForm runs in TFF's own
-  context, which starts a process of its own then, with one warning that names
-  it.
+  A computation that has no MapReduceForm, or keeps variables or tables, runs in
+  TFF's own context, which starts a process of its own then, with one warning
+  that names it.
   """
 
   def __init__(self, default_num_clients: int = 0):
@@ -113,25 +111,35 @@ class InProcessContext(tff.framework.SyncContext):
   def invoke(self, comp: tff.Computation, arg: Any) -> Any:
     """Runs `comp`; called by TFF."""
     execution = self.compile(comp)
-    if execution is None:
-      return self._invoke_stock(comp, arg)
-    return execution(arg)
+    return (
+      self._invoke_stock(comp, arg) if execution is None else execution(arg)
+    )
 
   def compile(self, comp: tff.Computation) -> Any:
     """Compiles `comp` ahead of its first call, which may take many seconds.
 
     Returns:
-      What is called with its argument; None: TFF's own context runs it.
+      A callable on its packed argument; None: TFF's own context runs it.
     """
+    executions, key = self._executions, id(comp)
     with self._lock:
-      if id(comp) not in self._executions:
-        executions, key = self._executions, id(comp)
-        compiled = self._compile(comp)
-        # Drops what was compiled when `comp` goes. Without the lock: a
-        # reference may be cleared anywhere in any thread.
+      if key not in executions:
+        try:
+          compiled = build_execution(comp)
+        # Other errors, such as for want of memory, are not the computation's
+        # fault: the next call tries again.
+        except NO_FORM_ERRORS as error:
+          compiled = None
+          warnings.warn(
+            f'{comp.type_signature.compact_representation()[:200]} cannot run '
+            f'in process ({type(error).__name__}: {str(error)[:200]}); '
+            "TFF's own context runs it in a second process.",
+            stacklevel=3,
+          )
+        # Without the lock: a reference may be cleared anywhere in any thread.
         reference = weakref.ref(comp, lambda _: executions.pop(key, None))
         executions[key] = reference, compiled
-      return self._executions[id(comp)][1]
+      return executions[key][1]
 
   def close(self) -> None:
     """Drops what was compiled, and ends the process of TFF's own context.
@@ -146,8 +154,8 @@ class InProcessContext(tff.framework.SyncContext):
     if stock_context is None:
       return
     atexit.unregister(self.close)
-    # TFF interrupts its worker and waits for it, which ignores that where this
-    # process was started in the background of a script.
+    # TFF interrupts its worker and waits for it: for ever where interrupts are
+    # ignored, as in the background of a script.
     timer = threading.Timer(_CLOSING_SECONDS, _kill_workers)
     timer.daemon = True
     timer.start()
@@ -156,25 +164,11 @@ class InProcessContext(tff.framework.SyncContext):
     gc.collect()
     timer.cancel()
 
-  def _compile(self, comp):
-    try:
-      return build_execution(comp)
-    # What else is raised, such as for want of memory, is not the computation's
-    # fault: the next call tries again.
-    except NO_FORM_ERRORS as error:
-      warnings.warn(
-        f'{comp.type_signature.compact_representation()[:200]} cannot run in '
-        f"process ({type(error).__name__}: {str(error)[:200]}); TFF's own "
-        'context runs it in a second process.',
-        stacklevel=3,
-      )
-      return None
-
   def _invoke_stock(self, comp, arg):
     with self._lock:
       if self._stock_context is None:
+        # The local context has no secure sums; this one sums in the open.
         self._stock_context = (
-          # The local context has no secure sums; this one sums in the open.
           tff.backends.test.create_sync_test_cpp_execution_context(
             default_num_clients=self.default_num_clients
           )
@@ -188,5 +182,5 @@ class InProcessContext(tff.framework.SyncContext):
 def _kill_workers() -> None:
   for process in psutil.Process().children(recursive=True):
     with contextlib.suppress(psutil.Error):
-      if process.name() == _WORKER_NAME:
+      if process.name() == 'worker_binary':
         process.kill()

@@ -1,22 +1,19 @@
-"""Devices and threads: rounds run on an accelerator, where there is one."""
+"""Devices and threads: rounds run on an accelerator if there is one."""
 
 import contextlib
 import functools
 
 import tensorflow as tf
 
-# In order of preference.
-_ACCELERATORS = ('TPU', 'GPU')
-
 
 @functools.cache
 def accelerator() -> str | None:
   """Returns the name of this process's accelerator, None without one.
 
-  The first one that TensorFlow lists. Further ones are used by further worker
-  processes, each of which is shown its own.
+  The first TPU or else GPU that TensorFlow lists. Further worker processes use
+  further ones, each of which is shown its own.
   """
-  for kind in _ACCELERATORS:
+  for kind in ('TPU', 'GPU'):
     devices = tf.config.list_logical_devices(kind)
     if devices:
       return devices[0].name
@@ -26,8 +23,8 @@ def accelerator() -> str | None:
 def limit_threads(num_threads: int) -> None:
   """Gives TensorFlow so many threads, before it runs anything.
 
-  Of those between ops there are two at least: with one, a function that reads a
-  dataset may wait for ever for the thread that it runs on.
+  Between ops there are at least two: with one, a function that reads a dataset
+  may wait for ever for the thread that it runs on.
 
   Raises:
     RuntimeError: If TensorFlow has begun to use its threads.
@@ -48,15 +45,15 @@ def share_accelerators() -> None:
 
 
 def on_accelerator() -> contextlib.AbstractContextManager:
-  """Runs what is called within on the accelerator, and leaves results there.
+  """Runs the block on the accelerator, and leaves results there.
 
-  What has no kernel there, such as the reading of a dataset, TensorFlow places
-  on the CPU by itself.
+  TensorFlow itself places on the CPU what has no kernel there, such as the
+  reading of a dataset.
   """
   name = accelerator()
   return contextlib.nullcontext() if name is None else tf.device(name)
 
 
-def on_cpu():
-  """Places what is created within, such as datasets, on the CPU."""
+def on_cpu() -> contextlib.AbstractContextManager:
+  """Places tensors and datasets that the block creates on the CPU."""
   return tf.device('CPU:0')

@@ -1,404 +1,466 @@
-"""The worker processes of the Ray engine, and the pool that keeps them up.
+"""Connects to Ray and keeps worker processes up.
 
-A worker is up when it has answered for the first time. Until then it may wait
-for a place on a busy cluster, import TensorFlow, or fail in doing so. A pool
-keeps the number of workers that it was made with: one that is lost is replaced.
+Ray itself notices processes and hosts that are gone. A worker that is lost is
+replaced by another one, wherever Ray has room for it.
+
+A process has one connection to Ray. A pool that finds none makes it, and ends
+it when it closes. One that the program made with `ray.init` is used as it is.
 """
 
+import contextlib
+import hashlib
+import importlib.util
+import logging
 import os
+import pathlib
+import platform
+import signal
+import socket
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
-import numpy as np
+from tff_fedfish import environment
+from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.runtime.round_options import RoundInterrupted
+from tff_fedfish.version import __version__
 
-from tff_fedfish.errors import FailedError
-from tff_fedfish.runtime import ray_cluster, ray_hosts, ray_watch
-from tff_fedfish.runtime.ray_cluster import Share, describe_error
-from tff_fedfish.runtime.ray_hosts import Contents, Host
-from tff_fedfish.runtime.round_options import (
-  ClientFailure,
-  RoundInterrupted,
-  RoundOutcome,
-)
-
-# How often a waiting driver looks whether it is to stop. Unit: seconds.
 POLL_SECONDS = 0.2
-# Workers that may die, one after the other, before the work is given up.
+"""How often a waiting driver asks whether it is to stop."""
 MAX_LOST_WORKERS = 3
-# Until it is said that workers are not up, and until they are given up: a
+"""Workers that may die, one after the other, before the work is given up."""
+# Until a line says that workers are not up, and until they are given up: a
 # cluster may be busy, or start machines for them. Unit: seconds.
 _NOTICE_SECONDS = 60.0
 _LIMIT_SECONDS = 600.0
-
-
-class PartResult(NamedTuple):
-  """Sums over a part of a cohort, as arrays; see `client_runner.PartialSum`."""
-
-  accumulator: list[np.ndarray]
-  secure_sums: list[np.ndarray]
-  outcome: RoundOutcome
-  """Counts and failures of the part's clients."""
-  outputs: Sequence[tuple[int, Any]] = ()
-  """Index of each client, and a reference to its output in Ray's object store:
-  only one client's need be in the driver's memory."""
-
-
-class Loss(NamedTuple):
-  """Workers that were lost at once; others have been asked for."""
-
-  workers: Sequence[Any]
-  """The workers."""
-  text: str
-  """Event, and how many workers are left."""
-
-
-class _PartAbandoned(Exception):
-  """Leaves a part at a client that failed; its argument is a ClientFailure."""
-
-
-class RayWorker:
-  """Actor: compiles what it is sent once, then runs parts of cohorts."""
-
-  def __init__(
-    self, num_threads: int, shows_gpus: bool, expected: Mapping[str, Contents]
-  ):
-    """Fixes TensorFlow's threads and devices, before it starts.
-
-    The GPUs that Ray reserved are shown to it; without any reserved, all
-    workers would take the same one.
-
-    Raises:
-      FailedError: If this host does not hold what is expected, by path.
-    """
-    ray_hosts.require_here(expected)
-    os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'
-    import tensorflow as tf
-
-    from tff_fedfish.runtime import placement
-
-    placement.limit_threads(num_threads)
-    if not shows_gpus:
-      tf.config.set_visible_devices([], 'GPU')
-    placement.share_accelerators()
-    # What is missing on this machine shows here, not at the first part.
-    from tff_fedfish.runtime import client_runner  # noqa: F401
-
-    self._spec = self._client_work = None
-
-  def node_id(self) -> str:
-    """Returns Ray's id of this worker's host."""
-    return ray_hosts.own_node_id()
-
-  def add_up(
-    self,
-    spec: Any,
-    broadcast: Sequence[np.ndarray],
-    clients: Sequence[tuple[int, Any]],
-    failed_once: frozenset[int],
-  ) -> PartResult | ClientFailure:
-    """Runs one part of a cohort; see `client_runner.ClientRunner.add_up`.
-
-    Returns:
-      The part's sums, or the client that raised for the first time: the part is
-      then to be run again from its start, so that the order of its sum stays.
-    """
-    import ray
-    import tensorflow as tf
-
-    from tff_fedfish.runtime import client_runner, placement, values
-
-    if self._spec != spec:
-      self._spec, self._client_work = spec, client_runner.ClientRunner(spec)
-    outcome, outputs = RoundOutcome(), []
-
-    def on_output(index, arrays):
-      outputs.append((index, ray.put(arrays)))
-
-    def on_first_failure(failure, error):
-      raise _PartAbandoned(failure) from error
-
-    with placement.on_accelerator():
-      try:
-        partial = self._client_work.add_up(
-          [tf.convert_to_tensor(array) for array in broadcast],
-          clients,
-          outcome,
-          on_first_failure=on_first_failure,
-          on_output=on_output if spec.outputs else None,
-          failed_once=failed_once,
-        )
-      except _PartAbandoned as abandoned:
-        return abandoned.args[0]
-    return PartResult(
-      [*map(values.as_array, partial.accumulator)],
-      [*map(values.as_array, partial.secure_sums)],
-      outcome,
-      outputs,
-    )
+# Until the head of a cluster answers, and between two questions to it. Unit:
+# seconds.
+_CONNECT_SECONDS = 10.0
+_HEAD_PERIOD_SECONDS = 5.0
+# Length of Ray's part of an error. Unit: characters.
+_MAX_ERROR_CHARS = 500
+# Compared from the start of each file. Unit: bytes.
+_MAX_COMPARED_BYTES = 1 << 18
+# Ray sends no statistics, and logs nothing to our standard error.
+_ENVIRONMENT = {
+  'RAY_USAGE_STATS_ENABLED': '0',
+  'RAY_BACKEND_LOG_LEVEL': 'fatal',
+  'RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO': '0',
+}
 
 
 class RayPool:
-  """Ray actors; to be closed in the end."""
+  """Keeps a number of Ray actors up; to be closed in the end.
+
+  A worker is up when it has answered. Until then it may wait for a place on a
+  busy cluster, import TensorFlow, or fail in doing so.
+
+  Attributes:
+    up: Host of each worker that is up, idle or not.
+    starting: Reference to the answer of each worker that is not up -> worker,
+      time of the question, number of workers that died in its place.
+  """
 
   def __init__(
     self,
+    worker_class: type,
     num_workers: int,
-    share: Share,
     *,
-    num_threads: int,
-    expected: Mapping[str, Contents] | None = None,
+    threads_per_worker: int = 1,
+    gpus_per_worker: float | None = None,
+    address: str = 'local',
+    paths: Sequence[str] = (),
   ):
-    """Asks Ray for the workers, each with its share; none is up yet.
+    """Connects to Ray and asks for the workers; none is up yet.
 
-    Each has `num_threads` TensorFlow threads, and reads what is expected, by
-    path; None: that is not compared.
+    The class is `ray_workers.RayWorker`. See `ray_workers.RayWorkers` for the
+    other arguments.
+
+    Raises:
+      UserError: If Ray is not installed, does not answer at the address, or is
+        too small for the workers.
+      FailedError: If Ray cannot start here.
     """
+    require_ray(address)
+    for name, value in _ENVIRONMENT.items():
+      os.environ.setdefault(name, value)
     import ray
 
     self._num_workers = num_workers
-    self._share = share
-    self._num_threads = num_threads
-    self._worker_class = ray.remote(RayWorker)
-    self._expected = dict(expected or {})
-    # Worker -> its host.
-    self._up: dict[Any, Host] = {}
-    # By node id, of hosts that have had workers.
-    self._watches: dict[str, ray_watch.Watch] = {}
-    # Node ids of hosts that get no workers.
-    self._gone: set[str] = set()
-    # By the reference to its first answer: a worker, and since when it starts.
-    self._starting: dict[Any, tuple[Any, float]] = {}
-    self._num_died_starting = 0
+    self.up: dict[Any, str] = {}
+    self.starting: dict[Any, tuple[Any, float, int]] = {}
     self._has_said_so = False
-    for _ in range(num_workers):
-      self._add()
-
-  @property
-  def up(self) -> list[Any]:
-    """The workers that are up, idle or not."""
-    return list(self._up)
-
-  @property
-  def answers(self) -> list[Any]:
-    """References to the first answers of the workers that are not up."""
-    return list(self._starting)
+    self._is_closed = threading.Event()
+    self._has_own_ray = not ray.is_initialized()
+    if self._has_own_ray:
+      _connect(address, num_workers)
+    try:
+      # Workers in a Ray that was started for them need not share its CPUs.
+      cpus = 0.0 if self._has_own_ray and address == 'local' else 1.0
+      gpus = _require_room(num_workers, cpus, gpus_per_worker, address)
+      self._share = (cpus, gpus)
+      actor = ray.remote(worker_class).options(num_cpus=cpus, num_gpus=gpus)
+      # A Ray of our own has no other hosts.
+      expected = {} if address == 'local' else host_facts(paths)
+      self._make_worker = lambda: actor.remote(
+        threads_per_worker, gpus > 0, expected
+      )
+      for _ in range(num_workers):
+        self._add()
+      head = ray.get_runtime_context().gcs_address
+      threading.Thread(
+        target=_tell_of_silent_head, args=(head, self._is_closed), daemon=True
+      ).start()
+    except BaseException:
+      self.close()
+      raise
 
   def wait_for_all(self, should_stop: Callable[[], bool] | None = None) -> None:
     """Returns when all workers are up; asks meanwhile whether to stop.
 
     Raises:
       RoundInterrupted: If `should_stop` says so.
-      FailedError: As `admit`, and if one is not up after `_LIMIT_SECONDS`, or
-        the head of the cluster is gone.
+      UserError, FailedError: As `admit`.
     """
-    while self._starting:
-      ray_cluster.require_alive()
-      self.admit(POLL_SECONDS)
+    while self.starting:
+      self.admit(POLL_SECONDS, num_wanted=self._num_workers)
       if should_stop is not None and should_stop():
         raise RoundInterrupted
-      if max(self._waits(), default=0) >= _LIMIT_SECONDS:
-        raise self._too_late()
 
-  def admit(self, timeout_seconds: float = 0.0) -> None:
-    """Takes up a worker that has answered, if one has.
+  def admit(self, timeout_seconds: float = 0.0, num_wanted: int = 1) -> None:
+    """Takes up a worker that has answered; waits for one until the timeout.
 
-    It waits for `timeout_seconds`. After `_NOTICE_SECONDS` in all it says on
-    standard error what is waited for.
+    After a minute a line on standard error says what workers wait for.
 
     Raises:
+      UserError: If a host differs from this one.
       FailedError: If a worker cannot be set up, if workers die again and again
-        while they start, or if after `_LIMIT_SECONDS` none at all is up.
+        while they start, or if after ten minutes fewer than wanted are up.
     """
     import ray
 
-    self._readmit_hosts()
-    ready, _ = ray.wait(self.answers, timeout=timeout_seconds)
+    ready, _ = ray.wait([*self.starting], timeout=timeout_seconds)
     for answer in ready:
       self._receive(answer)
-    waits = self._waits()
+    now = time.monotonic()
+    waits = [now - since for _, since, _ in self.starting.values()]
     if not waits:
       self._has_said_so = False
     elif max(waits) >= _NOTICE_SECONDS and not self._has_said_so:
       self._has_said_so = True
       print(
         f'fedfish: {self._count()} are up after {max(waits):.0f} s; waiting '
-        f'for the others. {self._share.describe()}',
+        f'for the others. {self._describe_room()}',
         file=sys.stderr,
       )
-    if not self._up and min(waits) >= _LIMIT_SECONDS:
-      raise self._too_late()
+    num_possible = len(self.up) + sum(wait < _LIMIT_SECONDS for wait in waits)
+    if num_possible < num_wanted:
+      raise FailedError(
+        f'Only {self._count()} are up after {_LIMIT_SECONDS:g} s. '
+        f'{self._describe_room()} Lower num_workers, or wait until there is '
+        'room for them.'
+      )
+
+  def lose(self, worker: Any, idle: Collection[Any]) -> str:
+    """Replaces a worker that died; returns a line that says so.
+
+    Idle workers must answer again before they count as up: their host may be
+    gone, too.
+    """
+    host = self.up[worker]
+    self.replace(worker)
+    line = (
+      f'a worker on host {host} died. Its clients run again; {self._count()} '
+      'are left.'
+    )
+    for other in idle:
+      del self.up[other]
+      self._ask(other)
+    return line
 
   def replace(self, worker: Any) -> None:
-    """Ends a worker that was up, if it lives, and asks for another.
-
-    Raises:
-      FailedError: If the head of the cluster is gone.
-    """
+    """Ends a worker that was up, if it lives, and asks for another."""
     import ray
 
-    ray_cluster.wait_for_head()
-    del self._up[worker]
+    del self.up[worker]
     ray.kill(worker)
     self._add()
 
-  def host_of(self, worker: Any) -> Host:
-    """Returns where a worker is that is up."""
-    return self._up[worker]
-
-  def lose(self, worker: Any) -> Loss:
-    """Replaces a worker that died, or all of its host if that is gone."""
-    host = self._up[worker]
-    if not ray_watch.answers(host.address):
-      return self._lose_host(host)
-    self.replace(worker)
-    return Loss(
-      [worker],
-      f'a worker on host {host.name} died. Its clients run again; '
-      f'{self._count()} are left.',
-    )
-
-  def lose_silent_hosts(self) -> list[Loss]:
-    """Replaces the workers on hosts that no longer answer."""
-    hosts = {h.node_id: h for h in self._up.values()}
-    return [
-      self._lose_host(host)
-      for node_id, host in hosts.items()
-      if self._watches[node_id].is_gone
-    ]
-
   def close(self) -> None:
-    """Ends all workers."""
+    """Ends all workers, and Ray if it was started for them."""
     import ray
 
-    workers = [*self._up, *(worker for worker, _ in self._starting.values())]
-    self._up.clear()
-    self._starting.clear()
-    for watch in self._watches.values():
-      watch.close()
-    # They have ended with Ray where the program has shut it down, and end with
-    # a head that is gone.
-    if ray.is_initialized() and ray_cluster.head_answers():
-      for worker in workers:
+    self._is_closed.set()
+    # The program may have shut Ray down, and the workers with it.
+    if ray.is_initialized():
+      for worker in [*self.up, *(entry[0] for entry in self.starting.values())]:
         ray.kill(worker)
+    self.up.clear()
+    self.starting.clear()
+    if self._has_own_ray:
+      ray.shutdown()
 
-  def _add(self):
-    share, labels = self._share, {}
-    if self._gone:
-      # Ray itself may not know yet that a host is gone.
-      labels['ray.io/node-id'] = f'!in({",".join(sorted(self._gone))})'
-    worker_class = self._worker_class.options(
-      num_cpus=share.cpus,
-      num_gpus=share.gpus,
-      max_restarts=0,
-      label_selector=labels,
-    )
-    worker = worker_class.remote(
-      self._num_threads, share.gpus > 0, self._expected
-    )
-    answer = worker.node_id.remote()
-    self._starting[answer] = worker, time.monotonic()
+  def _add(self, num_died=0):
+    self._ask(self._make_worker(), num_died)
 
-  def _lose_host(self, host):
-    workers = [w for w, other in self._up.items() if other == host]
-    self._gone.add(host.node_id)
-    # Answers from now on say that it is back.
-    self._watches[host.node_id].close()
-    self._watches[host.node_id] = ray_watch.Watch(host.address)
-    for worker in workers:
-      self.replace(worker)
-    num = len(workers)
-    return Loss(
-      workers,
-      f'host {host.name} was lost with {num} worker{"s" * (num > 1)}. Its '
-      f'clients run again; {self._count()} are left.',
-    )
-
-  def _readmit_hosts(self):
-    """Lets hosts have workers again that have come back."""
-    import ray
-
-    back = {n for n in self._gone if self._watches[n].has_answered}
-    if not back:
-      return
-    self._gone -= back
-    # They were asked for on other hosts, which may have no room.
-    waiting = [worker for worker, _ in self._starting.values()]
-    self._starting.clear()
-    for worker in waiting:
-      ray.kill(worker)
-      self._add()
+  def _ask(self, worker, num_died=0):
+    self.starting[worker.host.remote()] = worker, time.monotonic(), num_died
 
   def _receive(self, answer):
+    """Takes up the worker that answered, or replaces one that died."""
     import ray
 
-    worker, _ = self._starting.pop(answer)
+    worker, _, num_died = self.starting.pop(answer)
     try:
-      node_id = ray.get(answer)
+      self.up[worker] = ray.get(answer)
     except ray.exceptions.RayError as error:
-      self._add()
-      # Its process or machine is gone, for no reason of its own.
+      ray.kill(worker)
+      self._add(num_died + 1)
       is_lost = isinstance(error, ray.exceptions.RayActorError)
-      if is_lost and not error.actor_init_failed:
-        self._num_died_starting += 1
-        if self._num_died_starting < MAX_LOST_WORKERS:
-          return
-        self._num_died_starting = 0
+      if not is_lost or error.actor_init_failed:
+        raise _set_up_error(error) from error
+      if num_died + 1 >= MAX_LOST_WORKERS:
         raise FailedError(
           f'{MAX_LOST_WORKERS} worker processes died, one after the other, '
           'while they started. They may need more memory than there is: lower '
           '`--config.engine.num_workers`. Ray says why in /tmp/ray/'
           'session_latest/logs of their hosts; hosts must not share /tmp/ray.'
         ) from error
-      raise _set_up_error(error) from error
-    self._num_died_starting = 0
-    self._up[worker] = self._host(node_id)
-    if node_id not in self._watches:
-      self._watches[node_id] = ray_watch.Watch(self._up[worker].address)
-
-  def _host(self, node_id):
-    for host in self._up.values():
-      if host.node_id == node_id:
-        return host
-    # Also one that Ray takes for dead since: its watch will say so, too.
-    return ray_hosts.find(node_id)
-
-  def _waits(self):
-    """Returns for how many seconds each worker has not answered."""
-    now = time.monotonic()
-    return [now - since for _, since in self._starting.values()]
 
   def _count(self):
     return (
-      f'{len(self._up)} of {self._num_workers} workers '
+      f'{len(self.up)} of {self._num_workers} workers '
       '(`--config.engine.num_workers`)'
     )
 
-  def _too_late(self):
-    return FailedError(
-      f'Only {self._count()} are up after {_LIMIT_SECONDS:g} s. '
-      f'{self._share.describe()} Lower num_workers, or wait until there is '
-      'room for them.'
+  def _describe_room(self):
+    import ray
+
+    free = ray.available_resources()
+    cpus, gpus = self._share
+    return (
+      f'Each takes {cpus:g} CPU and {gpus:g} GPU; {free.get("CPU", 0):g} CPU '
+      f'and {free.get("GPU", 0):g} GPU are free.'
     )
 
 
-def _set_up_error(error):
-  """Returns what to raise for a worker whose `__init__` raised."""
+def require_ray(address: str) -> None:
+  """Checks that Ray is installed and something answers at an address.
+
+  Ray itself would try for minutes. 'local' and 'auto' name nothing that could
+  answer.
+
+  Raises:
+    UserError: If not.
+  """
+  if importlib.util.find_spec('ray') is None:
+    raise UserError(
+      "`--config.engine.kind='ray'` needs the package ray, which is not "
+      "installed here. Install it, or use 'in_process'."
+    )
+  if address in ('local', 'auto'):
+    return
+  try:
+    host, port = _parse(address)
+    socket.create_connection((host, port), _CONNECT_SECONDS).close()
+  except (OSError, ValueError) as error:
+    raise _wrong_address(address, error) from error
+
+
+def describe_error(error: BaseException) -> str:
+  """Returns type and text in one line; start and end of a long text."""
+  text = ' '.join(str(error).split()).rstrip('.')
+  if len(text) > _MAX_ERROR_CHARS:
+    # Ray puts the traceback of a worker last, and its exception at the end.
+    half = _MAX_ERROR_CHARS // 2
+    text = f'{text[:half]} ... {text[-half:]}'
+  return f'{type(error).__name__}: {text}' if text else type(error).__name__
+
+
+def host_name() -> str:
+  """Returns name and address of this host, within Ray."""
   import ray
 
-  # Ray hands over the exception within one that knows where it was raised,
-  # within one that says that the actor is dead.
+  return f'{platform.node()} ({ray.util.get_node_ip_address()})'
+
+
+def host_facts(paths: Sequence[str]) -> dict[str, str]:
+  """Returns the facts of this host on which results depend.
+
+  They are versions of packages and a digest of this package's sources, by name,
+  and of the files under absolute paths, by path. Ray itself compares the
+  versions of Python and Ray.
+  """
+  names = ('tensorflow', 'tensorflow-federated')
+  facts = {k: f'{v}' for k, v in environment.package_versions(names).items()}
+  root, digest = pathlib.Path(__file__).resolve().parents[1], hashlib.sha256()
+  for folder in (root, root.parent / 'models'):
+    for path in sorted(folder.rglob('*.py')):
+      digest.update(path.read_bytes())
+  facts['tff_fedfish'] = f'{__version__} ({digest.hexdigest()[:8]})'
+  return facts | {path: _describe_path(path) for path in paths}
+
+
+def require_same(expected: Mapping[str, str]) -> None:
+  """Raises UserError where this worker's host differs from the driver's."""
+  facts = host_facts([name for name in expected if os.path.isabs(name)])
+  wrong = [
+    f'{name} is {facts.get(name)}, not {text}'
+    for name, text in expected.items()
+    if facts.get(name) != text
+  ]
+  if wrong:
+    raise UserError(
+      f'Host {host_name()} of the Ray cluster (`--config.engine.ray_address`) '
+      f'differs from this one: {"; ".join(wrong)}. Set up the same environment '
+      'there, and the same files under the same paths, or take it out of the '
+      'cluster (`ray stop` there).'
+    )
+
+
+def _describe_path(path):
+  """Returns number, bytes and digest of a file, or of those in a directory.
+
+  Names, sizes and starts of files are compared. Hidden files are left out: they
+  may be other programs' of this host.
+  """
+  digest, num_bytes = hashlib.sha256(), 0
+  try:
+    files = [path]
+    if not os.path.isfile(path):
+      entries = [e for e in os.scandir(path) if e.is_file()]
+      files = sorted(e.path for e in entries if e.name[0] != '.')
+    for name in files:
+      size = os.path.getsize(name)
+      num_bytes += size
+      digest.update(f'{os.path.basename(name)}/{size}/'.encode())
+      with open(name, 'rb') as file:
+        digest.update(file.read(_MAX_COMPARED_BYTES))
+  except OSError as error:
+    return f'unreadable ({error.strerror})'
+  text = f'{len(files):,} files, {num_bytes:,} bytes'
+  return f'{text} ({digest.hexdigest()[:8]})'
+
+
+def _set_up_error(error):
+  """Returns the exception to raise for a worker whose `__init__` raised."""
+  import ray
+
+  # Ray wraps the exception in one that knows the place where it was raised,
+  # and that in one that says that the actor is dead.
   place = ''
   for outer in (error, *error.args[:1]):
     if isinstance(outer, ray.exceptions.RayTaskError):
-      place = f' on {outer.ip}' if getattr(outer, 'ip', None) else ''
-      error = outer.cause
+      error, place = outer.cause, f' on {outer.ip}'
       break
-  if isinstance(error, FailedError):
-    # In its own words.
-    return FailedError(f'A worker process cannot work on {error}.')
+  if isinstance(error, UserError):
+    return UserError(str(error))
   return FailedError(
     f'A worker process{place} could not be set up: {describe_error(error)}. '
     'Every machine needs the Python environment that this one has.'
   )
+
+
+def _require_room(num_workers, cpus, gpus_per_worker, address):
+  """Returns the GPUs to reserve for each worker.
+
+  Raises:
+    UserError: If Ray has less than all workers need, whoever uses it now.
+  """
+  import ray
+
+  total = ray.cluster_resources()
+  if gpus_per_worker is None:
+    gpus_per_worker = 1.0 if total.get('GPU', 0) >= num_workers else 0.0
+  for kind, option, wanted in (
+    ('CPU', 'num_workers', cpus),
+    ('GPU', 'gpus_per_worker', gpus_per_worker),
+  ):
+    if total.get(kind, 0) < num_workers * wanted:
+      raise UserError(
+        f'{num_workers} workers (`--config.engine.num_workers`) need '
+        f'{num_workers * wanted:g} {kind}, but Ray at {address!r} has '
+        f'{total.get(kind, 0):g}. Lower `--config.engine.{option}`, or add '
+        'machines.'
+      )
+  return gpus_per_worker
+
+
+def _connect(address, num_workers):
+  import ray
+
+  options = dict(logging_level=logging.CRITICAL, log_to_driver=False)
+  if address == 'local':
+    options |= dict(num_cpus=num_workers, include_dashboard=False)
+  handler = signal.getsignal(signal.SIGTERM)
+  try:
+    with _without_native_stderr():
+      ray.init(address=address, **options)
+  # Of any type: some of what Ray raises is a plain Exception.
+  except Exception as error:
+    # Parts of it may run.
+    ray.shutdown()
+    if address != 'local':
+      raise _wrong_address(address, error) from error
+    raise FailedError(
+      f'Ray cannot start on this machine: {describe_error(error)}. Look for '
+      "room in /tmp and memory, or use `--config.engine.kind='in_process'`."
+    ) from error
+  finally:
+    # Ray replaces our handler when it starts in the main thread.
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and handler is not None:
+      signal.signal(signal.SIGTERM, handler)
+
+
+def _wrong_address(address, error):
+  return UserError(
+    '`--config.engine.ray_address` must be local, auto or the HOST:PORT of a '
+    f'running Ray cluster, found {address!r} ({describe_error(error)}). Start '
+    "one with `ray start --head`, or use 'local'."
+  )
+
+
+def _parse(address):
+  """Returns host and port; raises ValueError."""
+  host, _, port = address.rpartition(':')
+  if not host or not port.isdecimal() or int(port) >= 2**16:
+    raise ValueError('not HOST:PORT')
+  return host.strip('[]'), int(port)
+
+
+def _tell_of_silent_head(head, is_closed):
+  """Says how to go on once Ray has ended this process, which it does in C++.
+
+  Runs in a thread: the driver may stand in a call that waits for the head.
+  """
+  while not is_closed.wait(_HEAD_PERIOD_SECONDS):
+    try:
+      socket.create_connection(_parse(head), _HEAD_PERIOD_SECONDS).close()
+    except OSError as error:
+      if not is_closed.is_set():
+        print(
+          f"fedfish: Ray's head at {head} does not answer "
+          f'({describe_error(error)}). After 60 s of silence Ray ends this '
+          'process. Start Ray again on all machines; the same command then '
+          'continues from the last checkpoint.',
+          file=sys.stderr,
+          flush=True,
+        )
+      return
+
+
+@contextlib.contextmanager
+def _without_native_stderr() -> Iterator[None]:
+  """Hides a line of Ray's library, which says that it is to log nothing."""
+  sys.stderr.flush()
+  kept = os.dup(2)
+  try:
+    with open(os.devnull, 'wb') as nowhere:
+      os.dup2(nowhere.fileno(), 2)
+      yield
+  finally:
+    os.dup2(kept, 2)
+    os.close(kept)

@@ -1,26 +1,29 @@
 """Worker processes that share a cohort, on one machine or on a Ray cluster.
 
 Each worker is a Ray actor that runs the clients' side of a round on parts of
-the cohort. What the parts add up to does not depend on who ran them, nor on
-which was ready first: the results are handed on in the order of the parts.
+the cohort. Sums do not depend on which worker ran a part, nor on which part was
+ready first: they are handed on in the order of the parts.
 """
 
 import collections
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tff_fedfish.errors import FailedError, require
-from tff_fedfish.runtime import ray_cluster, ray_hosts, values
-from tff_fedfish.runtime.client_runner import PartialSum, divide_cohort
+from tff_fedfish.runtime import client_runner, placement, values
 from tff_fedfish.runtime.ray_pool import (
   MAX_LOST_WORKERS,
   POLL_SECONDS,
   RayPool,
+  describe_error,
+  host_name,
+  require_same,
 )
 from tff_fedfish.runtime.round_options import (
   ClientFailure,
@@ -28,18 +31,6 @@ from tff_fedfish.runtime.round_options import (
   RoundOptions,
   RoundOutcome,
 )
-
-
-@dataclasses.dataclass
-class _Part:
-  """A part of the cohort on its way."""
-
-  index: int
-  clients: list[tuple[int, Any]]
-  failed_once: set[int] = dataclasses.field(default_factory=set)
-  num_lost_workers: int = 0
-  avoided: Any = None
-  """The worker on which it failed last."""
 
 
 class RayWorkers(contextlib.AbstractContextManager):
@@ -61,30 +52,31 @@ class RayWorkers(contextlib.AbstractContextManager):
     """Starts nothing yet.
 
     Args:
-      num_workers: Worker processes, >= 1.
+      num_workers: Number of worker processes, >= 1.
       threads_per_worker: TensorFlow threads of each, >= 1.
-      gpus_per_worker: GPUs that Ray reserves for each; None: 1 where the
+      gpus_per_worker: GPUs that Ray reserves for each. `None`: 1 where the
         cluster has one for every worker, else 0.
       address: 'local' starts Ray here; 'auto' or HOST:PORT joins a cluster.
-      paths: Files and directories that workers read. Hosts of a cluster must
-        hold the same there as this one.
+        Where the program has called `ray.init` itself, workers use that Ray.
+      paths: Absolute paths of files and directories that workers read. Hosts
+        of a cluster must hold the same there as this one.
 
     Raises:
       ValueError: If `num_workers` is less than 1.
     """
     require(num_workers >= 1, 'num_workers', 'at least 1', num_workers)
-    self._num_workers = num_workers
-    self._threads = threads_per_worker
-    self._gpus_per_worker = gpus_per_worker
-    self._address = address
-    self._paths = [*paths]
-    self._has_joined = False
+    self._make_pool = lambda: RayPool(
+      RayWorker,
+      num_workers,
+      threads_per_worker=threads_per_worker,
+      gpus_per_worker=gpus_per_worker,
+      address=address,
+      paths=paths,
+    )
     self._pool: RayPool | None = None
-    self._busy: dict[Any, tuple[_Part, Any]] = {}
     self._sent_spec: tuple[Any, Any] | None = None
     # Hosts on which a client has failed.
-    self._told: set[ray_hosts.Host] = set()
-    # Workers serve one round; another thread's waits for them.
+    self._told: set[str] = set()
     self._lock = threading.Lock()
 
   def __exit__(self, *_) -> None:
@@ -92,22 +84,9 @@ class RayWorkers(contextlib.AbstractContextManager):
 
   def close(self) -> None:
     """Ends the workers, and Ray with its last user if it was started here."""
-    pool, self._pool = self._pool, None
-    self._busy.clear()
-    self._sent_spec = None
+    pool, self._pool, self._sent_spec = self._pool, None, None
     if pool is not None:
       pool.close()
-    if self._has_joined:
-      self._has_joined = False
-      ray_cluster.leave()
-
-  def require_alive(self) -> None:
-    """Raises FailedError where the cluster's head is gone.
-
-    To be called in long work between rounds: Ray would end the process.
-    """
-    if self._has_joined:
-      ray_cluster.require_alive()
 
   def start(self, should_stop: Callable[[], bool] | None = None) -> None:
     """Starts the workers and waits until all are up.
@@ -127,7 +106,7 @@ class RayWorkers(contextlib.AbstractContextManager):
     clients: Sequence[Any],
     options: RoundOptions,
     outcome: RoundOutcome,
-  ) -> Iterator[PartialSum]:
+  ) -> Iterator[list[tf.Tensor]]:
     """Yields the partial sums of a cohort in order.
 
     Workers compile the spec, a `client_runner.ClientWorkSpec`, themselves. The
@@ -139,77 +118,33 @@ class RayWorkers(contextlib.AbstractContextManager):
         start; the work in hand is given up with its workers.
       UserError: If there is no Ray at the address, it is too small, or a host
         of it lacks what workers need.
-      FailedError: If the head of the cluster is gone, a client raises and
-        failures are not tolerated, a part ends its worker again and again,
-        workers cannot be set up or have no room, or Ray cannot hold what they
-        are sent.
+      FailedError: If a client raises and failures are not tolerated, a part
+        ends its worker again and again, workers cannot be set up or have no
+        room, or Ray cannot hold what they are sent.
       TypeError: If a client cannot be pickled.
     """
-    import ray
-
     with self._lock:
       self._start(options.should_stop)
-      ray_cluster.require_alive()
       if self._sent_spec is None or self._sent_spec[0] != spec:
         self._sent_spec = (spec, _put(spec))
-      arguments = (self._sent_spec[1], _put([*map(values.as_array, broadcast)]))
+      sent = (self._sent_spec[1], _put([*map(values.as_array, broadcast)]))
       del broadcast
-      waiting = collections.deque(
+      parts = [
         _Part(index, [(client, clients[client]) for client in part])
         for index, part in enumerate(
-          divide_cohort(len(clients), options.num_partial_sums)
+          client_runner.divide_cohort(len(clients), options.num_partial_sums)
         )
-      )
-      num_parts, next_index, done = len(waiting), 0, {}
-      with self._abandoning_what_is_left():
-        while next_index < num_parts:
-          ray_cluster.require_alive()
-          for loss in self._pool.lose_silent_hosts():
-            waiting.extendleft(self._take_back(loss, options, outcome))
-          # Those that replace others: a round goes on with the workers it has.
-          self._pool.admit()
-          self._hand_out(waiting, arguments)
-          ready, _ = ray.wait(
-            [*self._busy, *self._pool.answers], timeout=POLL_SECONDS
-          )
-          if options.should_stop is not None and options.should_stop():
-            raise RoundInterrupted
-          for reference in [r for r in ready if r in self._busy]:
-            # Else taken back meanwhile, with its host.
-            if reference in self._busy:
-              waiting.extendleft(
-                self._receive(reference, options, outcome, done)
-              )
-          while next_index in done:
-            part, result = done.pop(next_index)
-            if not self._hand_on(part, result.outputs, options):
-              waiting.appendleft(part)
-              break
-            outcome.counts.update(result.outcome.counts)
-            outcome.failures.extend(result.outcome.failures)
-            yield PartialSum(
-              [tf.convert_to_tensor(array) for array in result.accumulator],
-              [tf.convert_to_tensor(array) for array in result.secure_sums],
-            )
-            next_index += 1
+      ]
+      round_ = _Round(self._pool, sent, parts, options, outcome, self._told)
+      with contextlib.closing(round_.results()) as results:
+        for result in results:
+          yield [tf.convert_to_tensor(array) for array in result.accumulator]
 
   def _start(self, should_stop):
     """Makes the pool, unless there is one, and waits for all its workers."""
     if self._pool is not None:
       return
-    if not self._has_joined:
-      ray_cluster.join(self._address, self._num_workers)
-      self._has_joined = True
-    share = ray_cluster.share_of_worker(
-      self._num_workers, self._gpus_per_worker, self._address
-    )
-    expected = {}
-    # A Ray of our own has no other hosts.
-    if self._address != 'local':
-      expected = ray_hosts.require_same(self._paths, share)
-    pool = RayPool(
-      self._num_workers, share, num_threads=self._threads, expected=expected
-    )
+    pool = self._make_pool()
     try:
       pool.wait_for_all(should_stop)
     except BaseException:
@@ -217,27 +152,168 @@ class RayWorkers(contextlib.AbstractContextManager):
       raise
     self._pool = pool
 
-  def _hand_out(self, waiting, arguments):
+
+class PartResult(NamedTuple):
+  """Sum over a part of a cohort, as arrays."""
+
+  accumulator: list[np.ndarray]
+  outcome: RoundOutcome
+  """Counts and failures of the part's clients."""
+  outputs: Sequence[tuple[int, Any]] = ()
+  """Index of each client, and a reference to its output in Ray's object store:
+  only one client's need be in the driver's memory."""
+
+
+class _PartAbandoned(Exception):
+  """Leaves a part at a client that failed; its argument is a ClientFailure."""
+
+
+class RayWorker:
+  """Actor: compiles what it is sent once, then runs parts of cohorts."""
+
+  def __init__(
+    self, num_threads: int, shows_gpus: bool, expected: Mapping[str, str]
+  ):
+    """Fixes TensorFlow's threads and devices before it starts.
+
+    TensorFlow sees the GPUs that Ray reserved, and none without any: all
+    workers would take the same one.
+
+    Raises:
+      UserError: If the facts of this host differ from those expected.
+    """
+    require_same(expected)
+    placement.limit_threads(num_threads)
+    if not shows_gpus:
+      tf.config.set_visible_devices([], 'GPU')
+    placement.share_accelerators()
+    self._spec = self._client_work = None
+
+  def host(self) -> str:
+    """Returns the name and address of this worker's host."""
+    return host_name()
+
+  def add_up(
+    self,
+    spec: Any,
+    broadcast: Sequence[np.ndarray],
+    clients: Sequence[tuple[int, Any]],
+    failed_once: frozenset[int],
+  ) -> PartResult | ClientFailure:
+    """Runs one part of a cohort; see `client_runner.ClientRunner.add_up`.
+
+    Returns:
+      The part's sums, or the client that raised for the first time: the part is
+      then to be run again from its start, so that the order of its sum stays.
+    """
+    import ray
+
+    if self._spec != spec:
+      self._spec, self._client_work = spec, client_runner.ClientRunner(spec)
+    outcome, outputs = RoundOutcome(), []
+
+    def on_output(index, arrays):
+      outputs.append((index, ray.put(arrays)))
+
+    def on_first_failure(failure, error):
+      raise _PartAbandoned(failure) from error
+
+    with placement.on_accelerator():
+      try:
+        partial = self._client_work.add_up(
+          [tf.convert_to_tensor(array) for array in broadcast],
+          clients,
+          outcome,
+          on_first_failure=on_first_failure,
+          on_output=on_output if spec.outputs else None,
+          failed_once=failed_once,
+        )
+      except _PartAbandoned as abandoned:
+        return abandoned.args[0]
+    return PartResult(
+      [*map(values.as_array, partial)],
+      outcome,
+      outputs,
+    )
+
+
+@dataclasses.dataclass
+class _Part:
+  """A part of the cohort on its way."""
+
+  index: int
+  clients: list[tuple[int, Any]]
+  failed_once: set[int] = dataclasses.field(default_factory=set)
+  num_lost_workers: int = 0
+  avoided: Any = None
+  """The worker on which a client of it failed last."""
+
+
+class _Round:
+  """Gives the parts of one cohort to workers until each has its sum."""
+
+  def __init__(self, pool, sent, parts, options, outcome, told):
+    self._pool = pool
+    self._sent = sent
+    self._num_parts = len(parts)
+    self._waiting = collections.deque(parts)
+    self._busy: dict[Any, tuple[_Part, Any]] = {}
+    self._done: dict[int, tuple[_Part, PartResult]] = {}
+    self._options = options
+    self._outcome = outcome
+    self._told = told
+
+  def results(self) -> Iterator[PartResult]:
+    """Yields the results of the parts in order; see `partial_sums`."""
+    import ray
+
+    next_index = 0
+    try:
+      while next_index < self._num_parts:
+        # A round goes on while workers that replace lost ones start.
+        self._pool.admit()
+        self._hand_out()
+        ready, _ = ray.wait(
+          [*self._busy, *self._pool.starting], timeout=POLL_SECONDS
+        )
+        if self._options.should_stop is not None:
+          if self._options.should_stop():
+            raise RoundInterrupted
+        for reference in [r for r in ready if r in self._busy]:
+          self._receive(reference)
+        while next_index in self._done:
+          part, result = self._done.pop(next_index)
+          if not self._hand_on(part, result.outputs):
+            self._waiting.appendleft(part)
+            break
+          self._outcome.counts.update(result.outcome.counts)
+          self._outcome.failures.extend(result.outcome.failures)
+          yield result
+          next_index += 1
+    finally:
+      # Workers that are still at a part where the round ends early.
+      for _, worker in self._busy.values():
+        # What ended the round says more than that Ray is gone, too.
+        with contextlib.suppress(ray.exceptions.RayError):
+          self._pool.replace(worker)
+
+  def _hand_out(self):
     """Gives waiting parts to idle workers."""
     import ray
 
-    busy = [worker for _, worker in self._busy.values()]
-    workers = self._pool.up
-    idle = [worker for worker in workers if worker not in busy]
-    for _ in range(len(waiting)):
-      part = waiting.popleft()
+    idle = self._idle()
+    for _ in range(len(self._waiting)):
+      part = self._waiting.popleft()
       choices = [worker for worker in idle if worker is not part.avoided]
-      if not choices and len(workers) == 1:
+      if not choices and len(self._pool.up) == 1:
         choices = idle
       if not choices:
-        waiting.append(part)
+        self._waiting.append(part)
         continue
       worker = choices[0]
       try:
         reference = worker.add_up.remote(
-          *arguments,
-          part.clients,
-          frozenset(part.failed_once),
+          *self._sent, part.clients, frozenset(part.failed_once)
         )
       # TensorFlow's: a dataset holds tensors that have no value to be pickled.
       except (TypeError, ray.cloudpickle.PicklingError, tf.errors.OpError) as e:
@@ -249,8 +325,12 @@ class RayWorkers(contextlib.AbstractContextManager):
       idle.remove(worker)
       self._busy[reference] = (part, worker)
 
-  def _receive(self, reference, options, outcome, done):
-    """Puts the result of a part into `done`; returns parts to be run again."""
+  def _idle(self):
+    busy = [worker for _, worker in self._busy.values()]
+    return [worker for worker in self._pool.up if worker not in busy]
+
+  def _receive(self, reference):
+    """Keeps the result of a part, or has the part run again."""
     import ray
 
     part, worker = self._busy[reference]
@@ -259,48 +339,43 @@ class RayWorkers(contextlib.AbstractContextManager):
     except ray.exceptions.RayTaskError as error:
       del self._busy[reference]
       raise FailedError(
-        f'A worker process failed: {ray_cluster.describe_error(error.cause)}'
+        f'A worker process failed: {describe_error(error.cause)}'
       ) from error
     # It died, or was killed for its memory, or its machine is gone.
     except ray.exceptions.RayError as error:
-      loss = self._pool.lose(worker)
-      return self._take_back(loss, options, outcome, error)
+      line = self._pool.lose(worker, self._idle())
+      del self._busy[reference]
+      self._outcome.num_lost_workers += 1
+      if self._options.on_notice is not None:
+        self._options.on_notice(line)
+      _count_loss(part, error)
+      self._waiting.appendleft(part)
+      return
     del self._busy[reference]
-    if not isinstance(result, ClientFailure):
-      done[part.index] = part, result
-      return []
-    if not options.tolerates_failures:
+    if isinstance(result, ClientFailure):
+      self._retry(part, worker, result)
+    else:
+      self._done[part.index] = part, result
+
+  def _retry(self, part, worker, failure):
+    """Has a part run again, of which a client failed for the first time."""
+    if not self._options.tolerates_failures:
       raise FailedError(
-        f'Client {result.client_index} of the round failed: {result.message}'
+        f'Client {failure.client_index} of the round failed: {failure.message}'
       )
-    host = self._pool.host_of(worker)
-    if host not in self._told and options.on_notice is not None:
+    host = self._pool.up[worker]
+    if host not in self._told and self._options.on_notice is not None:
       # A host that can read nothing would stay, and waste all it is given.
       self._told.add(host)
-      options.on_notice(
-        f'a client failed on host {host.name} and is tried again: '
-        f'{result.message}. This is said once per host.'
+      self._options.on_notice(
+        f'a client failed on host {host} and is tried again: '
+        f'{failure.message}. This is said once per host.'
       )
     part.avoided = worker
-    part.failed_once.add(result.client_index)
-    return [part]
+    part.failed_once.add(failure.client_index)
+    self._waiting.appendleft(part)
 
-  def _take_back(self, loss, options, outcome, error=None):
-    """Counts and tells a loss; returns the parts that the workers had."""
-    outcome.num_lost_workers += len(loss.workers)
-    if options.on_notice is not None:
-      options.on_notice(loss.text)
-    taken = {
-      reference: part
-      for reference, (part, worker) in self._busy.items()
-      if worker in loss.workers
-    }
-    for reference, part in taken.items():
-      del self._busy[reference]
-      _count_loss(part, error)
-    return [*taken.values()]
-
-  def _hand_on(self, part, outputs, options):
+  def _hand_on(self, part, outputs):
     """Hands on the outputs of a part's clients; False: it is to be run again.
 
     Those handed on before are taken back then: a client may fail in its turn.
@@ -313,29 +388,13 @@ class RayWorkers(contextlib.AbstractContextManager):
       # Gone with the worker that laid them into the store.
       except ray.exceptions.RayError as error:
         for earlier, _ in outputs[:num_handed_on]:
-          options.on_client_output(earlier, None)
+          self._options.on_client_output(earlier, None)
         _count_loss(part, error)
         return False
-      options.on_client_output(index, arrays)
+      self._options.on_client_output(index, arrays)
       # A copy of them would be alive with the next one.
       del arrays
     return True
-
-  @contextlib.contextmanager
-  def _abandoning_what_is_left(self):
-    """Ends the workers that are still at a part when a round ends early."""
-    try:
-      yield
-    finally:
-      import ray
-
-      busy, self._busy = self._busy, {}
-      for _, worker in busy.values():
-        if not ray_cluster.head_answers():
-          break
-        # What ended the round says more than that Ray is gone, too.
-        with contextlib.suppress(ray.exceptions.RayError):
-          self._pool.replace(worker)
 
 
 def _count_loss(part, error):
@@ -359,7 +418,7 @@ def _put(value):
   except ray.exceptions.RayError as error:
     raise FailedError(
       "Ray's object store cannot take what the workers need: "
-      f'{ray_cluster.describe_error(error)}. Free memory and disk here, or use '
+      f'{describe_error(error)}. Free memory and disk here, or use '
       '`--config.engine.ray_address` to join a Ray that was started with a '
       'larger --object-store-memory.'
     ) from error

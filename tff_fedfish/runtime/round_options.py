@@ -1,4 +1,4 @@
-"""How a round is to be executed, and what is said of it afterwards."""
+"""Options of a round's execution, and the outcome of its clients."""
 
 import contextlib
 import contextvars
@@ -22,7 +22,7 @@ class ClientFailure:
   client_index: int
   """Its position in the cohort."""
   reason: str
-  """One of FAILURE_REASONS: 'data' where its data could not be read, which is
+  """One of FAILURE_REASONS. 'data': its data could not be read, which is
   recognized in loops over an iterator, such as those of our algorithms."""
   message: str
   """The exception's type and text, in one line."""
@@ -46,7 +46,7 @@ class RoundOutcome:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RoundOptions:
-  """How the rounds within `use_round_options` are executed."""
+  """Execution of the rounds within `use_round_options`."""
 
   num_partial_sums: int = 1
   """Parts into which a cohort is divided, >= 1. Parts are summed up client by
@@ -55,22 +55,20 @@ class RoundOptions:
   """Whether a client that raises twice takes part with weight 0. Otherwise its
   exception is the round's, as in TFF's own context."""
   quorum: float = 0.0
-  """Quorum, where failures are tolerated: a round fails unless more than this
-  fraction of its clients took part."""
+  """If failures are tolerated: a round fails unless more than this fraction of
+  its clients took part."""
   should_stop: Callable[[], bool] | None = None
-  """Asked before each client; where it returns True, RoundInterrupted is
-  raised and the round leaves nothing behind."""
+  """Asked before each client. True: RoundInterrupted is raised, and the round
+  leaves nothing behind."""
   on_client_output: Callable[[int, Any], None] | None = None
   """Receives each client's position and its output (`client_outputs.py`), in
-  cohort order. Where a part of the cohort is run again after a worker was lost,
-  its clients come with None first, which takes their outputs back. What it
-  raises is the round's exception. Only clients that took part have an output.
-  None: outputs are not computed."""
+  cohort order. Called with (position, None) when an output is withdrawn because
+  its part of the cohort runs again. None: outputs are not computed."""
   on_notice: Callable[[str], None] | None = None
   """Receives a line, at once, on workers that were lost, and on the first
   client that failed on a host."""
   workers: Any = None
-  """Runner of the parts of a cohort, such as `ray_workers.RayWorkers`; None:
+  """Runner of the parts of a cohort, such as `ray_workers.RayWorkers`. None:
   this process."""
 
 
@@ -86,9 +84,8 @@ def use_round_options(
   """Executes the rounds of this thread within the block as `options` say.
 
   Yields:
-    The outcome, or a new one, filled by the round that runs in the block. A
-    second round adds its failures to it; its quorum counts its own clients
-    only.
+    The outcome, or a new one, filled by the rounds in the block. The quorum of
+    each counts its own failures only.
   """
   outcome = RoundOutcome() if outcome is None else outcome
   token = _current.set((options, outcome))
@@ -106,7 +103,7 @@ def current() -> tuple[RoundOptions, RoundOutcome]:
 def describe_failure(
   client_index: int, error: BaseException, *, while_loading: bool
 ) -> ClientFailure:
-  """Returns what is kept of an exception that a client raised."""
+  """Returns the reason and the words of an exception that a client raised."""
   # Late: what a run counts is asked for before TensorFlow is imported.
   import tensorflow as tf
 
@@ -126,12 +123,12 @@ def describe_failure(
 def require_quorum(
   options: RoundOptions, failures: Sequence[ClientFailure], num_clients: int
 ) -> None:
-  """Raises FailedError where too many clients of a round failed."""
-  num_failed = len(failures)
-  if num_failed and num_clients - num_failed <= options.quorum * num_clients:
+  """Raises FailedError if too many clients of a round failed."""
+  num_left = num_clients - len(failures)
+  if failures and num_left <= options.quorum * num_clients:
     raise FailedError(
-      f'Only {num_clients - num_failed} of {num_clients} clients of the round '
-      f'took part, but more than {options.quorum:g} of them are required '
-      f'(`--config.engine.quorum`). The first that failed: '
+      f'Only {num_left} of {num_clients} clients of the round took part, but '
+      f'more than {options.quorum:g} of them are required '
+      '(`--config.engine.quorum`). The first that failed: '
       f'{failures[0].message}'
     )

@@ -24,6 +24,11 @@ from tensorflow_federated.python.core.backends.mapreduce.compiler import (
   consolidate_and_extract_local_processing,
 )
 
+# Rounds with secure sums, as TFF's own simulation runs them.
+from tensorflow_federated.python.core.backends.test.compiler import (
+  replace_secure_intrinsics_with_bodies,
+)
+
 # Which values TFF's own context accepts for a dtype.
 from tensorflow_federated.python.core.impl.compiler.array import (
   Array,
@@ -34,9 +39,6 @@ from tensorflow_federated.python.core.impl.compiler.array import (
 from tensorflow_federated.python.core.impl.compiler.building_blocks import (
   CompiledComputation,
 )
-
-# The check that all arguments are of equally many clients, with TFF's error.
-from tensorflow_federated.python.core.impl.executors import cardinalities_utils
 from tensorflow_federated.python.core.impl.types.placements import CLIENTS
 from tensorflow_federated.python.core.impl.types.type_analysis import (
   contains as type_contains,
@@ -50,4 +52,9 @@ from tensorflow_federated.python.core.impl.types.type_conversions import (
 from tensorflow_federated.python.core.impl.types.type_serialization import (
   deserialize_type,
   serialize_type,
+)
+
+# Lists in place of datasets.
+from tensorflow_federated.python.core.impl.utils.tensorflow_utils import (
+  make_data_set_from_elements,
 )

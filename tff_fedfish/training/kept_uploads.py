@@ -6,7 +6,7 @@ from typing import Any
 
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.methods.one_shot import solving
+from tff_fedfish.methods.one_shot import uploads
 from tff_fedfish.run import (
   checkpoints,
   corpus_identity,
@@ -15,6 +15,7 @@ from tff_fedfish.run import (
 )
 from tff_fedfish.run.cohort_data import TrainingClient
 from tff_fedfish.run.corpus_identity import CorpusIdentity
+from tff_fedfish.run.stored_uploads import StoredUploads
 
 
 class KeptUploads:
@@ -61,7 +62,7 @@ class KeptUploads:
       for name, value in first[0].items()
       if name.startswith('train/')
     }
-    self._uploads = solving.Uploads(path, config.model_shape(), given)
+    self._uploads = StoredUploads(path, config.model_shape(), given)
     self._uploads.check()
 
   @property
@@ -104,9 +105,9 @@ class KeptUploads:
         index,
         {
           'is_valid': True,
-          solving.CLIENT_WEIGHT: (upload.client_weight,),
-          solving.WEIGHTS: upload.weights,
-          solving.SUMMARY: summary,
+          uploads.CLIENT_WEIGHT: (upload.client_weight,),
+          uploads.WEIGHTS: upload.weights,
+          uploads.SUMMARY: summary,
         },
       )
     return dict(self._train_metrics)

@@ -20,8 +20,8 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
+from tff_fedfish.planning import communication
 from tff_fedfish.run import (
-  communication,
   learning_setup,
   run_directory,
 )
@@ -146,16 +146,17 @@ class Log(RoundCallback):
 
   def measure(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""
-    config, downloads = self.run.config, None
+    config = self.run.config
+    cohort_size = config.cohorts.cohort_size or len(self.run.participating)
+    traffic = communication.until_round(config, done.round_num)
     if column := config.method.downloads_column:
+      # Clients differ: models that all of them were sent.
       downloads = self.run.checked.history.total(column)
       downloads += done.metrics.get(column, 0)
-    spent = communication.after_rounds(
-      1,
-      traffic=communication.until_round(config, done.round_num),
-      cohort_size=config.cohorts.cohort_size or len(self.run.participating),
-      num_weights=num_parameters(config.model_shape()),
-      num_downloads=downloads,
+      traffic = traffic._replace(downlink=downloads / cohort_size)
+    num_weights = num_parameters(config.model_shape())
+    spent = communication.of_cohorts(
+      traffic, cohort_size=cohort_size, num_weights=num_weights
     )
     for name, value in dataclasses.asdict(spent).items():
       done.metrics[f'communication/{name}'] = value

@@ -83,9 +83,6 @@ def run_rounds(
       stack.enter_context(workers)
 
     def should_stop():
-      # Asked between clients that this process scores, too.
-      if workers is not None:
-        workers.require_alive()
       return interruption.requested is not None
 
     # A client that fails is left out.

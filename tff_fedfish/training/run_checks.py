@@ -22,7 +22,7 @@ from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.one_shot import upload_sizes
+from tff_fedfish.methods.one_shot.uploads import summary_models
 from tff_fedfish.planning import client_features, client_states, memory
 from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import (
@@ -37,7 +37,7 @@ from tff_fedfish.run import (
 )
 from tff_fedfish.run.client_states import ClientStates
 from tff_fedfish.run.corpus_identity import Corpus
-from tff_fedfish.runtime import ray_cluster
+from tff_fedfish.runtime import ray_pool
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ def check_run(
     return CheckedRun(checkpoint=found.path, history=history)
   if config.engine.kind == 'ray':
     with problems():
-      ray_cluster.require_listener(config.engine.ray_address)
+      ray_pool.require_ray(config.engine.ray_address)
   has_own_columns = has_vocabulary = False
   with problems():
     round_metrics.require_own_columns(config)
@@ -132,7 +132,6 @@ def check_run(
     for require in (
       run_inputs.require_groups,
       run_inputs.require_cohort,
-      _require_solvable,
       run_inputs.require_held_out_clients,
       run_inputs.require_downloads,
     ):
@@ -343,20 +342,12 @@ def _with_whole_cohort(config, split):
   return config.with_values('cohorts', cohort_size=num_clients)
 
 
-def _require_solvable(config, split):
-  """Raises UserError if a cohort of all clients is too large to solve for."""
-  if config.method.solver is not None:
-    _with_whole_cohort(config, split)
-
-
 def _upload_bytes(config, split):
   """Returns the size of the uploads on disk, which are not compressed there."""
   if config.method.solver is None:
     return 0
   config, shape = _with_whole_cohort(config, split), config.model_shape()
-  num_models = 1 + upload_sizes.summary_models(
-    shape, config.method.upload(config)
-  )
+  num_models = 1 + summary_models(shape, config.method.upload(config))
   is_kept = config.algorithm.keeps_uploads
   num_rounds = config.training.num_rounds if is_kept else 1
   model_bytes = sum(memory.tensor_bytes(shape).values())

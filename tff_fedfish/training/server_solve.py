@@ -14,7 +14,7 @@ from models.model_shapes import weight_shapes
 from tff_fedfish.data import randomness
 from tff_fedfish.evaluation import server_validation
 from tff_fedfish.methods.method import load
-from tff_fedfish.methods.one_shot.solving import SolveContext, Uploads
+from tff_fedfish.methods.one_shot.uploads import SolveContext
 from tff_fedfish.run import (
   checkpoints,
   kept_tensors,
@@ -23,6 +23,7 @@ from tff_fedfish.run import (
 )
 from tff_fedfish.run.client_state_files import RoundStates
 from tff_fedfish.run.cohort_data import TrainingClient
+from tff_fedfish.run.stored_uploads import StoredUploads
 from tff_fedfish.training.round_callbacks import (
   BuiltRun,
   FinishedRound,
@@ -94,7 +95,7 @@ class ServerSolve(RoundCallback):
       return dataclasses.replace(done, metrics=done.metrics | none)
     config = self._run.config
     shape = config.model_shape()
-    uploads = Uploads(path, shape, self._method.upload(config))
+    uploads = StoredUploads(path, shape, self._method.upload(config))
     context = SolveContext(
       settings=config.algorithm,
       shape=shape,
@@ -102,6 +103,7 @@ class ServerSolve(RoundCallback):
       seed=randomness.seed_of(
         'server_solve', config.seeds.split_seed, done.round_num
       ),
+      uncompressed_mean=self._uncompressed_mean(done),
     )
     start = uploads.mean()
     average = None if context.score is None else context.score(start)
@@ -143,6 +145,15 @@ class ServerSolve(RoundCallback):
 
   def _path(self, round_num):
     return checkpoints.path_of(self.directory, round_num)
+
+  def _uncompressed_mean(self, done):
+    """Returns the mean of what clients trained, where uploads lost digits."""
+    is_compressed = self._run.config.algorithm.compression != 'none'
+    # Uploads of another run are solved without a round.
+    if not is_compressed or done.state is done.state_before:
+      return None
+    weights = self._run.process.get_model_weights(done.state)
+    return tuple(map(np.asarray, weights.trainable))
 
   def _validation_score(self):
     """Returns the score of weights on the server's rows, drawn once."""

@@ -12,9 +12,9 @@ from tff_fedfish import files
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.planning import client_steps, plan
+from tff_fedfish.planning import client_steps, communication, plan
 from tff_fedfish.progress import Stages
-from tff_fedfish.run import checkpoints, communication, run_directory
+from tff_fedfish.run import checkpoints, run_directory
 from tff_fedfish.run import trackers as tracker_classes
 from tff_fedfish.training import run_checks
 from tff_fedfish.training.kept_uploads import KeptUploads
@@ -171,7 +171,7 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     print(f'Counting rows at the start: {counting}.')
   if (states := run_checks.planned_states(config, checked.split)) is not None:
     print(f'Client states on disk: {states}.')
-  for line in communication.phase_lines(config):
+  for line in plan.phase_lines(config):
     print(line)
   features = run_checks.planned_features(config, checked)
   if features is not None:
@@ -205,9 +205,8 @@ def _describe(config):
   print(json.dumps(config_loading.to_json_dict(config), indent=2))
   shape = config.model_shape()
   num_weights = num_parameters(shape)
-  round_cost = communication.after_rounds(
-    1,
-    traffic=config.method.traffic(config),
+  round_cost = communication.of_cohorts(
+    config.method.traffic(config),
     cohort_size=config.cohort_size or 1,
     num_weights=num_weights,
   )

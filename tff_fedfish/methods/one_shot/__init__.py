@@ -1,23 +1,21 @@
-"""Shared parts of the declarations of one-shot methods.
+"""One-shot methods: clients train once, and the server solves for a model.
 
-Clients train once and upload their weights with a summary of their data; the
-server solves for a model over all uploads, see `one_shot/solving.py`. More than
+Clients upload their weights with a summary of their data (`uploads.py`,
+`client_work.py`); a method's `solve` makes one model of all uploads. More than
 one round is few-shot learning: the solution is the next round's start.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
 from tff_fedfish.config_fields import number, setting
-from tff_fedfish.methods.method import (
-  ClientCost,
-  Method,
-  Traffic,
+from tff_fedfish.methods.method import ClientCost, Method, Traffic
+from tff_fedfish.methods.one_shot.uploads import (
+  UploadKind,
+  summary_models,
+  uploaded_models,
 )
-from tff_fedfish.methods.one_shot import upload_sizes
-from tff_fedfish.methods.one_shot.upload_sizes import Upload
 from tff_fedfish.methods.settings import (
   UNIT_STEP,
   AlgorithmConfig,
@@ -42,6 +40,7 @@ class OneShotConfig(AlgorithmConfig):
 
 def one_shot_method(
   *,
+  name: str,
   summary_of: Callable[[Any], str],
   problems: Callable[[Any], list[str]] = lambda config: [],
   **fields: Any,
@@ -49,47 +48,46 @@ def one_shot_method(
   """Returns the declaration of a one-shot method.
 
   Args:
-    summary_of: `Upload.summary` with a config.
+    name: The method's name, that of its module, which has `solve`.
+    summary_of: `UploadKind.summary` with a config.
     problems: `Method.problems` beyond those of every one-shot method.
     **fields: Fields of `Method`.
   """
 
   def upload(config):
-    return Upload(summary_of(config), config.algorithm.compression)
-
-  def traffic(config):
-    return Traffic(
-      upload_sizes.uploaded_models(config.model_shape(), upload(config)), 1
-    )
+    return UploadKind(summary_of(config), config.algorithm.compression)
 
   return Method(
-    builder='tff_fedfish.methods.one_shot.process:build_one_shot',
+    name=name,
+    builder='tff_fedfish.methods.one_shot.client_work:build_one_shot',
     arguments=lambda config: {
       'shape': config.model_shape(),
       **upload(config)._asdict(),
     },
     upload=upload,
-    traffic=traffic,
-    cost=functools.partial(_cost, upload),
+    traffic=lambda config: Traffic(
+      uploaded_models(config.model_shape(), upload(config)), 1
+    ),
+    cost=lambda config: _cost(config, upload(config)),
     problems=lambda config: [*_problems(config), *problems(config)],
+    solver=f'tff_fedfish.methods.one_shot.{name}:solve',
     example='fashion_mnist_one_shot',
     sends='weights and summaries of data, one client at a time',
     **fields,
   )
 
 
-def _cost(upload, config):
-  found = upload(config)
-  num_models = upload_sizes.summary_models(config.model_shape(), found)
-  if found.summary in ('none', 'class_counts'):
+def _cost(config, kind):
+  if kind.summary in ('none', 'class_counts'):
     return ClientCost()
   passes = {'gram': 'none', 'diagonal': 'rows', 'kfac': 'batches'}
   if config.data.holds_images:
     passes['diagonal'] = 'batches'
+  num_models = round(summary_models(config.model_shape(), kind))
   # The sums, and the summary that is made of them.
   return ClientCost(
-    pass_after_training=passes[found.summary],
-    models_after_training=2 * max(1, round(num_models)),
+    pass_after_training=passes[kind.summary],
+    models_after_training=2 * max(1, num_models),
   )
 
 
@@ -106,13 +104,3 @@ _EXPECTED = (
 def _problems(config):
   because = f'with algorithm.name {config.algorithm.name!r}'
   return settings_unlike(config, _EXPECTED, because)
-
-
-def image_problems(config: Any) -> list[str]:
-  """Returns the clause that a method of images only has on text."""
-  if config.data.holds_images:
-    return []
-  return [
-    f'`config.algorithm.name` {config.algorithm.name!r} requires a corpus of '
-    'images, found text'
-  ]

@@ -1,78 +1,107 @@
-"""A client's Fisher by layers: K-FAC summary, exact diagonal, product.
+"""Summaries of a client's data by which one-shot methods weigh its weights.
 
-Jhunjhunwala et al. (2024), FedFisher, with the Fisher of the model's own
-distribution at fixed weights, the model not in training,
+Jhunjhunwala et al. (2024), FedFisher. The Fisher of a classifier of images is
+that of the model's own distribution, at fixed weights, not in training:
 
   F = 1/n sum over rows x of
       E_{y ~ p(y | x)} (d log p(y | x) / dw) (d log p(y | x) / dw)^T
 
 The expectation over the classes is exact, which takes a backward pass per
-class. `mathematics/kfac.py` has the formulas, `curvature_shapes.py` the names
-of the summary's tensors.
+class. `diagonal` has the diagonal of F. `kfac` has Kronecker factors of it
+(Martens and Grosse, 2015; of convolutions Grosse and Martens, 2016). A layer
+maps inputs to preactivations z = V^T [a; 1] at every position of an image; V is
+its kernel in the layout [in, out], with the bias as its last row.
 
-A `model` is a classifier of images: anything with `layers` and `tapped_logits`
-of `models.functional_model.ModelSpec`.
+  letter  what
+  a       inputs of the layer, 1 appended if it has a bias
+  g       gradients of log p(y | x) with respect to z, times sqrt(p(y | x))
+  A       mean over rows of the sum over positions of a a^T
+  G       mean over rows of the sum over y and mean over positions of g g^T
+
+The layer's Fisher is A (x) G, which multiplies V to A V G; it is exact with one
+row and one position. A norm's Fisher is its diagonal, in the shape of V.
+
+A `model` is a `ModelSpec`, or has those of its attributes that are used. A
+summary has the tensors that `uploads.py` lists by name, means over the rows of
+the dataset, 0 without rows. Of one batch all activations are in memory at once.
+All summaries are made while a `tf.function` is traced.
 """
 
 import collections
 import functools
 import math
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
+from models.image_model_config import ImageModelConfig
 from models.layers import Layer, weight_names, with_matrix
-from tff_fedfish.methods.one_shot import kfac
-from tff_fedfish.methods.one_shot.curvature_shapes import (
-  diagonal_name,
-  gradients_name,
-  has_factors,
-  inputs_name,
-  summary_specs,
-)
-from tff_fedfish.rounds.gradients import num_rows, split_batch
+from models.model_shapes import ModelShape
+from tff_fedfish.methods.one_shot.uploads import kfac_shapes
+from tff_fedfish.rounds.gradients import batch_gradients, num_rows, split_batch
+
+Weights = tuple[tf.Tensor, ...]
+Summary = dict[str, tf.Tensor]
 
 
-def kfac_summary(
-  model: Any, weights: Any, dataset: tf.data.Dataset
-) -> collections.OrderedDict[str, tf.Tensor]:
-  """Returns a client's K-FAC summary, while a `tf.function` is traced.
-
-  The activations of a whole batch are in memory at once.
-
-  Args:
-    model: See the module.
-    weights: (trainable, non_trainable).
-    dataset: The client's batches.
-
-  Returns:
-    Name -> float32, see `curvature_shapes.summary_specs`: means over the rows
-    of the dataset, 0 if there are none.
-  """
+def kfac(
+  model: Any, shape: ModelShape, weights: Weights, dataset: tf.data.Dataset
+) -> Summary:
+  """Returns A and G of each layer."""
+  del shape
   zeros = collections.OrderedDict(
-    (name, tf.zeros(shape))
-    for name, shape in summary_specs(model.layers).items()
+    (name, tf.zeros(sizes)) for name, sizes in kfac_shapes(model.layers).items()
   )
-  terms = functools.partial(_factors, model, weights)
-  sums, num_examples = _sum_over(dataset, zeros, terms)
-  count = tf.cast(num_examples, tf.float32)
-  return tf.nest.map_structure(lambda s: tf.math.divide_no_nan(s, count), sums)
+  return _mean(dataset, zeros, functools.partial(_factors, model, weights))
 
 
-def diagonal_sums(
-  model: Any, weights: Any, dataset: tf.data.Dataset
-) -> tuple[tuple[tf.Tensor, ...], tf.Tensor]:
-  """Sums the exact diagonal of the Fisher, while a `tf.function` is traced.
+def diagonal(
+  model: Any, shape: ModelShape, weights: Weights, dataset: tf.data.Dataset
+) -> Summary:
+  """Returns the diagonal of F, in the order of the weights.
 
-  `weights` are (trainable, non_trainable).
-
-  Returns:
-    The sums over rows, in the model's order, and the number of rows.
+  Of a language model it is that of the empirical Fisher: the mean over rows of
+  the squared gradient of the log probability of a row's targets.
   """
-  zeros = tuple(tf.zeros(w.shape, tf.float32) for w in weights[0])
-  terms = functools.partial(_diagonal, model, weights)
-  return _sum_over(dataset, zeros, terms)
+  zeros, terms = tuple(tf.zeros(w.shape) for w in weights), _squares_of_row
+  if isinstance(shape, ImageModelConfig):
+    terms = _squares_of_batch
+  else:
+    dataset = dataset.unbatch().batch(1)
+  squares = _mean(dataset, zeros, functools.partial(terms, model, weights))
+  return {f'diagonal/{i}': square for i, square in enumerate(squares)}
+
+
+def gram(
+  model: Any, shape: ModelShape, weights: Weights, dataset: tf.data.Dataset
+) -> Summary:
+  """Returns the mean of x x^T, x the inputs of each dense layer."""
+  del shape
+  zeros = {
+    f'gram/{layer.name}': tf.zeros([layer.fan_in, layer.fan_in])
+    for layer in model.layers
+    if layer.kind == 'matrix'
+  }
+  return _mean(dataset, zeros, functools.partial(_grams, model, weights))
+
+
+def class_counts(
+  model: Any, shape: ModelShape, weights: Weights, dataset: tf.data.Dataset
+) -> Summary:
+  """Returns the rows of every class."""
+  del model, weights
+  counts = tf.zeros([shape.num_classes], tf.int64)
+  for batch in iter(dataset):
+    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+    _, labels = split_batch(batch)
+    counts += tf.math.bincount(
+      labels,
+      minlength=shape.num_classes,
+      maxlength=shape.num_classes,
+      dtype=tf.int64,
+    )
+  return {'class_counts': counts}
 
 
 def layer_product(
@@ -80,38 +109,34 @@ def layer_product(
 ) -> tf.Tensor:
   """Returns sum_i F_i v over clients, of one layer.
 
-  Args:
-    layer: The layer.
-    summaries: Of `kfac_summary`, at least the tensors that `summary_specs`
-      names for the layer, stacked: [clients, ...].
-    matrix: v as `models.layers.matrix_of`, of the float type to compute in.
-
-  Returns:
-    Shaped like v.
+  `summaries` has at least the layer's tensors of `kfac`, [clients, ...]. v, and
+  what is returned, is shaped as `matrix_of`, of the float type to compute in.
   """
-  named = {
-    name: tf.cast(summaries[name], matrix.dtype)
-    for name in summary_specs([layer])
-  }
-  if not has_factors(layer):
-    return tf.reduce_sum(named[diagonal_name(layer)], axis=0) * matrix
-  return kfac.sum_of_products(
-    named[inputs_name(layer)], matrix, named[gradients_name(layer)]
-  )
+  factors = [
+    tf.cast(summaries[name], matrix.dtype) for name in kfac_shapes([layer])
+  ]
+  if layer.kind == 'scale':
+    return tf.reduce_sum(factors[0], axis=0) * matrix
+  a, g = factors
+  return tf.reduce_sum(tf.matmul(tf.matmul(a, matrix), g), axis=0)
 
 
 def inputs_by_position(layer: Layer, inputs: tf.Tensor) -> tf.Tensor:
-  """Returns a, the inputs that V of a layer multiplies at every position.
+  """Returns the inputs that V of a layer multiplies at every position.
 
-  Args:
-    layer: The layer.
-    inputs: See `models.layers.Tap`.
-
-  Returns:
-    Float32 [rows, positions, fan_in].
+  From `inputs` as a `models.layers.Tap` gets them, float32 [rows, positions,
+  fan_in]: of a convolution patches, ordered by (height, width, channel) as the
+  rows of V.
   """
   if layer.window is not None:
-    inputs = kfac.patches(inputs, **layer.window._asdict())
+    height, width, stride, padding = layer.window
+    inputs = tf.image.extract_patches(
+      inputs,
+      sizes=[1, height, width, 1],
+      strides=[1, stride, stride, 1],
+      rates=[1, 1, 1, 1],
+      padding=padding,
+    )
   return by_position(inputs)
 
 
@@ -122,26 +147,19 @@ def by_position(values: tf.Tensor) -> tf.Tensor:
   return tf.cast(values, tf.float32)
 
 
-class _Taps(NamedTuple):
-  """Inputs and gradients of all layers for one batch."""
-
-  inputs: dict[str, tf.Tensor]
-  """Name of a layer -> inputs."""
-  gradients: list[dict[str, tf.Tensor]]
-  """Per label, name of a layer -> gradients of log p of the label, times
-  sqrt(p)."""
-
-
-def _sum_over(dataset, zeros, terms):
-  """Returns the sums of `terms(batch)`, and the number of rows."""
-  sums, num_examples = zeros, tf.constant(0, tf.int64)
+def _mean(
+  dataset: tf.data.Dataset, zeros: Any, terms: Callable[[Any], Any]
+) -> Any:
+  """Returns the sums of `terms(batch)` over the number of rows."""
+  sums, count = zeros, tf.constant(0, tf.int64)
   for batch in iter(dataset):
     # The weights are fixed, so nothing else would keep batches from running,
     # and taking memory, side by side.
     tf.autograph.experimental.set_loop_options(parallel_iterations=1)
     sums = _add(sums, terms(batch))
-    num_examples += num_rows(batch)
-  return sums, num_examples
+    count += num_rows(batch)
+  count = tf.cast(count, tf.float32)
+  return tf.nest.map_structure(lambda s: tf.math.divide_no_nan(s, count), sums)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -152,47 +170,85 @@ def _add(sums, terms):
 @tf.autograph.experimental.do_not_convert
 def _factors(model, weights, batch):
   """Returns the K-FAC sums of one batch."""
-  taps = _tap(model, weights, batch)
   found = collections.OrderedDict()
-  for layer in model.layers:
-    inputs, gradients = _of_layer(layer, taps)
-    if not has_factors(layer):
-      found[diagonal_name(layer)] = _squares(layer, inputs, gradients)
+  for layer, a, gradients in _taps(model, weights, batch):
+    if layer.kind == 'scale':
+      found[f'diagonal/{layer.name}'] = _squares(layer, a, gradients)
       continue
-    found[inputs_name(layer)] = kfac.input_factor(
-      inputs, has_bias=layer.bias is not None
-    )
-    found[gradients_name(layer)] = tf.add_n(
-      [kfac.gradient_factor(g) for g in gradients]
-    )
+    flat = _flat(_with_one(layer, a))
+    found[f'inputs/{layer.name}'] = tf.matmul(flat, flat, transpose_a=True)
+    found[f'gradients/{layer.name}'] = tf.add_n(list(map(_outer, gradients)))
   return found
 
 
+def _outer(g):
+  """Returns g g^T, the sum over rows of the mean over positions."""
+  share = tf.constant(1 / g.shape[1])
+  flat = _flat(g * tf.sqrt(share))
+  return tf.matmul(flat, flat, transpose_a=True)
+
+
 @tf.autograph.experimental.do_not_convert
-def _diagonal(model, weights, batch):
-  """Returns the exact diagonal's sums of one batch, in the model's order."""
-  taps = _tap(model, weights, batch)
+def _squares_of_batch(model, weights, batch):
+  """Returns the sums of F's diagonal of one batch, in the model's order."""
   names = weight_names(model.layers)
-  found = dict(zip(names, weights[0], strict=True))
-  for layer in model.layers:
-    squares = _squares(layer, *_of_layer(layer, taps))
-    found = with_matrix(layer, found, squares)
+  found = dict(zip(names, weights, strict=True))
+  for layer, a, gradients in _taps(model, weights, batch):
+    found = with_matrix(layer, found, _squares(layer, a, gradients))
   return tuple(found[name] for name in names)
 
 
-def _squares(layer, inputs, gradients):
-  """Returns the sums of the squared gradients of V over the rows."""
+def _squares(layer, a, gradients):
+  """Returns the sums over rows of the squared gradients of V."""
+  return tf.add_n([_squares_of_label(layer, a, g) for g in gradients])
+
+
+def _squares_of_label(layer, a, g):
+  # A row's gradient is the sum over its positions, and is squared afterwards.
   if layer.kind == 'scale':
-    square = kfac.squared_scale_gradients
-  else:
-    square = functools.partial(
-      kfac.squared_gradients, has_bias=layer.bias is not None
-    )
-  return tf.add_n([square(inputs, g) for g in gradients])
+    of_scale = tf.reduce_sum(a * g, axis=1)
+    squares = tf.square(tf.stack([of_scale, tf.reduce_sum(g, axis=1)]))
+    return tf.reduce_sum(squares, axis=1)
+  a = _with_one(layer, a)
+  if a.shape[1] == 1:
+    # (a g)^2 = a^2 g^2.
+    a, g = tf.square(_flat(a)), tf.square(_flat(g))
+    return tf.matmul(a, g, transpose_a=True)
+  # The gradients of all rows are in memory at once.
+  return tf.reduce_sum(tf.square(tf.matmul(a, g, transpose_a=True)), axis=0)
 
 
-def _tap(model, weights, batch):
-  """Runs the model forwards once, and backwards once per label."""
+@tf.autograph.experimental.do_not_convert
+def _squares_of_row(model, weights, row):
+  """Returns the squares of the gradient of a row's log probability."""
+  mean = batch_gradients(
+    model.functional_model, weights, (), row, training=False
+  ).data
+  _, num_targets = split_batch(row)
+  gradients = (tf.cast(num_targets[0], g.dtype) * g for g in mean)
+  return tuple(tf.square(tf.cast(g, tf.float32)) for g in gradients)
+
+
+@tf.autograph.experimental.do_not_convert
+def _grams(model, weights, batch):
+  grams = {}
+
+  def tap(name, inputs, preactivations):
+    if name in names:
+      rows = tf.cast(inputs, tf.float32)
+      grams[f'gram/{name}'] = tf.matmul(rows, rows, transpose_a=True)
+    return preactivations
+
+  names = {x.name for x in model.layers if x.kind == 'matrix'}
+  model.tapped_logits((weights, ()), split_batch(batch)[0], tap)
+  return grams
+
+
+def _taps(model, weights, batch):
+  """Yields each layer, its a by position, and its g by position per label.
+
+  The model runs forwards once, and backwards once per label.
+  """
   x, _ = split_batch(batch)
   inputs, outputs = {}, {}
   with tf.GradientTape(persistent=True) as tape:
@@ -202,7 +258,7 @@ def _tap(model, weights, batch):
       inputs[name], outputs[name] = of_layer, preactivations
       return preactivations
 
-    logits = model.tapped_logits(weights, x, tap)
+    logits = model.tapped_logits((weights, ()), x, tap)
   probabilities = tf.nn.softmax(logits)
   roots = tf.sqrt(probabilities)
   num_classes = logits.shape[-1]
@@ -216,10 +272,17 @@ def _tap(model, weights, batch):
     )
     for label in range(num_classes)
   ]
-  return _Taps(inputs, gradients)
+  for layer in model.layers:
+    a = inputs_by_position(layer, inputs[layer.name])
+    yield layer, a, [by_position(g[layer.name]) for g in gradients]
 
 
-def _of_layer(layer, taps):
-  """Returns a layer's inputs and, per label, gradients by position."""
-  inputs = inputs_by_position(layer, taps.inputs[layer.name])
-  return inputs, [by_position(g[layer.name]) for g in taps.gradients]
+def _with_one(layer, a):
+  if layer.bias is None:
+    return a
+  return tf.concat([a, tf.ones_like(a[..., :1])], axis=-1)
+
+
+def _flat(values):
+  # [rows, positions, features] -> [rows * positions, features]
+  return tf.reshape(values, [-1, values.shape[-1]])

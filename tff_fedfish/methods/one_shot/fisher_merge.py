@@ -1,9 +1,27 @@
-"""FisherMerge: the mean of the models, weighted by their Fisher diagonals."""
+"""FisherMerge: the mean of the models, weighted by their Fisher diagonals.
+
+Matena and Raffel (2022), "Merging models with Fisher-weighted averaging",
+coordinate by coordinate:
+
+  w = sum_i p_i F_i w_i / sum_i p_i F_i,   w_bar where sum_i p_i F_i is small
+
+with w_i the weights of client i, F_i its Fisher diagonal, p_i its share in the
+examples and w_bar = sum_i p_i w_i.
+"""
 
 import dataclasses
 
+import numpy as np
+
 from tff_fedfish.config_fields import number
 from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
+from tff_fedfish.methods.one_shot.uploads import (
+  SolveContext,
+  SolveResult,
+  Uploads,
+  Weights,
+  fisher_sums,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -12,9 +30,24 @@ class FisherMergeConfig(OneShotConfig):
 
   fisher_floor: float = number(1e-6, at_least=0)
   """Sum of the clients' weighted diagonals below which a coordinate takes the
-  average of the models, >= 0."""
-  divides_by_norm: bool = False
-  """Whether each client's diagonal is divided by its global L2 norm first."""
+  average of the models, >= 0. 0: only coordinates without any Fisher do."""
+
+
+def solve(
+  uploads: Uploads, start: Weights, context: SolveContext
+) -> SolveResult:
+  """Returns the Fisher-weighted mean, in one pass over the uploads.
+
+  As in the authors' code w_bar is that of the weights before compression, if it
+  is known. Besides an upload and w_bar two models are held.
+  """
+  mass, weighted = fisher_sums(uploads, start)
+  averages = context.uncompressed_mean or start
+  for m, s, average in zip(mass, weighted, averages, strict=True):
+    is_small = (m < context.settings.fisher_floor) | (m == 0)
+    np.divide(s, m, out=s, where=~is_small)
+    np.copyto(s, average, where=is_small)
+  return SolveResult(tuple(weighted))
 
 
 METHOD = one_shot_method(
@@ -29,7 +62,6 @@ METHOD = one_shot_method(
   ),
   settings=FisherMergeConfig,
   summary_of=lambda config: 'diagonal',
-  solver='tff_fedfish.methods.one_shot.fisher_merge_solve:solve',
   solve_models=lambda config, num_clients: 6,
   hue='#CC6677',
   hatch='xx',

@@ -15,10 +15,10 @@ from tff_fedfish.methods.method import (
   Slot,
   Traffic,
 )
-from tff_fedfish.methods.one_shot import image_problems
 from tff_fedfish.methods.settings import (
   UNIT_STEP,
   AlgorithmConfig,
+  image_problems,
   settings_unlike,
 )
 from tff_fedfish.methods.tct import tangent_shapes
@@ -144,7 +144,7 @@ _SHARED = dict(
 _MODULE = 'tff_fedfish.methods.tct.process'
 _BOOTSTRAP = Method(
   **_SHARED,
-  builder='tff_fedfish.algorithms.fed_avg:build_fed_avg',
+  builder='tff_fedfish.methods.fed_avg:build_fed_avg',
   arguments=lambda config: {},
 )
 _FEATURES = Method(

@@ -1,7 +1,7 @@
-"""Corrections h_i of SCAFFOLD, and the slots of the form that sends one model.
+"""SCAFFOLD in the form that sends one model, algorithm 2 of TCT.
 
-That form is algorithm 2 of Yu et al. (2022), "TCT". The letters are those of
-`mathematics/control_variates.py`.
+h_i, the correction of client i, becomes h_i + (x - y_i) / (M eta), with x the
+server's weights and y_i those that the client trained in its last round.
 """
 
 from collections.abc import Callable
@@ -9,16 +9,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_fedfish.mathematics import control_variates
-from tff_fedfish.rounds.kept import ClientStart, KeptSlot
-from tff_fedfish.rounds.local_training import CorrectGradient
+from tff_fedfish.rounds.kept import KeptSlot, Start
 
 Structure = Any
 
 
 def one_model_slots(
   num_steps: int,
-) -> tuple[Callable[[ClientStart], Structure], dict[str, KeptSlot]]:
+) -> tuple[Callable[[Start], Structure], dict[str, KeptSlot]]:
   """Returns (start -> h_i of the round, what clients keep).
 
   Args:
@@ -26,17 +24,22 @@ def one_model_slots(
   """
 
   def correction_of(start):
-    return control_variates.plus_mean_step(
-      start.kept['correction'],
-      start.trainable,
-      start.kept['last_local'],
-      num_steps=num_steps,
-      learning_rate=start.hparams['learning_rate'],
+    rate = start.hparams['learning_rate']
+
+    def plus(h, x, y):
+      distance = tf.cast(num_steps, h.dtype) * tf.cast(rate, h.dtype)
+      return h + tf.math.divide_no_nan(x - y, distance)
+
+    return tf.nest.map_structure(
+      plus, start.kept['correction'], start.trainable, start.kept['last_local']
     )
 
   slots = {
     'correction': KeptSlot(
-      initial=zeros_like, next=lambda client: correction_of(client.start)
+      initial=lambda trainable: tf.nest.map_structure(
+        lambda w: tf.zeros(w.shape, w.dtype), trainable
+      ),
+      next=lambda client: correction_of(client.start),
     ),
     'last_local': KeptSlot(
       initial=lambda trainable: trainable,
@@ -44,24 +47,3 @@ def one_model_slots(
     ),
   }
   return correction_of, slots
-
-
-def correcting(
-  correction_of: Callable[[ClientStart], Structure],
-) -> Callable[[ClientStart], CorrectGradient]:
-  """Returns `build_correct_gradient` of `compose`: gradients minus h_i."""
-
-  def build_correct_gradient(start):
-    correction = correction_of(start)
-
-    def correct_gradient(gradients, unused_weights):
-      return control_variates.corrected_gradients(gradients, correction)
-
-    return correct_gradient
-
-  return build_correct_gradient
-
-
-def zeros_like(trainable: Structure) -> Structure:
-  """Returns zeros of the weights' shapes."""
-  return tf.nest.map_structure(lambda w: tf.zeros(w.shape, w.dtype), trainable)

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from models.image_classifier import initial_weights
 from models.image_model_config import ImageModelConfig
+from models.image_models import initial_weights
 from models.layers import layers_of
 from models.model_shapes import weight_shapes
 from tff_fedfish.data import randomness

@@ -1,0 +1,323 @@
+"""The classifiers of images, as pure functions of explicit weights.
+
+emnist_cnn: two valid 3x3 convolutions, max pooling and one hidden layer, with
+  dropout before both dense layers. Reddi et al. (2021), "Adaptive federated
+  optimization"; Dhawan et al. (2024), FedFish, appendix.
+resnet18: basic blocks of 64, 128, 256 and 512 channels behind one 3x3
+  convolution without pooling, the stem for CIFAR. He et al. (2016), "Deep
+  residual learning for image recognition".
+linear: logits = x W + b, with x the pixels. Karimireddy et al. (2020),
+  SCAFFOLD, section 7.
+lenet, fed_net_cnn: two valid 5x5 convolutions, each with max pooling, and two
+  hidden layers. There are no biases, as in the authors' code. Jhunjhunwala et
+  al. (2024), FedFisher, section 5.1, after LeCun et al. (1998).
+
+Batch statistics of clients with few classes differ, so in `resnet18` GroupNorm
+(Wu & He, 2018) stands where BatchNorm stood, as Hsieh et al. (2020), "The
+non-IID data quagmire of decentralized machine learning", propose. It has the 32
+groups of Wu & He, which TFF's own ResNet-18 has too.
+
+Weights are float32 in the order of `ImageModelConfig.weight_shapes`.
+"""
+
+import dataclasses
+import functools
+import math
+import types
+from collections.abc import Callable, Mapping, Sequence
+
+import tensorflow as tf
+
+from models.image_model_config import (
+  CIFAR_SHAPE,
+  EMNIST_SHAPE,
+  RESNET_NORM_GROUPS,
+  ImageModelConfig,
+  resnet_blocks,
+)
+from models.layers import Tap, tapped
+
+_NORM_EPSILON = 1e-5
+_POOLED_DROPOUT, _HIDDEN_DROPOUT = 0.25, 0.5
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ImageClassifier:
+  """Pure functions of one model. In training: augment, normalize, logits."""
+
+  hidden: Callable[..., tf.Tensor]
+  """(weights, images, dropout_seed, tap) -> float32 [batch, width]: the input
+  of the last layer, the head, before its dropout."""
+  draw_kernel: Callable[..., tf.Tensor]
+  """(name, shape, seed) -> initial float32 values of a weight that is neither
+  a scale nor a bias."""
+  augment: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+  """(uint8 images, int32 [2] seed) -> uint8 images; in training only."""
+  normalize: Callable[[tf.Tensor], tf.Tensor]
+  """uint8 images -> what `logits` takes, float32 of the same shape."""
+  image_shape: tuple[int, int, int]
+  """Height, width and channels of the images it was published for."""
+  head_has_bias: bool = True
+  head_dropout: float = 0.0
+
+  def logits(
+    self,
+    weights: Sequence[tf.Tensor],
+    images: tf.Tensor,
+    *,
+    dropout_seed: tf.Tensor | None = None,
+    tap: Tap | None = None,
+  ) -> tf.Tensor:
+    """Returns the logits of a batch, float32 [batch, num_classes].
+
+    Args:
+      weights: Float32, in the order of `ImageModelConfig.weight_shapes`.
+      images: Float32 [batch, height, width, channels], the last three static.
+      dropout_seed: Int32 [2] in training, another one at every step; None: no
+        dropout, as in evaluation.
+      tap: See `models.layers`; None: there is none.
+    """
+    hidden = self.hidden(weights, images, dropout_seed, tap)
+    if self.head_dropout:
+      hidden = _dropout(hidden, self.head_dropout, dropout_seed, layer=1)
+    if self.head_has_bias:
+      *_, kernel, bias = weights
+      outputs = tf.matmul(hidden, kernel) + bias
+    else:
+      outputs = tf.matmul(hidden, weights[-1])
+    return tapped(tap, 'head', hidden, outputs)
+
+  def features(
+    self, weights: Sequence[tf.Tensor], images: tf.Tensor
+  ) -> tf.Tensor:
+    """Returns the representation of a batch, float32 [batch, width].
+
+    It is the input of the last layer in evaluation; a model of one layer has
+    its logits here. See `logits` for the arguments.
+    """
+    if self.hidden is _pixels:
+      return self.logits(weights, images)
+    return self.hidden(weights, images, None, None)
+
+
+def initial_weights(
+  config: ImageModelConfig, seed: int | tf.Tensor
+) -> tuple[tf.Tensor, ...]:
+  """Draws weights as a function of the seed; ops of the graph, no constants.
+
+  Norms begin as the identity, biases at 0.
+
+  Args:
+    config: The model's shape.
+    seed: The model seed; scalar int.
+
+  Returns:
+    Float32 tensors in the order of `config.weight_shapes()`.
+  """
+  draw_kernel = IMAGE_CLASSIFIERS[config.name].draw_kernel
+  weights = []
+  for index, (name, shape) in enumerate(config.weight_shapes().items()):
+    if name.endswith('/scale'):
+      weights.append(tf.ones(shape))
+    elif name.endswith('/bias'):
+      weights.append(tf.zeros(shape))
+    else:
+      weights.append(draw_kernel(name, shape, [seed, index]))
+  return tuple(weights)
+
+
+def random_crop_and_flip(
+  images: tf.Tensor, seed: tf.Tensor, *, padding: int = 2
+) -> tf.Tensor:
+  """Shifts every image by some pixels, and mirrors about half of them.
+
+  An image is padded with zeros on all sides (32 x 32 pixels to 36 x 36, as
+  Dhawan et al. (2024), FedFish, do with CIFAR-100), a window of the old size
+  is cut out at a uniformly drawn place, and with probability 1/2 its columns
+  are reversed. Every image of the batch is drawn for on its own.
+
+  Args:
+    images: [batch, height, width, channels] of any type, the last three
+      static; not normalized, so that 0 is black.
+    seed: Int32 [2], another one at every step.
+    padding: Pixels added on each side, >= 0.
+
+  Returns:
+    Type and shape of `images`.
+  """
+  batch = tf.shape(images)[0]
+  height, width = images.shape[1:3]
+  place_seed, flip_seed = tf.unstack(
+    tf.random.experimental.stateless_split(seed, 2)
+  )
+  # [batch, 2]: the row and the column at which a window begins.
+  places = tf.random.stateless_uniform(
+    [batch, 2], place_seed, minval=0, maxval=2 * padding + 1, dtype=tf.int32
+  )
+  flips = tf.random.stateless_uniform([batch, 1], flip_seed) < 0.5
+  rows = places[:, :1] + tf.range(height)
+  columns = places[:, 1:] + tf.where(
+    flips, tf.range(width - 1, -1, -1), tf.range(width)
+  )
+  margin = [padding, padding]
+  padded = tf.pad(images, [[0, 0], margin, margin, [0, 0]])
+  cropped = tf.gather(padded, rows, axis=1, batch_dims=1)
+  cropped = tf.gather(cropped, columns, axis=2, batch_dims=1)
+  return tf.ensure_shape(cropped, images.shape)
+
+
+def group_norm(
+  inputs: tf.Tensor, num_groups: int = RESNET_NORM_GROUPS
+) -> tf.Tensor:
+  """Normalizes every image's groups of channels to mean 0 and variance 1.
+
+  Args:
+    inputs: Float32 [batch, height, width, channels], the last three static;
+      group 0 is the first channels / num_groups of them, and so on.
+    num_groups: Groups; a divisor of the channels.
+  """
+  height, width, channels = inputs.shape[1:]
+  grouped = tf.reshape(
+    inputs, [-1, height, width, num_groups, channels // num_groups]
+  )
+  mean, variance = tf.nn.moments(grouped, axes=[1, 2, 4], keepdims=True)
+  grouped = (grouped - mean) * tf.math.rsqrt(variance + _NORM_EPSILON)
+  return tf.reshape(grouped, [-1, height, width, channels])
+
+
+def _emnist_cnn(weights, images, dropout_seed, tap):
+  *convolutions, hidden_kernel, hidden_bias, _, _ = weights
+  outputs = images
+  for name, (kernel, bias) in (
+    ('conv_1', convolutions[:2]),
+    ('conv_2', convolutions[2:]),
+  ):
+    convolved = tf.nn.conv2d(outputs, kernel, strides=1, padding='VALID')
+    outputs = tf.nn.relu(tapped(tap, name, outputs, convolved + bias))
+  outputs = tf.nn.max_pool2d(outputs, ksize=2, strides=2, padding='VALID')
+  outputs = _dropout(outputs, _POOLED_DROPOUT, dropout_seed, layer=0)
+  # [batch, rows, columns, channels] -> [batch, features]
+  outputs = tf.reshape(outputs, [-1, hidden_kernel.shape[0]])
+  hidden = tf.matmul(outputs, hidden_kernel) + hidden_bias
+  return tf.nn.relu(tapped(tap, 'hidden', outputs, hidden))
+
+
+def _dropout(inputs, rate, seed, layer):
+  if seed is None:
+    return inputs
+  # One stream for each layer, or both would drop by the same pattern.
+  seed = tf.random.experimental.stateless_fold_in(seed, layer)
+  return tf.nn.experimental.stateless_dropout(inputs, rate, seed)
+
+
+def _pixels(weights, images, dropout_seed, tap):
+  del dropout_seed, tap
+  # [batch, height, width, channels] -> [batch, pixels]
+  return tf.reshape(images, [-1, weights[0].shape[0]])
+
+
+def _lenet(weights, images, dropout_seed, tap):
+  del dropout_seed
+  *convolutions, hidden_1, hidden_2, _ = weights
+  outputs = images
+  for layer_num, kernel in enumerate(convolutions, start=1):
+    convolved = tf.nn.conv2d(outputs, kernel, strides=1, padding='VALID')
+    convolved = tapped(tap, f'conv_{layer_num}', outputs, convolved)
+    outputs = tf.nn.max_pool2d(
+      tf.nn.relu(convolved), ksize=2, strides=2, padding='VALID'
+    )
+  # [batch, rows, columns, channels] -> [batch, features]
+  outputs = tf.reshape(outputs, [-1, hidden_1.shape[0]])
+  for layer_num, kernel in enumerate((hidden_1, hidden_2), start=1):
+    hidden = tf.matmul(outputs, kernel)
+    outputs = tf.nn.relu(tapped(tap, f'hidden_{layer_num}', outputs, hidden))
+  return outputs
+
+
+def _resnet(weights, images, dropout_seed, tap):
+  del dropout_seed
+  # The names depend on neither the classes nor the images.
+  shape = ImageModelConfig(
+    name='resnet18', num_classes=1, image_shape=CIFAR_SHAPE
+  )
+  named = dict(zip(shape.weight_shapes(), weights, strict=True))
+
+  def convolve(name, inputs, stride=1):
+    outputs = tf.nn.conv2d(
+      inputs, named[f'{name}/kernel'], strides=stride, padding='SAME'
+    )
+    normalized = group_norm(tapped(tap, name, inputs, outputs))
+    scale, bias = named[f'{name}/norm/scale'], named[f'{name}/norm/bias']
+    return tapped(tap, f'{name}/norm', normalized, normalized * scale + bias)
+
+  outputs = tf.nn.relu(convolve('stem', images))
+  for block in resnet_blocks():
+    shortcut = outputs
+    if block.projects:
+      shortcut = convolve(f'{block.name}/shortcut', outputs, block.stride)
+    outputs = convolve(f'{block.name}/conv_1', outputs, block.stride)
+    outputs = convolve(f'{block.name}/conv_2', tf.nn.relu(outputs))
+    outputs = tf.nn.relu(outputs + shortcut)
+  # [batch, rows, columns, channels] -> [batch, channels]
+  return tf.reduce_mean(outputs, axis=[1, 2])
+
+
+def _draw_glorot(unused_name, shape, seed):
+  """Uniform within sqrt(6 / (fan in + fan out)); Glorot & Bengio (2010)."""
+  *window, fan_in, fan_out = shape
+  limit = math.sqrt(6 / (math.prod(window) * (fan_in + fan_out)))
+  return tf.random.stateless_uniform(
+    shape, seed=seed, minval=-limit, maxval=limit
+  )
+
+
+def _draw_he(name, shape, seed):
+  """Normal of variance 2 / fan in (He et al., 2015), the head's 1 / fan in."""
+  gain = 1 if name == 'head/kernel' else 2
+  stddev = math.sqrt(gain / math.prod(shape[:-1]))
+  return tf.random.stateless_normal(shape, seed=seed, stddev=stddev)
+
+
+def _standardize(images):
+  # Each image by its own mean and deviation: no statistics of other clients.
+  return tf.image.per_image_standardization(tf.cast(images, tf.float32))
+
+
+def _scale_pixels(images):
+  return tf.cast(images, tf.float32) / 255.0
+
+
+_OF_EMNIST = dict(
+  draw_kernel=_draw_glorot,
+  # EMNIST is trained on as it is, and so are MNIST and Fashion-MNIST.
+  augment=lambda images, seed: images,
+  normalize=_scale_pixels,
+  image_shape=EMNIST_SHAPE,
+)
+
+IMAGE_CLASSIFIERS: Mapping[str, ImageClassifier] = types.MappingProxyType(
+  {
+    'emnist_cnn': ImageClassifier(
+      hidden=_emnist_cnn, head_dropout=_HIDDEN_DROPOUT, **_OF_EMNIST
+    ),
+    'resnet18': ImageClassifier(
+      hidden=_resnet,
+      draw_kernel=_draw_he,
+      augment=random_crop_and_flip,
+      normalize=_standardize,
+      image_shape=CIFAR_SHAPE,
+    ),
+    'linear': ImageClassifier(hidden=_pixels, **_OF_EMNIST),
+    'lenet': ImageClassifier(hidden=_lenet, head_has_bias=False, **_OF_EMNIST),
+    'fed_net_cnn': ImageClassifier(
+      hidden=_lenet,
+      head_has_bias=False,
+      draw_kernel=_draw_glorot,
+      # As FedFisher trains on CIFAR-10.
+      augment=functools.partial(random_crop_and_flip, padding=4),
+      normalize=_scale_pixels,
+      image_shape=CIFAR_SHAPE,
+    ),
+  }
+)
+"""Name in a config -> model."""

@@ -1,1 +1,0 @@
-"""Federated algorithms, one file per method, and the slots they share."""

@@ -1,1 +1,0 @@
-"""Pure mathematics of methods: tensors in, tensors out."""

@@ -1,1 +1,0 @@
-"""Optimizers of clients and server, their cost, and learning-rate schedules."""

@@ -1,0 +1,63 @@
+"""Communication of rounds, in models and in bytes.
+
+Dhawan et al. (2024), section 5, count uploads. A method declares how many
+models of float32 a client sends and receives in a round; downloads are counted
+in the totals. The few scalars that go along are not counted.
+"""
+
+import dataclasses
+import typing
+
+from tff_fedfish.methods.method import Traffic
+
+if typing.TYPE_CHECKING:
+  from tff_fedfish.config.schema import TrainConfig
+
+# Of float32.
+BYTES_PER_WEIGHT = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Communication:
+  """Cumulative communication after some rounds; units are ints if whole."""
+
+  uplink_units: int | float
+  """Models uploaded by one client that takes part in every round."""
+  total_units: int | float
+  """Models uploaded and downloaded so far."""
+  uplink_bytes: int
+  """Bytes uploaded by all clients of all cohorts."""
+  total_bytes: int
+  """Bytes uploaded and downloaded so far."""
+
+
+def until_round(config: 'TrainConfig', num_rounds: int) -> Traffic:
+  """Returns the models that a client sends and receives in the first rounds."""
+  parts = []
+  for phase in config.phases:
+    last = num_rounds if phase.last_round is None else phase.last_round
+    count = min(last, num_rounds) - phase.first_round + 1
+    parts.append((max(count, 0), phase.method.traffic(config)))
+  parts = parts or [(num_rounds, config.method.traffic(config))]
+  return Traffic(
+    sum(count * sent.uplink for count, sent in parts),
+    sum(count * sent.downlink for count, sent in parts),
+  )
+
+
+def of_cohorts(
+  traffic: Traffic, *, cohort_size: int, num_weights: int
+) -> Communication:
+  """Returns the communication of cohorts of clients.
+
+  Args:
+    traffic: Models that one client of each cohort sends and receives so far.
+    cohort_size: Clients per round.
+    num_weights: Trainable scalars of the model.
+  """
+  units = traffic.uplink, traffic.uplink + traffic.downlink
+  bytes_per_unit = cohort_size * num_weights * BYTES_PER_WEIGHT
+  return Communication(
+    *(int(unit) if unit == int(unit) else unit for unit in units),
+    *(round(unit * bytes_per_unit) for unit in units),
+  )
