@@ -287,6 +287,14 @@ class TrainConfig:
     return slots
 
   @property
+  def fine_tuning_rate(self) -> float:
+    """Step size of fine-tuning where none is given."""
+    features = self.method.features
+    if features is not None and features.learning_rate is not None:
+      return features.learning_rate(self)
+    return self.client_work.learning_rate
+
+  @property
   def num_partial_sums(self) -> int:
     """Into how many parts a cohort is divided; `engine.num_partial_sums`."""
     return resolved_partial_sums(

@@ -252,8 +252,9 @@ def server_shapes(
 
   The config is in the phase of the checkpoint.
   """
-  if config.method.weight_shapes is not None:
-    return config.method.weight_shapes(config)
+  features = config.method.features
+  if features is not None and features.shapes is not None:
+    return features.shapes(config)
   shape = run_directory.model_shape(config, checkpoint)
   return ServerShapes(weight_shapes(shape), {})
 

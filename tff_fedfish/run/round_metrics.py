@@ -84,7 +84,7 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
   clipped = ('train/num_clipped_clients',)
   has_no_batch = ('train/num_clients_below_one_batch',)
   barrier = config.evaluation.barrier_every_num_rounds
-  has_features = config.method.feature_sizes(config) is not None
+  has_features = config.method.features is not None
   return (
     *_TRAIN_NAMES,
     *(clipped if config.client_work.max_delta_norm else ()),

@@ -303,14 +303,16 @@ def _observe_squares(trainable):
 
 
 def client_mass(config: Any) -> Any:
-  """Returns w F in every coordinate, as `Method.client_mass` describes."""
-  if config.algorithm.is_plain_mean:
-    return lambda update, weight, state: [weight] * len(update)
-  aggregator = FisherMean(config.algorithm.relative_floor)
+  """Returns w F in every coordinate, and s, as `Method.mass` describes."""
+  settings = config.algorithm
+  s = settings.plain_mean_fraction
+  if settings.is_plain_mean:
+    return lambda update, weight, state: [weight] * len(update), s
+  aggregator = FisherMean(settings.relative_floor)
 
   def mass(update, weight, unused_state):
     terms, _ = aggregator.terms(update, weight)
     shapes = [delta.shape for delta in terms.weighted_delta]
     return list(map(tf.broadcast_to, terms.mass, shapes))
 
-  return mass
+  return mass, s
