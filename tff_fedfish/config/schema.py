@@ -30,7 +30,8 @@ from tff_fedfish.config_fields import (
 )
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import Method, Phase, Slot
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.parts import Phase, Slot
 from tff_fedfish.methods.settings import AlgorithmConfig
 
 # Of a cohort that several workers share, where the config does not say.

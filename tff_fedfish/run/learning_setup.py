@@ -26,7 +26,8 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.huggingface import pretrained
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import ServerShapes, load
+from tff_fedfish.methods.method import load
+from tff_fedfish.methods.parts import ServerShapes
 from tff_fedfish.optimizers import build_optimizer
 from tff_fedfish.run import checkpoints, run_directory
 from tff_fedfish.run.start_model import StartModel

@@ -10,7 +10,7 @@ import numpy as np
 
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.methods.method import Column
+from tff_fedfish.methods.parts import Column
 from tff_fedfish.planning import communication
 from tff_fedfish.runtime import round_options
 
