@@ -103,8 +103,4 @@ CASES = (
     "metrics.csv has another 'train/loss'. Rename it.",
     _method(column='train/loss'),
   ),
-  _module(
-    'must be of the kind that fed_fish gives it, float, found int',
-    _method(field='relative_floor: int = 1'),
-  ),
 )

@@ -60,4 +60,4 @@ def solve(config: TrainConfig, uploads: Uploads) -> SolveResult:
     score=lambda weights: 0.5,
     seed=3,
   )
-  return load(config.method.solver)(uploads, uploads.mean(), context)
+  return load(config.method.solver.path)(uploads, uploads.mean(), context)

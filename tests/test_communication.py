@@ -1,6 +1,6 @@
 """Communication in models and bytes."""
 
-from tff_fedfish.methods.method import Traffic
+from tff_fedfish.methods.parts import Traffic
 from tff_fedfish.planning.communication import Communication, of_cohorts
 
 

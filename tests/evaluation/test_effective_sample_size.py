@@ -148,7 +148,7 @@ def test_floor_makes_no_client_informed():
   num_tensors = len(weight_shapes(config.model_shape()))
   found = {}
   for mass_of in (client_mass_of, informed_mass_of):
-    effective = EffectiveClients(mass_of(config), num_tensors)
+    effective = EffectiveClients(mass_of(config)[0], num_tensors)
     for update in updates:
       effective.add(update, 1.0)
     found[mass_of] = effective.summary()
@@ -191,7 +191,7 @@ def test_mass_of_more_or_fewer_tensors(num_tensors, found):
   with pytest.raises(UserError) as error:
     effective.add(_update(1.0, 2.0), 2)
   assert str(error.value) == (
-    "The method's `client_mass` must return one tensor for each of the 2 "
+    "The method's `mass` must return one tensor for each of the 2 "
     f'trainable tensors, but returns {found}. Correct it.'
   )
   # No part of it was added.
@@ -249,7 +249,7 @@ def test_mass_is_what_the_round_weighs_with(settings):
   output = process.next(state, datasets)
   after = process.get_model_weights(output.state).trainable
 
-  client_mass = client_mass_of(config)
+  client_mass, _ = client_mass_of(config)
   numerators, masses = [], []
   for client in process.trained_models(state, datasets):
     mass = client_mass(

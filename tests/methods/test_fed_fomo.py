@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 import tff_fedfish
 from tff_fedfish.data import randomness
 from tff_fedfish.methods.fed_fomo import choose_downloads
-from tff_fedfish.methods.method import Downloads
+from tff_fedfish.methods.parts import Downloads
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 

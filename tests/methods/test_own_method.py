@@ -4,7 +4,6 @@ import json
 import os
 import pathlib
 import shutil
-import textwrap
 
 import numpy as np
 import pytest
@@ -64,25 +63,6 @@ def test_config_and_metrics(own_run):
   assert rows[-1]['communication/total_bytes'] == 18 * model_bytes
 
 
-def test_power_0_is_fed_avg(small_inputs, tmp_path):
-  small_runs.train(
-    small_inputs,
-    tmp_path / 'own',
-    **_SETTINGS | {'algorithm__magnitude_power': 0.0},
-  )
-  small_runs.train(
-    small_inputs,
-    tmp_path / 'average',
-    algorithm__name='fed_avg',
-    training__num_rounds=2,
-  )
-  own, average = _state(tmp_path / 'own'), _state(tmp_path / 'average')
-  weights = [n for n in average if n.startswith('global_model_weights')]
-  assert weights
-  for name in weights:
-    np.testing.assert_allclose(own[name], average[name], rtol=1e-3, atol=1e-5)
-
-
 def test_help_shows_its_settings(capsys):
   assert main(['methods', _NAME]) == 0
   assert '`algorithm.magnitude_power`' in capsys.readouterr().out
@@ -136,33 +116,6 @@ def test_barrier_report_and_export(own_run, small_inputs, tmp_path, capsys):
   card = (model / 'README.md').read_text('utf-8')
   assert 'Magnitude mean' in card
   assert '`algorithm.magnitude_power` | 0.5' in card
-
-
-def test_sweep(small_inputs, tmp_path, importable):
-  # Runs of a sweep are fresh interpreters.
-  file = tmp_path / 'swept.py'
-  file.write_text(
-    textwrap.dedent(f"""
-      import runpy
-      from ml_collections import ConfigDict
-
-      def get_config():
-        return runpy.run_path({small_runs.CONFIG!r})['get_config']()
-
-      def get_sweep():
-        grid = {{'algorithm.magnitude_power': [0.5]}}
-        return ConfigDict(dict(grid=grid), allow_dotted_keys=True)
-    """)
-  )
-  workdir = tmp_path / 'sweep'
-  settings = dict(_SETTINGS)
-  del settings['algorithm__magnitude_power']
-  arguments = small_runs.overrides(*small_inputs, **settings)
-  command = ['sweep', '--config', str(file), '--workdir', str(workdir)]
-  assert main([*command, *arguments]) == 0
-  arm = workdir / 'arms' / 'magnitude_power0.5'
-  assert run_directory.read_config(arm).algorithm.magnitude_power == 0.5
-  assert len(metrics_files.read_metrics(arm / 'metrics.csv')) == 3
 
 
 def test_where_the_module_cannot_be_imported(

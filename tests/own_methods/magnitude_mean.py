@@ -9,7 +9,6 @@ import dataclasses
 
 from tff_fedfish.methods import (
   AlgorithmConfig,
-  ClientCost,
   Column,
   Method,
   Traffic,
@@ -47,7 +46,7 @@ def build_magnitude_mean(
 
 
 def client_mass(config):
-  """Returns w |d|^p of a client, by which the server weighs its delta."""
+  """Returns w |d|^p, by which the server weighs a delta; and no plain mean."""
   power = config.algorithm.magnitude_power
 
   def mass(update, client_weight, aggregator_state):
@@ -55,7 +54,7 @@ def client_mass(config):
     magnitudes = _magnitudes(update.model_delta, power)
     return [client_weight * magnitude for magnitude in magnitudes]
 
-  return mass
+  return mass, 0.0
 
 
 def _magnitudes(delta, power):
@@ -72,9 +71,8 @@ METHOD = Method(
   settings=MagnitudeMeanConfig,
   builder='own_methods.magnitude_mean:build_magnitude_mean',
   traffic=lambda config: Traffic(uplink=2),
-  cost=lambda config: ClientCost(models_summed=2, flops_per_weight=4),
   columns=lambda config: (
     Column('train/num_overflows', ('aggregator', 'num_overflowing_clients')),
   ),
-  client_mass='own_methods.magnitude_mean:client_mass',
+  mass='own_methods.magnitude_mean:client_mass',
 )

@@ -4,7 +4,6 @@ Only its declaration is of use: it is planned and described, and never trained.
 """
 
 import dataclasses
-from typing import Literal
 
 from tff_fedfish.methods import (
   AlgorithmConfig,
@@ -19,20 +18,8 @@ from tff_fedfish.methods import (
 class NoisyMeanConfig(AlgorithmConfig):
   """Settings of the noisy mean."""
 
-  noise_multiplier: float = number(0.5, at_least=0)
-  """Standard deviation of the noise, over the norm 1 of a clipped delta."""
-  noise_pass: Literal['none', 'batches', 'rows'] = 'batches'
-  """Gradients computed after training."""
-
-
-def _privacy(config):
-  multiplier = config.algorithm.noise_multiplier
-  if not multiplier:
-    return None
-  return (
-    'Clients clipped their deltas to the norm 1 and added {Gaussian} noise '
-    f'with the multiplier {multiplier:g}.'
-  )
+  num_passes: int = number(1, at_least=0)
+  """Passes over a client's rows after training."""
 
 
 METHOD = Method(
@@ -44,12 +31,6 @@ METHOD = Method(
   builder='own_methods.noisy_mean:none',
   traffic=lambda config: Traffic(uplink=1.5, downlink=3),
   cost=lambda config: ClientCost(
-    models_summed=2,
-    models_in_training=2,
-    models_after_training=2,
-    pass_after_training=config.algorithm.noise_pass,
-    flops_per_weight=5,
+    models_held=2, passes_after_training=config.algorithm.num_passes
   ),
-  sends='noisy deltas and their squares',
-  privacy=_privacy,
 )

@@ -34,8 +34,6 @@ _MICRO = {'client_work__micro_batch_size': 1}
     (_FED_AVG | {'client_work__optimizer': 'adamw'}, 12072),
     # And FedFish's local steps hold more than its pass.
     ({'client_work__optimizer': 'adamw'}, 12792),
-    # A pass over single rows takes less than a local step: 3600 + 7032.
-    ({'algorithm__fisher_estimator': 'example_sq'}, 10632),
     ({'algorithm__fisher_estimator': 'last_epoch'}, 11712),
     # One row at a time, and a sum: 2880 + 1.5 (2 * 720 + 1984).
     (_FED_AVG | _MICRO, 8016),

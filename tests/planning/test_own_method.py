@@ -17,17 +17,17 @@ _OWN = {'algorithm__name': 'own_methods.noisy_mean'}
 _FED_AVG = {'algorithm__name': 'fed_avg'}
 
 
-def _noisy(noise_pass='batches', **settings):
+def _noisy(num_passes=1, **settings):
   return planned_configs.by_hand(
-    **_OWN, algorithm__noise_pass=noise_pass, **settings
+    **_OWN, algorithm__num_passes=num_passes, **settings
   )
 
 
-@pytest.mark.parametrize('noise_pass', ['none', 'batches', 'rows'])
-def test_a_run_takes_what_the_method_declares(noise_pass):
+@pytest.mark.parametrize('num_passes', [0, 1])
+def test_a_run_takes_what_the_method_declares(num_passes):
   # A server step of SGD takes less than client work.
   plain = planned_configs.by_hand(**_FED_AVG, server__optimizer='sgd')
-  own = _noisy(noise_pass, server__optimizer='sgd')
+  own = _noisy(num_passes, server__optimizer='sgd')
   # One more sum; two more models, and half of them idle with the allocator.
   growth = 720 + 2 * 720 + 720
   assert memory.run_bytes(own) - memory.run_bytes(plain) == growth
@@ -43,27 +43,16 @@ def test_a_run_with_images_takes_what_the_method_declares():
   assert memory.run_bytes(own) - memory.run_bytes(plain) == growth
 
 
-@pytest.mark.parametrize(
-  ('noise_pass', 'steps'),
-  [('none', (0, 2)), ('batches', (3, 2)), ('rows', (5, 1))],
-)
-def test_steps_follow_the_pass(noise_pass, steps):
-  config = _noisy(noise_pass)
-  of_client = client_steps.of_config(config)
-  assert steps == (
-    of_client.num_steps_after_training,
-    of_client.batch_size_after_training,
-  )
-  # 6 local steps of each of 3 clients.
-  assert round_cost(config) == 3 * (6 + steps[0])
-
-
-def test_operations_follow_the_declaration():
-  count = flops.of_round(_noisy())
-  # As FedFish's pass, see test_flops.py; delta 1, and 5.
-  assert count.pass_after_training == 15 * (1176 + 2448) + 3 * 3 * 2 * 180
-  assert count.client_sums == 3 * 6 * 180
-  assert flops.of_round(_noisy('none')).pass_after_training == 0
+@pytest.mark.parametrize('num_passes', [0, 1])
+def test_work_follows_the_declaration(num_passes):
+  config = _noisy(num_passes)
+  # 2 local epochs of 3 steps of each of 3 clients.
+  assert client_steps.of_config(config).num_passes == 2 + num_passes
+  assert round_cost(config) == 3 * 3 * (2 + num_passes)
+  count = flops.of_round(config)
+  # As FedFish's pass, see test_flops.py; delta 1, and a product and a sum of 2.
+  assert count.pass_after_training == num_passes * 15 * (1176 + 2448)
+  assert count.client_sums == 3 * 5 * 180
 
 
 def test_command(tmp_path, capsys):

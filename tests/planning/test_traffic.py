@@ -5,7 +5,7 @@ import math
 import planned_configs
 import pytest
 
-from tff_fedfish.planning import plan
+from tff_fedfish.planning import memory, plan
 
 
 def test_in_process_by_hand():
@@ -54,7 +54,7 @@ def test_sums_of_a_mixed_mean(settings, models):
   columns = [column.name for column in config.method.columns(config)]
   assert bool(columns) == (models != 1)
   # A plan may count the embedding as often as the others.
-  assert config.method.cost(config).models_summed == math.ceil(models)
+  assert memory.models_summed(config) == math.ceil(models)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ METHOD = methods.Method(
   settings=GainConfig,
   builder='gains.gain:build',
   traffic=lambda config: methods.Traffic(uplink=2),
-  cost=lambda config: methods.ClientCost(pass_after_training='rows'),
+  cost=lambda config: methods.ClientCost(passes_after_training=1),
   columns=lambda config: (
     methods.Column('train/gain', ('client_work', 'gain')),
     methods.Column('train/num_losses', ('client_work', 'num_losses')),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.methods.method import Downloads
+from tff_fedfish.methods.parts import Downloads
 from tff_fedfish.run import candidates
 from tff_fedfish.run.client_states import ClientStates
 

@@ -30,7 +30,8 @@ from tff_fedfish.config_fields import (
 )
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import Method, Phase, Slot
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.parts import Phase, Slot
 from tff_fedfish.methods.settings import AlgorithmConfig
 
 # Of a cohort that several workers share, where the config does not say.
@@ -285,6 +286,14 @@ class TrainConfig:
       num_moments = self.client_work.step_cost().num_state_tensors
       slots += (Slot('optimizer', num_moments),)
     return slots
+
+  @property
+  def fine_tuning_rate(self) -> float:
+    """Step size of fine-tuning where none is given."""
+    features = self.method.features
+    if features is not None and features.learning_rate is not None:
+      return features.learning_rate(self)
+    return self.client_work.learning_rate
 
   @property
   def num_partial_sums(self) -> int:

@@ -21,21 +21,21 @@ ClientMass = Callable[[Any, tf.Tensor, Any], Sequence[tf.Tensor]]
 weighed, float32, one tensor for each trainable tensor."""
 
 
-def client_mass_of(config: TrainConfig) -> ClientMass:
-  """Returns the mass function of a config's method.
+def client_mass_of(config: TrainConfig) -> tuple[ClientMass, float]:
+  """Returns (mass, s) of a config's method, see `Method.mass`.
 
   Args:
-    config: The run's config. If its method declares no `client_mass`, the mass
-      is the client weight, one scalar for each trainable tensor.
+    config: The run's config. If its method declares no mass, it is the client
+      weight, one scalar for each trainable tensor.
   """
-  path = config.method.client_mass
+  path = config.method.mass
   if path is not None:
     return method.load(path)(config)
   num_tensors = len(weight_shapes(config.model_shape()))
-  return lambda update, client_weight, state: [client_weight] * num_tensors
+  return lambda update, client_weight, state: [client_weight] * num_tensors, 0.0
 
 
-def informed_mass_of(config: TrainConfig) -> ClientMass:
+def informed_mass_of(config: TrainConfig) -> tuple[ClientMass, float]:
   """Returns `client_mass_of` without the method's `relative_floor`, if any.
 
   A floor gives mass to coordinates in which no client is informed, and there
@@ -121,7 +121,7 @@ class EffectiveClients:
     One of weight 0 has no mass.
 
     Raises:
-      UserError: If `client_mass` returns more or fewer tensors.
+      UserError: If `mass` returns more or fewer tensors.
     """
     found, takes_part = self._finite_mass(
       # Scalars too are then arguments, not constants of another graph.
@@ -130,7 +130,7 @@ class EffectiveClients:
     )
     if len(found) != self._num_tensors:
       raise UserError(
-        "The method's `client_mass` must return one tensor for each of the "
+        "The method's `mass` must return one tensor for each of the "
         f'{self._num_tensors} trainable tensors, but returns {len(found)}. '
         'Correct it.'
       )

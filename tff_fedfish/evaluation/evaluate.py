@@ -351,7 +351,7 @@ class _Measurement:
     self._options = options
     self.learning_rate = options.learning_rate
     if self.learning_rate is None:
-      self.learning_rate = config.method.learning_rate(config)
+      self.learning_rate = config.fine_tuning_rate
     self._weights = learning_setup.model_weights(
       loaded.tensors, learning_setup.server_shapes(config, loaded), loaded.path
     )
@@ -407,11 +407,12 @@ class _Measurement:
     cohort = cohort_data.cohort(
       config, participating, client_rows, round_num, kept
     )
+    mass, fraction = effective_sample_size.informed_mass_of(config)
     effective = effective_sample_size.EffectiveClients(
-      effective_sample_size.informed_mass_of(config),
+      mass,
       len(weight_shapes(config.model_shape())),
       state.aggregator,
-      plain_mean_fraction=config.method.plain_mean_fraction(config),
+      plain_mean_fraction=fraction,
     )
 
     # The round that the run would go on with, or went on with, to its last bit.

@@ -10,6 +10,7 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.trained_model import TrainedModel
+from tff_fedfish.methods import registry
 from tff_fedfish.run import corpus_identity, metrics_files, run_inputs
 from tff_fedfish.version import __version__
 
@@ -195,14 +196,11 @@ def _settings(config: TrainConfig, *sections: str) -> dict[str, Any]:
 
 
 def _privacy(config: TrainConfig, last: Mapping[str, Any]) -> str:
-  method, privacy = config.method, config.local_privacy
+  privacy = config.local_privacy
   parts = [
     'Federated learning was simulated: the data of all clients lay on the '
     'machines that trained the model.',
-    f'The server was sent: {method.sends}, in the clear.'
-    if method.personal(config)
-    else f'The server took sums over the clients, of their {method.sends}, '
-    'formed in the clear, without secure aggregation.',
+    _sent(config),
   ]
   if privacy.adds_noise:
     parts.append(
@@ -218,11 +216,27 @@ def _privacy(config: TrainConfig, last: Mapping[str, Any]) -> str:
       )
   else:
     parts.append(
-      method.privacy(config)
-      or 'No noise was added: there is no formal guarantee, and the model is '
-      'not differentially private.'
+      'No noise was added: there is no formal guarantee, and the model is not '
+      'differentially private.'
+      if config.algorithm.name in registry.BUILT_IN
+      else 'The method is not of tff-fedfish: whether it adds noise is not '
+      'known here.'
     )
   return ' '.join(parts)
+
+
+def _sent(config: TrainConfig) -> str:
+  """Returns a sentence on what clients sent to the server."""
+  method = config.method
+  uplink = method.traffic(config).uplink
+  if not uplink:
+    return 'Clients sent nothing to the server.'
+  if method.personal(config) or method.solver:
+    return 'The server was sent what each client trained, in the clear.'
+  return (
+    f'The server took sums over the clients of {uplink:.3g} models each, '
+    'formed in the clear, without secure aggregation.'
+  )
 
 
 def last_name(path: str) -> str:

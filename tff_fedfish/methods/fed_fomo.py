@@ -26,11 +26,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from tff_fedfish.config_fields import number
-from tff_fedfish.methods.method import (
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.parts import (
   ClientCost,
   Column,
   Downloads,
-  Method,
   PersonalModels,
   Slot,
   Traffic,
@@ -238,18 +238,16 @@ METHOD = Method(
   # The most that is sent; metrics.csv counts what was.
   traffic=lambda config: Traffic(1, config.algorithm.num_downloads),
   # The sum of the differences, and the candidate.
-  cost=lambda config: ClientCost(models_in_training=2),
+  cost=lambda config: ClientCost(models_held=2),
   # The affinity has one float per client.
   slots=lambda config: (
     Slot('model', 1),
     Slot('baseline', 1),
     Slot('affinity', 0),
   ),
-  takes_num_clients=True,
   columns=lambda config: (
     Column(_NUM_DOWNLOADS, ('client_work', 'clients', 'num_downloads')),
   ),
-  downloads_column=_NUM_DOWNLOADS,
   personal=lambda config: PersonalModels(
     validates=True,
     downloads=Downloads(
@@ -257,11 +255,11 @@ METHOD = Method(
       config.algorithm.epsilon,
       config.algorithm.epsilon_decay,
     ),
+    downloads_column=_NUM_DOWNLOADS,
   ),
   problems=lambda config: settings_unlike(
     config, _EXPECTED, "with algorithm.name 'fed_fomo'"
   ),
-  sends="clients' models, one at a time",
   example='mnist_personal',
   hue='#332288',
   hatch='\\\\\\\\',

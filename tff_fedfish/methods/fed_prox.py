@@ -20,7 +20,8 @@ import dataclasses
 from typing import Literal
 
 from tff_fedfish.config_fields import number
-from tff_fedfish.methods.method import ClientCost, Column, Method
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.parts import ClientCost, Column
 from tff_fedfish.methods.settings import AlgorithmConfig
 
 
@@ -159,7 +160,7 @@ METHOD = Method(
   settings=FedProxConfig,
   builder='tff_fedfish.methods.fed_prox:build_fed_prox',
   # The corrected gradients.
-  cost=lambda config: ClientCost(models_in_training=1),
+  cost=lambda config: ClientCost(models_held=1),
   columns=lambda config: (
     (Column('train/mu', ('client_work', 'mu')),)
     if config.algorithm.adaptation != 'none'

@@ -106,7 +106,6 @@ METHOD = Method(
   settings=AlgorithmConfig,
   builder='tff_fedfish.methods.fed_sgd:build_fed_sgd',
   problems=_problems,
-  sends='weighted gradients',
   hue='#009E73',
   hatch='....',
 )

@@ -4,7 +4,8 @@ Every client goes on with the model that it trained last. All begin with the
 server's initial weights; clients send nothing, and the server keeps these.
 """
 
-from tff_fedfish.methods.method import Method, PersonalModels, Slot, Traffic
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.parts import PersonalModels, Slot, Traffic
 from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
 
 _EXPECTED = (
@@ -59,7 +60,6 @@ METHOD = Method(
   problems=lambda config: settings_unlike(
     config, _EXPECTED, "with algorithm.name 'local_only'"
   ),
-  sends='nothing',
   example='mnist_personal',
   hue='#888888',
   hatch='||||',

@@ -24,7 +24,8 @@ no projection head.
 import dataclasses
 
 from tff_fedfish.config_fields import number
-from tff_fedfish.methods.method import ClientCost, Method, Slot
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.parts import ClientCost, Slot
 from tff_fedfish.methods.settings import AlgorithmConfig
 
 # A vector shorter than 1e-8 counts as one of that norm.
@@ -124,7 +125,7 @@ METHOD = Method(
   settings=MoonConfig,
   builder='tff_fedfish.methods.moon:build_moon',
   # z forward and back, z_glob and z_prev forward.
-  cost=lambda config: ClientCost(extra_forwards=3, extra_backwards=1),
+  cost=lambda config: ClientCost(passes_in_training=5 / 3),
   slots=lambda config: (Slot('previous_model', 1),),
   hue='#E69F00',
   hatch='oooo',

@@ -35,7 +35,6 @@ from tff_fedfish.methods.one_shot import (
   pfnm,
   reg_mean,
 )
-from tff_fedfish.methods.settings import kind_of
 
 # A method of the package is one line here.
 _MODULES = (
@@ -60,6 +59,8 @@ BUILT_IN: Mapping[str, Method] = types.MappingProxyType(
 )
 BASELINE = BUILT_IN['fed_avg']
 """The method that reports compare others with."""
+# Methods outside this package that were found, by `algorithm.name`.
+_found: dict[str, Method] = {}
 
 
 def find(name: str) -> Method:
@@ -108,14 +109,6 @@ def readers(setting: str) -> list[str]:
   return [name for name, m in methods.items() if setting in settings_of(m)]
 
 
-def _file_of(module):
-  """Returns a module's file, or its name where there is none."""
-  try:
-    return importlib.util.find_spec(module).origin
-  except (ImportError, AttributeError, ValueError):
-    return module
-
-
 @functools.cache
 def _from_module(module_name):
   """Imports a module and returns its METHOD."""
@@ -136,9 +129,8 @@ def _from_module(module_name):
     raise UserError(
       f'{typed} must name a module that holds METHOD, a '
       f'tff_fedfish.methods.Method, found {type(method).__name__} in '
-      f'{_file_of(module_name)!r}.'
+      f'{getattr(module, "__file__", module_name)!r}.'
     )
-  _require_kinds(method, module_name)
   _found[module_name] = method
   return method
 
@@ -151,20 +143,3 @@ def _remedy(module_name):
       if os.path.exists(name):
         return f'Run `PYTHONPATH=. fedfish ...`, as {name} is here'
   return 'Correct it, or put it on PYTHONPATH'
-
-
-# Methods outside this package that were found, by `algorithm.name`.
-_found: dict[str, Method] = {}
-
-
-def _require_kinds(method, module_name):
-  """Raises UserError unless settings are of the kinds of built-in methods."""
-  for name, field in settings_of(method).items():
-    for other in BUILT_IN.values():
-      expected = settings_of(other).get(name, field)
-      if kind_of(field) != kind_of(expected):
-        raise UserError(
-          f'The setting {name!r} of METHOD in {_file_of(module_name)!r} must '
-          f'be of the kind that {other.name} gives it, {kind_of(expected)}, '
-          f'found {kind_of(field)}. Rename it.'
-        )

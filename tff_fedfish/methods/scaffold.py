@@ -26,7 +26,8 @@ weights of the round instead would make c depend on the order of the clients.
 
 import collections
 
-from tff_fedfish.methods.method import ClientCost, Method, Slot, Traffic
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.parts import ClientCost, Slot, Traffic
 from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
 
 _PLAIN_SGD = (
@@ -190,15 +191,11 @@ METHOD = Method(
   builder='tff_fedfish.methods.scaffold:build_scaffold',
   traffic=lambda config: Traffic(2, 2),
   # The correction, the corrected gradients and the server's variate.
-  cost=lambda config: ClientCost(
-    models_summed=2, models_in_training=3, flops_per_weight=10
-  ),
+  cost=lambda config: ClientCost(models_held=3),
   slots=lambda config: (Slot('control_variate', 1),),
-  takes_num_clients=True,
   problems=lambda config: settings_unlike(
     config, _PLAIN_SGD, "with algorithm.name 'scaffold'"
   ),
-  sends='weighted model deltas and changes of control variates',
   hue='#56B4E9',
   hatch='++++',
 )

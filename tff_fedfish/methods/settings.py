@@ -53,25 +53,20 @@ def kind_of(field: dataclasses.Field) -> str:
     isinstance(choice, str) for choice in typing.get_args(annotation)
   ):
     return 'choice'
-  found = f'{field.type!r}'
-  if isinstance(field.type, str):
-    found += ', a string (`from __future__ import annotations` makes them)'
   raise ValueError(
     f'the setting {field.name!r} must be annotated as bool, int, float, str, '
-    f'one of these | None, or a Literal of strings, found {found}'
+    f'one of these | None, or a Literal of strings, found {field.type!r}'
   )
 
 
 def require_settings(settings: Any) -> None:
   """Raises ValueError unless a class declares settings as configs need them."""
-  if not (isinstance(settings, type) and issubclass(settings, AlgorithmConfig)):
+  is_own = isinstance(settings, type) and issubclass(settings, AlgorithmConfig)
+  if not is_own or '__dataclass_fields__' not in vars(settings):
     raise ValueError(
-      f'`settings` must be a subclass of AlgorithmConfig, found {settings!r}'
-    )
-  if '__dataclass_fields__' not in vars(settings):
-    raise ValueError(
-      f'`settings` must be a dataclass, but {settings.__name__} is not '
-      'decorated with @dataclasses.dataclass(frozen=True, kw_only=True)'
+      '`settings` must be a subclass of AlgorithmConfig with '
+      '@dataclasses.dataclass(frozen=True, kw_only=True), found '
+      f'{settings!r}'
     )
   for field in dataclasses.fields(settings):
     kind_of(field)

@@ -57,7 +57,7 @@ def on_disk(
       max_sequences=config.client_work.max_sequences_per_client,
     )
     counts.append(len(rows))
-  num_features, max_gram_rows = config.method.feature_sizes(config)
+  num_features, max_gram_rows = config.method.features.sizes(config)
   row_bytes = _FEATURE_BYTES * num_features + _LABEL_BYTES
   return FeaturesOnDisk(
     num_features,
@@ -73,9 +73,9 @@ def stages(config: TrainConfig) -> list[dict[str, int]]:
 
   Where nothing bounds the rows of a client, all are taken to have as many.
   """
-  sizes = config.method.feature_sizes(config)
-  if sizes is None:
+  if config.method.features is None:
     return []
+  sizes = config.method.features.sizes(config)
   num_rows = config.client_work.max_sequences_per_client
   if num_rows is None:
     num_images = IMAGE_CORPORA[config.data.corpus].num_images or 0

@@ -14,33 +14,21 @@ class ClientSteps:
   """Sequences of one pass over its data."""
   num_local_steps: int
   """Optimizer steps: batches of a pass times local epochs."""
-  num_steps_after_training: int
-  """Gradients of the method's pass after training: per batch or sequence."""
-  batch_size_after_training: int
-  """Sequences in such a gradient."""
-  num_observed_steps: int
-  """Steps of the last local epoch whose gradients are squared; often 0."""
-  num_passes: int
-  """Passes that compute gradients, including that after training."""
+  num_passes: float
+  """Passes that compute gradients: local epochs, and the method's own after
+  them."""
 
 
 def of_config(config: TrainConfig) -> ClientSteps:
   """Returns a client's steps; one batch stands for data without a bound."""
-  work, method_cost = config.client_work, config.method.cost(config)
-  pass_after = method_cost.pass_after_training
+  work, cost = config.client_work, config.method.cost(config)
   num_sequences = _max_rows(config) or work.local_batch_size
   # A last, smaller batch is kept, unless all are full.
   num_batches = math.ceil(num_sequences / work.local_batch_size)
-  num_steps_after = {'none': 0, 'batches': num_batches, 'rows': num_sequences}
   return ClientSteps(
     num_sequences=num_sequences,
     num_local_steps=num_batches * work.num_local_epochs,
-    num_steps_after_training=num_steps_after[pass_after],
-    batch_size_after_training=1
-    if pass_after == 'rows'
-    else work.max_batch_rows,
-    num_observed_steps=method_cost.squares_last_epoch * num_batches,
-    num_passes=work.num_local_epochs + (pass_after != 'none'),
+    num_passes=work.num_local_epochs + cost.passes_after_training,
   )
 
 

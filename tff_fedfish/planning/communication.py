@@ -8,7 +8,7 @@ in the totals. The few scalars that go along are not counted.
 import dataclasses
 import typing
 
-from tff_fedfish.methods.method import Traffic
+from tff_fedfish.methods.parts import Traffic
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig

@@ -13,6 +13,7 @@ from models.model_shapes import num_parameters
 from models.transformer_config import TransformerConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.planning import client_steps
+from tff_fedfish.planning.memory import models_summed
 
 
 class ProductFlops(NamedTuple):
@@ -38,11 +39,11 @@ class RoundFlops:
   local_forward: Annotated[int, 'local steps, forward']
   local_backward: Annotated[int, 'local steps, backward']
   pass_after_training: Annotated[int, 'pass after training']
-  """Forward and backward, and all squares of gradients."""
+  """Forward and backward."""
   client_optimizer: Annotated[int, 'client optimizer']
   """Also clipping and noise."""
   client_sums: Annotated[int, 'deltas and sums']
-  """Also the method's terms."""
+  """The model deltas, and what is added up of them."""
   server: Annotated[int, 'server']
   """The mean and the server optimizer's step."""
   total: Annotated[int, 'in all']
@@ -80,19 +81,22 @@ def backward(shape: TransformerConfig, num_rows: int) -> ProductFlops:
 
 def local_step_factor(config: TrainConfig) -> float:
   """Returns the operations of a local step over those of its data loss."""
+  plain, with_extra = (
+    sum(of_row) for of_row in zip(*_local_passes(config, 1), strict=True)
+  )
+  return with_extra / plain
+
+
+def _local_passes(config, num_rows):
+  """Returns the operations of a forward and of a backward pass of training.
+
+  Each is a pair: of the data loss, and of that with the method's own passes.
+  """
   shape = config.transformer_config()
-  plain = forward(shape, 1).total + backward(shape, 1).total
-  return 1 + sum(_extra_passes(config, 1)) / plain
-
-
-def _extra_passes(config, num_rows):
-  """Returns operations, forward and backward, of passes without logits."""
-  shape, cost = config.transformer_config(), config.method.cost(config)
-  passes = forward(shape, num_rows), backward(shape, num_rows)
-  counts = cost.extra_forwards, cost.extra_backwards
+  extra = config.method.cost(config).passes_in_training
   return tuple(
-    count * (one.total - one.logits)
-    for count, one in zip(counts, passes, strict=True)
+    (one.total, one.total + round(extra * (one.total - one.logits)))
+    for one in (forward(shape, num_rows), backward(shape, num_rows))
   )
 
 
@@ -102,29 +106,28 @@ def of_round(config: TrainConfig) -> RoundFlops:
   num_weights, num_clients = num_parameters(shape), config.cohort_size or 1
   num_rows = num_clients * steps.num_sequences
   num_epochs = config.client_work.num_local_epochs
-  one_forward, cost = forward(shape, num_rows), config.method.cost(config)
-  one_backward = backward(shape, num_rows).total
-  extra_forward, extra_backward = _extra_passes(config, num_rows)
-  one_pass_after = one_forward.total + one_backward
-  num_squares = steps.num_steps_after_training + steps.num_observed_steps
+  (forward_after, one_forward), (backward_after, one_backward) = _local_passes(
+    config, num_rows
+  )
+  num_passes_after = steps.num_passes - num_epochs
   step_cost = config.client_work.step_cost().num_operations
   is_private = config.local_privacy.is_on
   # Once per weight of every client.
   over_weights = num_clients * num_weights
   parts = dict(
-    local_forward=num_epochs * (one_forward.total + extra_forward),
-    local_backward=num_epochs * (one_backward + extra_backward),
-    # A square and its sum.
-    pass_after_training=(steps.num_passes - num_epochs) * one_pass_after
-    + 2 * num_squares * over_weights,
+    local_forward=num_epochs * one_forward,
+    local_backward=num_epochs * one_backward,
+    pass_after_training=round(
+      num_passes_after * (forward_after + backward_after)
+    ),
     # Of DP-SGD a square and its sum, a product and its sum for every row; the
     # noise and a quotient for every step.
     client_optimizer=steps.num_local_steps
     * (step_cost + 2 * is_private)
     * over_weights
     + 4 * is_private * num_epochs * num_rows * num_weights,
-    # The delta is a difference.
-    client_sums=(1 + cost.flops_per_weight) * over_weights,
+    # The delta is a difference; a product and a sum for all that is sent.
+    client_sums=(1 + 2 * models_summed(config)) * over_weights,
     # A quotient of two sums.
     server=(1 + config.server.step_cost().num_operations) * num_weights,
   )
@@ -132,5 +135,5 @@ def of_round(config: TrainConfig) -> RoundFlops:
   return RoundFlops(
     **parts,
     total=sum(parts.values()),
-    usual_estimate=6 * num_weights * num_tokens,
+    usual_estimate=round(6 * num_weights * num_tokens),
   )

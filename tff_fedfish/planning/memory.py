@@ -58,7 +58,7 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   """Returns the process's memory; with Ray the driver's and a worker's."""
   sizes = tensor_bytes(config.model_shape()).values()
   weights = sum(sizes)
-  sums = config.method.cost(config).models_summed * weights
+  sums = models_summed(config) * weights
   num_moments = config.server.step_cost().num_state_tensors
   process = _process_parts(config)
   at_client = [*_client_stages(config), *client_features.stages(config)]
@@ -80,7 +80,7 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   solve = []
   if config.method.solver is not None:
     num_clients = config.cohort_size or clients_of_corpus(config) or 1
-    num_models = config.method.solve_models(config, num_clients)
+    num_models = config.method.solver.models_held(config, num_clients)
     # The weights of the round are there beside the solution.
     models = {'models of the solve': int(num_models * weights)}
     models |= {'weights': weights, 'new weights': weights}
@@ -113,6 +113,13 @@ def of_config(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   )
 
 
+def models_summed(config: TrainConfig) -> int:
+  """Returns the models over which the server forms sums, rounded up."""
+  if config.method.solver is not None:
+    return 1
+  return max(1, math.ceil(config.method.traffic(config).uplink))
+
+
 def run_bytes(config: TrainConfig) -> int:
   """Returns the most that all processes of a run take on this machine."""
   first, *others = of_config(config)
@@ -128,12 +135,13 @@ def _client_stages(config):
   Only those that may take most. A client's end is not among them: its terms
   take the place of what they are made of.
   """
-  work, method_cost = config.client_work, config.method.cost(config)
+  work, cost = config.client_work, config.method.cost(config)
   shape = config.model_shape()
   weights = sum(tensor_bytes(shape).values())
   num_moments = work.step_cost().num_state_tensors
   num_rows = min(work.max_batch_rows, work.micro_batch_size or math.inf)
-  pass_after = method_cost.pass_after_training
+  has_pass_after = cost.passes_after_training > 0
+  held = {'models of the method': cost.models_held * weights}
   slice_sums = 0 if work.micro_batch_size is None else weights
   is_private = config.local_privacy.is_on
   if is_private:
@@ -142,34 +150,23 @@ def _client_stages(config):
   kept = int(2 * sum(s.num_models for s in config.kept_slots) * weights)
   in_training = {
     'client weights': weights,
-    'models of the method': method_cost.models_in_training * weights,
     'sums over micro-batches': slice_sums,
     # Their sum, a clipped one, and what noise makes of the sum.
     'clipped gradients': 3 * is_private * weights,
     'client optimizer state': num_moments * weights,
     'kept tensors': kept,
-  }
-  after = {
-    'client weights': weights,
-    'kept tensors': kept,
-    'models of the method': method_cost.models_after_training * weights,
-    'sums over micro-batches': slice_sums * (pass_after == 'batches'),
-  }
+  } | ({} if has_pass_after else held)
   # Another forward pass that is differentiated keeps activations, too.
-  num_kept_rows = num_rows * (1 + method_cost.extra_backwards)
+  num_kept_rows = num_rows * (1 + (cost.passes_in_training > 0))
   stages = _gradient_stages(shape, num_kept_rows, in_training)
-  if pass_after == 'none':
-    if method_cost.models_after_training:
-      stages.append(_with_idle(shape, num_rows, after))
-    return stages
-  holds_more_after = sum(in_training.values()) < sum(after.values())
-  if pass_after == 'batches' and holds_more_after:
-    # Its gradients take as much, so a local step cannot take most.
-    stages = []
-  if pass_after == 'rows' and not config.data.holds_images:
-    # Image models take less, too, but are counted to be on the safe side.
-    num_rows = 1
-  return stages + _gradient_stages(shape, num_rows, after)
+  if has_pass_after:
+    after = held | {
+      'client weights': weights,
+      'sums over micro-batches': slice_sums,
+      'kept tensors': kept,
+    }
+    stages += _gradient_stages(shape, num_rows, after)
+  return stages
 
 
 def tensor_bytes(shape: ModelShape) -> dict[str, int]:

@@ -171,7 +171,7 @@ def traffic(config: TrainConfig) -> Traffic:
   engine, num_parts = config.engine, config.num_partial_sums
   crosses = engine.kind == 'ray'
   num_machines = 1 if engine.ray_address == 'local' else engine.num_workers
-  models_summed = config.method.cost(config).models_summed
+  models_summed = memory.models_summed(config)
   num_sent = round_traffic.downlink
   return Traffic(
     **sent,

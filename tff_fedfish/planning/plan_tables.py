@@ -8,18 +8,15 @@ from tff_fedfish.planning.plan import RoundPlan
 
 def print_plan(plan: RoundPlan) -> None:
   """Prints a plan to standard output."""
-  steps, observed = plan.client_steps, ''
-  if steps.num_observed_steps:
-    observed = f'and {steps.num_observed_steps:,} squared in the last epoch'
+  steps = plan.client_steps
   title = f'Round of {plan.cohort_size or 1:,} clients, at most'
   if plan.cohort_size is None:
     title = 'Round per client, at most; the corpus says how many there are'
-  num_steps_after = f'{steps.num_steps_after_training:,}'
   rows = [
     ['weights', f'{plan.num_weights:,}', f'{plan.num_tensors} tensors'],
     ['tokens trained on', f'{plan.tokens_per_round:,}', ''],
     ['local steps of a client', f'{steps.num_local_steps:,}', ''],
-    ['gradients after training', num_steps_after, observed],
+    ['passes over its sequences', f'{steps.num_passes:,g}', ''],
   ]
   _print_rows(title, rows)
   if plan.counting is not None:

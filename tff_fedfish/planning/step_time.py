@@ -32,10 +32,9 @@ _NUM_STEPS = 4
 class RoundTime:
   """Seconds, extrapolated; labels are those of the printed table.
 
-  A gradient after training counts as much of a local step as it has of its
-  rows. Nothing else is counted: no compiling, sums, server steps, evaluations,
-  checkpoints, reading of data or, with worker processes, what crosses between
-  them.
+  A pass after training counts by its rows. Not counted: compiling, sums, server
+  steps, evaluations, checkpoints, reading of data and, with worker processes,
+  what crosses between them.
   """
 
   local_step_seconds: Annotated[float, 'one local step']
@@ -97,7 +96,8 @@ def round_time(config: TrainConfig, step: float) -> RoundTime:
     if engine.ray_address == 'local':
       num_clients *= engine.num_workers
   local_step = flops.local_step_factor(config) * step
-  rows_after = steps.num_steps_after_training * steps.batch_size_after_training
+  passes_after = steps.num_passes - config.client_work.num_local_epochs
+  rows_after = passes_after * steps.num_sequences
   after_training = step * rows_after / config.client_work.max_batch_rows
   client_seconds = steps.num_local_steps * local_step + after_training
   return RoundTime(

@@ -119,7 +119,7 @@ def cost_curves(runs: Sequence[Run]) -> list[figures.Figure]:
       run.method
       for run in runs
       if (config := run.train_config)
-      and config.method.cost(config).pass_after_training != 'none'
+      and config.method.cost(config).passes_after_training
     )
     further = (
       f' {title}’s pass after local training, where it makes one, comes on top.'

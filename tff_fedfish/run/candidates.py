@@ -14,7 +14,7 @@ import numpy as np
 
 from tff_fedfish.data import randomness
 from tff_fedfish.methods import fed_fomo
-from tff_fedfish.methods.method import Downloads
+from tff_fedfish.methods.parts import Downloads
 from tff_fedfish.run import client_state_files, kept_tensors
 from tff_fedfish.run.client_states import ClientStates
 

@@ -40,7 +40,8 @@ BATCH_ROWS = 256
 def written_round(config: TrainConfig) -> int | None:
   """Returns the round in which clients write features; None: there is none."""
   for phase in config.phases:
-    if phase.method.features == 'written':
+    features = phase.method.features
+    if features is not None and features.use == 'written':
       return phase.first_round
   return None
 

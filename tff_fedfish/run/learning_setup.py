@@ -26,7 +26,8 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.huggingface import pretrained
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import ServerShapes, load
+from tff_fedfish.methods.method import load
+from tff_fedfish.methods.parts import ServerShapes
 from tff_fedfish.optimizers import build_optimizer
 from tff_fedfish.run import checkpoints, run_directory
 from tff_fedfish.run.start_model import StartModel
@@ -252,8 +253,9 @@ def server_shapes(
 
   The config is in the phase of the checkpoint.
   """
-  if config.method.weight_shapes is not None:
-    return config.method.weight_shapes(config)
+  features = config.method.features
+  if features is not None and features.shapes is not None:
+    return features.shapes(config)
   shape = run_directory.model_shape(config, checkpoint)
   return ServerShapes(weight_shapes(shape), {})
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.methods.method import Column
+from tff_fedfish.methods.parts import Column
 from tff_fedfish.planning import communication
 from tff_fedfish.runtime import round_options
 
@@ -84,7 +84,7 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
   clipped = ('train/num_clipped_clients',)
   has_no_batch = ('train/num_clients_below_one_batch',)
   barrier = config.evaluation.barrier_every_num_rounds
-  has_features = config.method.feature_sizes(config) is not None
+  has_features = config.method.features is not None
   return (
     *_TRAIN_NAMES,
     *(clipped if config.client_work.max_delta_norm else ()),

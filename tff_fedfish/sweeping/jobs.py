@@ -138,8 +138,8 @@ class Job:
 def round_cost(config: TrainConfig) -> int:
   """Returns the steps of a round's clients, to compare durations."""
   steps = client_steps.of_config(config)
-  num_steps = steps.num_local_steps + steps.num_steps_after_training
-  return (config.cohort_size or 1) * num_steps
+  steps_per_pass = steps.num_local_steps / config.client_work.num_local_epochs
+  return round((config.cohort_size or 1) * steps_per_pass * steps.num_passes)
 
 
 def write_config(job: Job) -> None:

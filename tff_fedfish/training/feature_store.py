@@ -47,10 +47,13 @@ class FeatureStore(RoundCallback):
     Raises:
       OSError: If it cannot be removed.
     """
-    self._run, self._method = run, run.config.method
+    self._run, self._features = run, run.config.method.features
+    # Neither in this phase, or in none of the run.
+    use = 'unused' if self._features is None else self._features.use
+    self._is_idle, self._is_written = use == 'unused', use == 'written'
     self._is_synced = False
     self._round = feature_files.written_round(run.config)
-    if self._method.features == 'unused':
+    if self._is_idle:
       return
     self._path = feature_files.directory(run.workdir, self._round)
     self._bases = feature_files.directory(
@@ -71,9 +74,9 @@ class FeatureStore(RoundCallback):
       OSError: If something cannot be written.
       RoundInterrupted: If the run is to stop.
     """
-    if self._method.features == 'written':
+    if self._is_written:
       self._require_room()
-    elif self._method.feature_work and not self._has_bases():
+    elif self._features.work and not self._has_bases():
       shutil.rmtree(self._bases, ignore_errors=True)
       with stages('computing the bases of the clients'):
         self._write_bases(should_stop)
@@ -106,7 +109,7 @@ class FeatureStore(RoundCallback):
       OSError: If features cannot be written or read.
       RoundInterrupted: If the run is to stop.
     """
-    if self._method.features == 'unused':
+    if self._is_idle:
       return clients
     if round_num == self._round:
       self._write_features(state, clients, should_stop)
@@ -114,7 +117,7 @@ class FeatureStore(RoundCallback):
     bases = {}
     if self._bases.exists():
       bases = feature_files.entries(self._bases)
-    takes_basis = self._method.feature_work is not None
+    takes_basis = self._features.work is not None
     fed = []
     for client in clients:
       entry, basis = (f.get(client.client_id.hex()) for f in (files, bases))
@@ -131,7 +134,7 @@ class FeatureStore(RoundCallback):
 
   def measure(self, done: FinishedRound) -> None:
     """See `RoundCallback`."""
-    if self._method.features == 'written' and done.round_num == self._round:
+    if self._is_written and done.round_num == self._round:
       name = round_metrics.feature_bytes_name(self._run.config)
       files = feature_files.entries(self._path).values()
       done.metrics[name] = sum(file.num_bytes for file in files)
@@ -142,7 +145,7 @@ class FeatureStore(RoundCallback):
     Raises:
       OSError: If they cannot be flushed.
     """
-    if self._method.features == 'unused' or not self._path.exists():
+    if self._is_idle or not self._path.exists():
       return {}
     if not self._is_synced:
       feature_files.sync(self._path)
@@ -151,10 +154,10 @@ class FeatureStore(RoundCallback):
     return {'features': feature_files.digest(files)}
 
   def _feature_work(self, weights):
-    """Returns the function of `Method.feature_work`."""
+    """Returns the function of `Features.work`."""
     config = self._run.config
     model = learning_setup.build_model(config)
-    return load(self._method.feature_work)(config, model, weights)
+    return load(self._features.work)(config, model, weights)
 
   def _require_room(self):
     run = self._run
@@ -191,7 +194,7 @@ class FeatureStore(RoundCallback):
     rows = dataclasses.replace(
       client, stream_length=None, batches='ragged'
     ).sequences()
-    num_features = self._method.feature_sizes(self._run.config).num_features
+    num_features = self._features.sizes(self._run.config).num_features
     found = np.empty((len(rows), num_features), np.float16)
     labels = rows.batch_features()['y']
     for start in range(0, len(rows), feature_files.BATCH_ROWS):
@@ -213,7 +216,7 @@ class FeatureStore(RoundCallback):
     again.
     """
     run = self._run
-    max_rows = self._method.feature_sizes(run.config).max_gram_rows
+    max_rows = self._features.sizes(run.config).max_gram_rows
     weights = run.process.get_model_weights(run.position.state)
     compute = self._feature_work(weights)
     self._bases.parent.mkdir(exist_ok=True)

@@ -149,7 +149,8 @@ class Log(RoundCallback):
     config = self.run.config
     cohort_size = config.cohorts.cohort_size or len(self.run.participating)
     traffic = communication.until_round(config, done.round_num)
-    if column := config.method.downloads_column:
+    personal = config.method.personal(config)
+    if personal and (column := personal.downloads_column):
       # Clients differ: models that all of them were sent.
       downloads = self.run.checked.history.total(column)
       downloads += done.metrics.get(column, 0)

@@ -298,7 +298,7 @@ class _RoundLoop:
       )
     )
     metrics = done.metrics
-    if config.method.requires_all_clients(config):
+    if config.method.features is not None:
       _require_all_clients(round_num, config, clients, done, metrics)
     _require_bounds(round_num, config, metrics)
     seconds = time.monotonic() - start

@@ -248,7 +248,7 @@ def planned_features(
   config: TrainConfig, checked: CheckedRun
 ) -> client_features.FeaturesOnDisk | None:
   """Returns the size of the features; None if there are none, or not known."""
-  if config.method.feature_sizes(config) is None or checked.split is None:
+  if config.method.features is None or checked.split is None:
     return None
   return client_features.on_disk(
     config,

@@ -110,7 +110,7 @@ class ServerSolve(RoundCallback):
     done.write_line(
       f'Round {done.round_num}: solving over {len(uploads)} uploads'
     )
-    result = load(self._method.solver)(uploads, start, context)
+    result = load(self._method.solver.path)(uploads, start, context)
     found = None if context.score is None else context.score(result.weights)
     values = len(uploads), average, found, result.best_step, result.residual
     timings = {

@@ -34,12 +34,8 @@ from typing import Literal
 from models.model_shapes import weight_shapes
 from models.transformer_config import LOGITS_TENSORS
 from tff_fedfish.config_fields import number
-from tff_fedfish.methods.method import (
-  ClientCost,
-  Column,
-  Method,
-  Traffic,
-)
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.parts import ClientCost, Column, Traffic
 from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
 
 
@@ -106,56 +102,35 @@ def _problems(config):
   return problems
 
 
-def _num_means(settings):
-  """Returns the means that the server forms: w F, w F delta, w delta."""
-  if settings.is_plain_mean:
-    return 1
-  return 3 if settings.plain_mean_fraction else 2
-
-
 def _traffic(config):
+  """Counts w F and w F delta, with s also w delta; 1 for tensors with F = 1."""
   settings = config.algorithm
-  num_means = _num_means(settings)
-  if settings.plain_mean_tensors == 'none' or num_means == 1:
-    return Traffic(uplink=num_means)
-  sizes = {
-    n: math.prod(s) for n, s in weight_shapes(config.model_shape()).items()
-  }
-  num_plain = sum(sizes[name] for name in LOGITS_TENSORS)
-  share = num_plain / sum(sizes.values())
+  if settings.is_plain_mean:
+    return Traffic()
+  num_means = 3 if settings.plain_mean_fraction else 2
+  share = 0.0
+  if settings.plain_mean_tensors == 'logits':
+    shape = config.model_shape()
+    sizes = {n: math.prod(s) for n, s in weight_shapes(shape).items()}
+    share = sum(sizes[n] for n in LOGITS_TENSORS) / sum(sizes.values())
   return Traffic(uplink=num_means * (1 - share) + share)
 
 
 def _cost(config):
-  settings = config.algorithm
-  if settings.is_plain_mean:
+  estimator = config.algorithm.fisher_estimator
+  if config.algorithm.is_plain_mean or estimator == 'second_moment':
     return ClientCost()
-  estimator = settings.fisher_estimator
-  is_observed = estimator == 'last_epoch'
-  passes = dict.fromkeys(('last_epoch', 'second_moment'), 'none')
-  passes['extra_pass'] = 'batches'
-  num_means = _num_means(settings)
+  # The sums of squares, and the pass in which they are formed.
   return ClientCost(
-    models_summed=num_means,
-    # The sums of squares.
-    models_in_training=int(is_observed),
-    models_after_training=int(not is_observed),
-    pass_after_training=passes.get(estimator, 'rows'),
-    squares_last_epoch=is_observed,
-    # Mean of F, floor, times w, times delta; two sums. A power; w delta, a sum.
-    flops_per_weight=6 + (settings.fisher_power != 1) + 2 * (num_means - 2),
+    models_held=1, passes_after_training=int(estimator != 'last_epoch')
   )
 
 
 def _columns(config):
   if config.algorithm.is_plain_mean:
     return ()
-  return (
-    Column(
-      'train/num_overflowing_clients',
-      ('aggregator', 'num_overflowing_clients'),
-    ),
-  )
+  name = 'num_overflowing_clients'
+  return (Column(f'train/{name}', ('aggregator', name)),)
 
 
 METHOD = Method(
@@ -175,9 +150,7 @@ METHOD = Method(
   cost=_cost,
   columns=_columns,
   problems=_problems,
-  client_mass='tff_fedfish.methods.fed_fish.process:client_mass',
-  plain_mean_fraction=lambda config: config.algorithm.plain_mean_fraction,
-  sends='Fisher-weighted model deltas and Fisher diagonals',
+  mass='tff_fedfish.methods.fed_fish.process:client_mass',
   hue='#D55E00',
   hatch='',
 )

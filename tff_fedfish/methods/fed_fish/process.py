@@ -4,6 +4,7 @@ The formulas and letters are those of the package's `__init__.py`.
 """
 
 import collections
+import dataclasses
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
@@ -106,18 +107,29 @@ def _squares_of(client, estimator, micro_batch_size):
   return squared_gradients(client.model, weights, dataset, micro_batch_size)
 
 
-def _fisher(squared, num_batches, reduction, normalization, power, is_stacked):
-  """Returns F^p of one tensor. Stacked layers are normalized one by one."""
-  if reduction == 'mean':
-    squared = tf.math.divide_no_nan(squared, tf.cast(num_batches, tf.float32))
-  if power != 1:
-    # The root is exact to the last bit.
-    squared = tf.sqrt(squared) if power == 0.5 else tf.pow(squared, power)
-  if normalization == 'tensor_mean':
-    axes = list(range(1, squared.shape.rank)) if is_stacked else None
-    mean = tf.reduce_mean(squared, axes, keepdims=is_stacked)
-    squared = tf.math.divide_no_nan(squared, mean)
-  return squared
+def _fisher_diagonal(squares, reduction, normalization, power, stacked, plain):
+  """Returns F^p, and 1 of shape [1, ...] at the positions `plain`.
+
+  The layers of the tensors at the positions `stacked` are normalized each by
+  its own mean.
+  """
+
+  def fisher(position, f):
+    if position in plain:
+      return tf.ones([1] * f.shape.rank)
+    if reduction == 'mean':
+      f = tf.math.divide_no_nan(f, tf.cast(squares.num_batches, tf.float32))
+    if power != 1:
+      # The root is exact to the last bit.
+      f = tf.sqrt(f) if power == 0.5 else tf.pow(f, power)
+    if normalization == 'tensor_mean':
+      is_stacked = position in stacked
+      axes = list(range(1, f.shape.rank)) if is_stacked else None
+      mean = tf.reduce_mean(f, axes, keepdims=is_stacked)
+      f = tf.math.divide_no_nan(f, mean)
+    return f
+
+  return tuple(fisher(i, total) for i, total in enumerate(squares.sums))
 
 
 class Terms(NamedTuple):
@@ -129,6 +141,7 @@ class Terms(NamedTuple):
   weight: Any = ()
 
 
+@dataclasses.dataclass(frozen=True)
 class FisherMean(tff.aggregators.WeightedAggregationFactory):
   """Aggregates `DeltaAndFisher` to g; the server sees sums over clients only.
 
@@ -136,16 +149,10 @@ class FisherMean(tff.aggregators.WeightedAggregationFactory):
   w F delta is beyond float32.
   """
 
-  def __init__(
-    self,
-    relative_floor: float = 0.0,
-    plain_mean_fraction: float = 0.0,
-    plain_tensors: Collection[int] = (),
-  ):
-    """Takes the floor, s, and the positions of the tensors with F = 1."""
-    self._relative_floor = relative_floor
-    self._fraction = plain_mean_fraction
-    self._plain_tensors = plain_tensors
+  relative_floor: float = 0.0
+  plain_mean_fraction: float = 0.0
+  plain_tensors: Collection[int] = ()
+  """Positions of the tensors with F = 1."""
 
   def terms(
     self, update: DeltaAndFisher, weight: tf.Tensor
@@ -158,12 +165,12 @@ class FisherMean(tff.aggregators.WeightedAggregationFactory):
     """
 
     def mass(fisher, delta):
-      floor = self._relative_floor * tf.reduce_mean(fisher)
+      floor = self.relative_floor * tf.reduce_mean(fisher)
       return tf.cast(weight * (fisher + floor), delta.dtype)
 
     masses = _map(mass, update.fisher_diagonal, update.model_delta)
     terms = Terms(_map(tf.multiply, masses, update.model_delta), masses)
-    if self._fraction:
+    if self.plain_mean_fraction:
       deltas = [update.model_delta[i] for i in self._mixed(masses)]
       plain = tuple(tf.cast(weight, d.dtype) * d for d in deltas)
       terms = terms._replace(plain_delta=plain, weight=weight)
@@ -172,7 +179,7 @@ class FisherMean(tff.aggregators.WeightedAggregationFactory):
   def mean(self, sums: Terms) -> tuple[tf.Tensor, ...]:
     """SERVER: returns g, 0 where there is no mass."""
     g = list(_map(tf.math.divide_no_nan, sums.weighted_delta, sums.mass))
-    s = self._fraction
+    s = self.plain_mean_fraction
     if s:
       for i, total in zip(self._mixed(g), sums.plain_delta, strict=True):
         weight = tf.cast(sums.weight, total.dtype)
@@ -181,7 +188,7 @@ class FisherMean(tff.aggregators.WeightedAggregationFactory):
 
   def _mixed(self, tensors):
     """Returns the positions of the tensors whose mean is a mixture."""
-    return [i for i in range(len(tensors)) if i not in self._plain_tensors]
+    return [i for i in range(len(tensors)) if i not in self.plain_tensors]
 
   def create(
     self, value_type: tff.Type, weight_type: tff.Type
@@ -264,14 +271,15 @@ def build_fed_fish(
   def make_update(client):
     squares = _squares_of(client, fisher_estimator, micro_batch_size)
     model_delta, counts = client.model_delta(after=squares)
-    how = fisher_reduction, fisher_normalization, fisher_power
-    fishers = [
-      tf.ones([1] * squared.shape.rank)
-      if i in plain
-      else _fisher(squared, squares.num_batches, *how, i in stacked)
-      for i, squared in enumerate(squares.sums)
-    ]
-    return DeltaAndFisher(model_delta, tuple(fishers)), counts
+    fisher = _fisher_diagonal(
+      squares,
+      fisher_reduction,
+      fisher_normalization,
+      fisher_power,
+      stacked,
+      plain,
+    )
+    return DeltaAndFisher(model_delta, fisher), counts
 
   return compose(
     model,
@@ -283,7 +291,7 @@ def build_fed_fish(
 
 
 def _positions(flags):
-  return {i for i, flag in enumerate(flags) if flag}
+  return frozenset(i for i, flag in enumerate(flags) if flag)
 
 
 def _observe_squares(trainable):
@@ -295,14 +303,16 @@ def _observe_squares(trainable):
 
 
 def client_mass(config: Any) -> Any:
-  """Returns w F in every coordinate, as `Method.client_mass` describes."""
-  if config.algorithm.is_plain_mean:
-    return lambda update, weight, state: [weight] * len(update)
-  aggregator = FisherMean(config.algorithm.relative_floor)
+  """Returns w F in every coordinate, and s, as `Method.mass` describes."""
+  settings = config.algorithm
+  s = settings.plain_mean_fraction
+  if settings.is_plain_mean:
+    return lambda update, weight, state: [weight] * len(update), s
+  aggregator = FisherMean(settings.relative_floor)
 
   def mass(update, weight, unused_state):
     terms, _ = aggregator.terms(update, weight)
     shapes = [delta.shape for delta in terms.weighted_delta]
     return list(map(tf.broadcast_to, terms.mass, shapes))
 
-  return mass
+  return mass, s

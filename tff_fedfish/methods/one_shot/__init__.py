@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from tff_fedfish.config_fields import number, setting
-from tff_fedfish.methods.method import ClientCost, Method, Traffic
+from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.one_shot.uploads import (
   UploadKind,
   summary_models,
   uploaded_models,
 )
+from tff_fedfish.methods.parts import ClientCost, Solver, Traffic
 from tff_fedfish.methods.settings import (
   UNIT_STEP,
   AlgorithmConfig,
@@ -43,6 +44,7 @@ def one_shot_method(
   name: str,
   summary_of: Callable[[Any], str],
   problems: Callable[[Any], list[str]] = lambda config: [],
+  solve_models: Callable[[Any, int], float],
   **fields: Any,
 ) -> Method:
   """Returns the declaration of a one-shot method.
@@ -51,6 +53,7 @@ def one_shot_method(
     name: The method's name, that of its module, which has `solve`.
     summary_of: `UploadKind.summary` with a config.
     problems: `Method.problems` beyond those of every one-shot method.
+    solve_models: Models that the solver holds, given a number of clients.
     **fields: Fields of `Method`.
   """
 
@@ -64,15 +67,15 @@ def one_shot_method(
       'shape': config.model_shape(),
       **upload(config)._asdict(),
     },
-    upload=upload,
     traffic=lambda config: Traffic(
       uploaded_models(config.model_shape(), upload(config)), 1
     ),
     cost=lambda config: _cost(config, upload(config)),
     problems=lambda config: [*_problems(config), *problems(config)],
-    solver=f'tff_fedfish.methods.one_shot.{name}:solve',
+    solver=Solver(
+      f'tff_fedfish.methods.one_shot.{name}:solve', upload, solve_models
+    ),
     example='fashion_mnist_one_shot',
-    sends='weights and summaries of data, one client at a time',
     **fields,
   )
 
@@ -80,15 +83,9 @@ def one_shot_method(
 def _cost(config, kind):
   if kind.summary in ('none', 'class_counts'):
     return ClientCost()
-  passes = {'gram': 'none', 'diagonal': 'rows', 'kfac': 'batches'}
-  if config.data.holds_images:
-    passes['diagonal'] = 'batches'
   num_models = round(summary_models(config.model_shape(), kind))
-  # The sums, and the summary that is made of them.
-  return ClientCost(
-    pass_after_training=passes[kind.summary],
-    models_after_training=2 * max(1, num_models),
-  )
+  # The sums, and the summary that is made of them in one more pass.
+  return ClientCost(models_held=2 * max(1, num_models), passes_after_training=1)
 
 
 _EXPECTED = (

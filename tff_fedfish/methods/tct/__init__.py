@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish.config_fields import number
-from tff_fedfish.methods.method import (
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.parts import (
   Column,
+  Features,
   FeatureSizes,
-  Method,
   Phase,
   ServerShapes,
   Slot,
@@ -152,19 +153,15 @@ _FEATURES = Method(
   builder=f'{_MODULE}_features:build_feature_sums',
   arguments=lambda config: {'num_features': _feature_sizes(config)[0]},
   traffic=_features_traffic,
-  requires_all_clients=lambda config: True,
   columns=lambda config: (_DEAD,),
-  features='written',
-  feature_work=f'{_MODULE}_features:features_of',
-  feature_sizes=_feature_sizes,
+  features=Features(
+    _feature_sizes, 'written', f'{_MODULE}_features:features_of'
+  ),
 )
 _CONVEX = dict(
   **_SHARED,
-  weight_shapes=_convex_shapes,
-  learning_rate=lambda config: config.algorithm.convex_learning_rate,
   traffic=_convex_traffic,
   slots=_slots,
-  requires_all_clients=lambda config: True,
 )
 _BY_STEPS = Method(
   **_CONVEX,
@@ -172,11 +169,16 @@ _BY_STEPS = Method(
   arguments=_convex_arguments,
   model=f'{_MODULE}_phases:feature_classifier',
   columns=lambda config: (_ACCURACY, _IMBALANCE),
-  features='read',
-  feature_sizes=_feature_sizes,
+  features=Features(
+    _feature_sizes,
+    'read',
+    shapes=_convex_shapes,
+    learning_rate=lambda config: config.algorithm.convex_learning_rate,
+  ),
 )
 _BY_GRAM = dataclasses.replace(
-  _BY_STEPS, feature_work=f'{_MODULE}_features:basis_of'
+  _BY_STEPS,
+  features=_BY_STEPS.features._replace(work=f'{_MODULE}_features:basis_of'),
 )
 
 
@@ -205,11 +207,9 @@ METHOD = Method(
   phases=_phases,
   traffic=_convex_traffic,
   slots=_slots,
-  requires_all_clients=lambda config: True,
   columns=lambda config: (_DEAD, _ACCURACY, _IMBALANCE),
-  feature_sizes=_feature_sizes,
+  features=Features(_feature_sizes),
   problems=_problems,
-  sends='weighted model deltas, then sums of features and regression weights',
   example='fashion_mnist_tct',
   hue='#117733',
   hatch='..xx',

@@ -1,4 +1,4 @@
-"""Slots of methods, as their declarations and settings say."""
+"""Tensors that clients keep: which, and the disk that they take."""
 
 import itertools
 import random
@@ -8,7 +8,7 @@ import planned_configs
 import pytest
 
 from tff_fedfish.config_fields import ConfigError
-from tff_fedfish.methods.method import Slot
+from tff_fedfish.methods import Slot
 from tff_fedfish.planning.client_states import states_on_disk
 
 
@@ -41,56 +41,53 @@ def test_slots(settings, slots):
   assert list(config.kept_slots) == [Slot(*slot) for slot in slots]
 
 
-def _problems(**settings):
-  with pytest.raises(ConfigError) as caught:
-    planned_configs.by_hand(**settings)
-  return str(caught.value)
-
-
-def test_sgd_without_momentum_has_nothing_to_keep():
-  assert (
-    '`config.client_work.keeps_optimizer_state` must be false with optimizer '
-    "'sgd' without momentum, which has no moments, found true"
-  ) in _problems(client_work__keeps_optimizer_state=True)
-
-
-def test_fed_sgd_has_no_optimizer():
-  problems = _problems(
-    algorithm__name='fed_sgd',
-    client_work__num_local_epochs=1,
-    client_work__momentum=0.9,
-    client_work__keeps_optimizer_state=True,
-  )
-  assert '`config.client_work.keeps_optimizer_state` must be False' in problems
+_MOON = {'algorithm__name': 'moon'}
+_SCAFFOLD = {'algorithm__name': 'scaffold'}
+_FED_SGD = {
+  'algorithm__name': 'fed_sgd',
+  'client_work__num_local_epochs': 1,
+  'client_work__momentum': 0.9,
+}
+_KEPT = {'client_work__keeps_optimizer_state': True}
 
 
 @pytest.mark.parametrize(
-  ('setting', 'value', 'wanted'),
+  ('settings', 'problem'),
   [
-    ('client_work__optimizer', 'adamw', "'sgd'"),
-    ('client_work__momentum', 0.9, '0.0'),
-    ('client_work__max_gradient_norm', 2.0, 'None'),
-    ('client_work__max_delta_norm', 2.0, 'None'),
+    (
+      _KEPT,
+      "keeps_optimizer_state` must be false with optimizer 'sgd' without "
+      'momentum, which has no moments, found true',
+    ),
+    (_FED_SGD | _KEPT, 'keeps_optimizer_state` must be False'),
+    (
+      _SCAFFOLD | {'client_work__momentum': 0.9},
+      "momentum` must be 0.0 with algorithm.name 'scaffold', found 0.9",
+    ),
+    (
+      _SCAFFOLD | {'client_work__max_delta_norm': 2.0},
+      "max_delta_norm` must be None with algorithm.name 'scaffold', found 2.0",
+    ),
   ],
 )
-def test_scaffold_takes_plain_sgd(setting, value, wanted):
-  problems = _problems(algorithm__name='scaffold', **{setting: value})
-  path = setting.replace('__', '.')
-  assert (
-    f"`config.{path}` must be {wanted} with algorithm.name 'scaffold', found "
-    f'{value!r}'
-  ) in problems
+def test_refused(settings, problem):
+  with pytest.raises(ConfigError) as caught:
+    planned_configs.by_hand(**settings)
+  assert f'`config.client_work.{problem}' in str(caught.value)
 
 
 class TestStatesOnDisk:
   """Sizes for a model of N weights, 4 bytes each."""
 
   def _states(self, num_clients=None, **settings):
-    settings = {
-      'algorithm__name': 'moon',
-      'cohorts__cohort_size': 20,
-      'training__num_rounds': 2,
-    } | settings
+    settings = (
+      _MOON
+      | {
+        'cohorts__cohort_size': 20,
+        'training__num_rounds': 2,
+      }
+      | settings
+    )
     config = planned_configs.by_hand(**settings)
     return states_on_disk(config, num_clients)
 
@@ -126,7 +123,7 @@ class TestStatesOnDisk:
 
   @pytest.mark.parametrize(
     ('num_clients', 'cohort_size', 'num_rounds', 'every'),
-    [(200, 8, 60, 10), (200, 8, 60, 25), (50, 5, 12, 1), (539, 8, 20, 7)],
+    [(200, 8, 60, 25), (539, 8, 20, 7)],
   )
   def test_against_draws(self, num_clients, cohort_size, num_rounds, every):
     found = self._states(
