@@ -132,15 +132,18 @@ def test_functions_go_with_one_that_fails_to_build():
   def double(x):
     return 2 * x
 
-  proto = _proto(tff.tensorflow.computation(lambda x: double(x), np.float32))
+  computation = tff.tensorflow.computation(lambda x: double(x), np.float32)
+  proto = _proto(computation)
+  # A copy: the computation keeps its proto.
+  broken = type(proto).FromString(proto.SerializeToString())
   graph_def = tf.compat.v1.GraphDef()
-  proto.tensorflow.graph_def.Unpack(graph_def)
+  broken.tensorflow.graph_def.Unpack(graph_def)
   for node in graph_def.node:
     if 'PartitionedCall' in node.op:
       node.input.append('missing')
-  proto.tensorflow.graph_def.Pack(graph_def)
+  broken.tensorflow.graph_def.Pack(graph_def)
   before = set(context.context().list_function_names())
   with pytest.raises(ValueError, match='missing'):
-    GraphFunction(proto)
+    GraphFunction(proto, broken)
   gc.collect()
   assert set(context.context().list_function_names()) <= before

@@ -126,22 +126,19 @@ class ClientRunner:
     accumulator = self.zero()
     loaded = client_data.load_ahead(client for _, client in clients)
     with contextlib.closing(loaded):
-      for (index, client), load in zip(clients, loaded, strict=True):
-        attempts, results = [load], None
+      for index, client in clients:
+        # Held by nothing else: the client's data go when it has run.
+        attempts, results = [next(loaded)], None
         if index not in failed_once:
           # The iterator has gone on to the next client by then.
           attempts.append(functools.partial(client_data.load, client))
-        # Its data need not be in memory with those of the one after next.
-        del load
         while attempts and results is None:
           if should_stop is not None and should_stop():
             raise round_options.RoundInterrupted
-          load = attempts.pop(0)
-          on_failure = on_first_failure if attempts else leave_out
+          on_failure = leave_out if len(attempts) == 1 else on_first_failure
           results = self._run(
-            index, load, accumulator, broadcast, outcome, on_failure
+            index, attempts.pop(0), accumulator, broadcast, outcome, on_failure
           )
-          del load
         if results is not None:
           first_output = len(results) - self._num_outputs
           if on_output is not None:

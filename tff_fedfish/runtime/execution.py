@@ -144,7 +144,9 @@ class RoundExecution:
       round_options.require_quorum(
         options, outcome.failures[num_earlier_failures:], len(data)
       )
-      results = self._update(state + self._report(accumulator))
+      # In its own place: a large model's sum must not stay beside the report.
+      accumulator = self._report(accumulator)
+      results = self._update(state + accumulator)
     num_state = len(values.tensor_types(self._type.result[0]))
     rest = [*map(values.to_numpy, results[num_state:])]
     return values.unflatten(results[:num_state] + rest, self._type.result)

@@ -111,9 +111,9 @@ class InProcessContext(tff.framework.SyncContext):
   def invoke(self, comp: tff.Computation, arg: Any) -> Any:
     """Runs `comp`; called by TFF."""
     execution = self.compile(comp)
-    return (
-      self._invoke_stock(comp, arg) if execution is None else execution(arg)
-    )
+    if execution is None:
+      return self._invoke_stock(comp, arg)
+    return execution(arg)
 
   def compile(self, comp: tff.Computation) -> Any:
     """Compiles `comp` ahead of its first call, which may take many seconds.
