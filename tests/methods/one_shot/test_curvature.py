@@ -169,7 +169,7 @@ def _loop_summary(spec, weights, batch):
           of_both = np.stack([(a * g).sum(axis=0), g.sum(axis=0)])
           terms = {f'diagonal/{layer.name}': of_both**2}
         else:
-          ones = np.ones([len(a), layer.bias is not None])
+          ones = np.ones([len(a), int(layer.bias is not None)])
           a = np.hstack([a, ones])
           terms = {f'gradients/{layer.name}': g.T @ g / len(g)}
           if label == 0:

@@ -125,15 +125,16 @@ def test_logits_are_weighted_by_the_shares():
 
 
 def test_distillation_by_hand():
-  # An ensemble that says log [8, 1, 1] times 20 of every image, and a student
-  # at 0. KL to the uniform one: 0.8 log 2.4 + 0.2 log 0.3 = 0.459580.
-  ensemble = (np.zeros([16 * 17, 3]), 20 * np.log([8.0, 1.0, 1.0]))
-  uploads = _uploads(models=[ensemble], sizes=(4,))
+  # An ensemble that says log [8, 1, 1] times 20 of every image, of one pixel,
+  # and a student at 0. KL to the uniform one: 0.8 log 2.4 + 0.2 log 0.3.
+  shape = ImageModelConfig(name='linear', num_classes=3, image_shape=(1, 1, 1))
+  ensemble = (np.zeros([1, 3]), 20 * np.log([8.0, 1.0, 1.0]))
+  uploads = _uploads(shape, [ensemble], (4,))
   context = SolveContext(
     dense.DenseConfig(name='dense', num_outer_epochs=2, num_generator_steps=1),
-    _SHAPE,
+    shape,
   )
-  start = tuple(np.zeros_like(weight) for weight in _weights(0))
+  start = tuple(np.zeros_like(weight) for weight in _weights(0, shape))
   result = dense.solve(uploads, start, context)
   loss = result.measurements['distillation_loss']
   assert loss[0] == pytest.approx(400 * 0.459580, rel=1e-4)

@@ -1,4 +1,4 @@
-"""Summaries of a client's data by which one-shot methods weigh its weights.
+"""Summaries of a client's data that one-shot methods upload.
 
 Jhunjhunwala et al. (2024), FedFisher. The Fisher of a classifier of images is
 that of the model's own distribution, at fixed weights, not in training:
@@ -49,7 +49,6 @@ def kfac(
   model: Any, shape: ModelShape, weights: Weights, dataset: tf.data.Dataset
 ) -> Summary:
   """Returns A and G of each layer."""
-  del shape
   zeros = collections.OrderedDict(
     (name, tf.zeros(sizes)) for name, sizes in kfac_shapes(model.layers).items()
   )
@@ -77,7 +76,6 @@ def gram(
   model: Any, shape: ModelShape, weights: Weights, dataset: tf.data.Dataset
 ) -> Summary:
   """Returns the mean of x x^T, x the inputs of each dense layer."""
-  del shape
   zeros = {
     f'gram/{layer.name}': tf.zeros([layer.fan_in, layer.fan_in])
     for layer in model.layers
@@ -90,16 +88,13 @@ def class_counts(
   model: Any, shape: ModelShape, weights: Weights, dataset: tf.data.Dataset
 ) -> Summary:
   """Returns the rows of every class."""
-  del model, weights
-  counts = tf.zeros([shape.num_classes], tf.int64)
+  num_classes = shape.num_classes
+  counts = tf.zeros([num_classes], tf.int64)
   for batch in iter(dataset):
     tf.autograph.experimental.set_loop_options(parallel_iterations=1)
     _, labels = split_batch(batch)
     counts += tf.math.bincount(
-      labels,
-      minlength=shape.num_classes,
-      maxlength=shape.num_classes,
-      dtype=tf.int64,
+      labels, minlength=num_classes, maxlength=num_classes, dtype=tf.int64
     )
   return {'class_counts': counts}
 
