@@ -5,8 +5,7 @@ server's initial weights; clients send nothing, and the server keeps these.
 """
 
 from tff_fedfish.methods.method import Method, PersonalModels, Slot, Traffic
-from tff_fedfish.methods.personal import personal_problems
-from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
 
 
 def build_local_only(model, **training):
@@ -38,6 +37,16 @@ def build_local_only(model, **training):
   )
 
 
+def _problems(config):
+  expected = (
+    # Nothing is sent that could be clipped, and the server takes no step.
+    ('client_work.max_delta_norm', None),
+    ('evaluation.barrier_every_num_rounds', 0),
+  )
+  because = f'with algorithm.name {config.algorithm.name!r}'
+  return settings_unlike(config, expected, because)
+
+
 METHOD = Method(
   name='local_only',
   title='Local models',
@@ -51,7 +60,7 @@ METHOD = Method(
   traffic=lambda config: Traffic(0, 0),
   slots=lambda config: (Slot('model', 1),),
   personal=lambda config: PersonalModels(),
-  problems=personal_problems,
+  problems=_problems,
   sends='nothing',
   example='mnist_personal',
   hue='#888888',
