@@ -3,12 +3,12 @@
 from tff_fedfish.methods import AlgorithmConfig, Method
 
 
-def build_first_epoch(model, *, num_local_epochs, **options):
+def build_first_epoch(model, *, num_local_epochs, **training):
   """Builds FedAvg with fewer local steps than the config says."""
   from tff_fedfish.methods.fed_avg import build_fed_avg
 
   del num_local_epochs
-  return build_fed_avg(model, num_local_epochs=1, **options)
+  return build_fed_avg(model, num_local_epochs=1, **training)
 
 
 METHOD = Method(

@@ -3,19 +3,14 @@
 from tff_fedfish.methods import AlgorithmConfig, Method, Slot
 
 
-def build_kept_model(model, *, client_optimizer, server_optimizer, **training):
-  """Builds the method; `training` holds what all builders take."""
-  import tensorflow_federated as tff
-
+def build_kept_model(model, **training):
+  """Builds the method; `training` goes to `compose`."""
   from tff_fedfish.rounds.compose import compose
   from tff_fedfish.rounds.kept import KeptSlot
 
   return compose(
     model,
-    client_optimizer=client_optimizer,
-    server_optimizer=server_optimizer,
     make_update=lambda client: client.model_delta(),
-    aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
     kept_slots={
       'last_model': KeptSlot(
         initial=lambda trainable: trainable,

@@ -24,10 +24,8 @@ class MagnitudeMeanConfig(AlgorithmConfig):
   """Exponent p of a delta's magnitude in its weight, >= 0. 0 is FedAvg."""
 
 
-def build_magnitude_mean(
-  model, *, magnitude_power=1.0, client_optimizer, server_optimizer, **training
-):
-  """Builds the method; `training` holds what all builders take."""
+def build_magnitude_mean(model, *, magnitude_power=1.0, **training):
+  """Builds the method; `training` goes to `compose`."""
   from tff_fedfish.methods.fed_fish.process import DeltaAndFisher, FisherMean
   from tff_fedfish.rounds.compose import compose
 
@@ -37,8 +35,6 @@ def build_magnitude_mean(
 
   return compose(
     model,
-    client_optimizer=client_optimizer,
-    server_optimizer=server_optimizer,
     make_update=make_update,
     aggregation_factory=FisherMean(),
     **training,

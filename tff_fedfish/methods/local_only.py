@@ -8,12 +8,6 @@ from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import PersonalModels, Slot, Traffic
 from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
 
-_EXPECTED = (
-  # Nothing is sent that could be clipped, and the server takes no step.
-  ('client_work.max_delta_norm', None),
-  ('evaluation.barrier_every_num_rounds', 0),
-)
-
 
 def build_local_only(model, **training):
   """Builds local training.
@@ -44,6 +38,16 @@ def build_local_only(model, **training):
   )
 
 
+def _problems(config):
+  expected = (
+    # Nothing is sent that could be clipped, and the server takes no step.
+    ('client_work.max_delta_norm', None),
+    ('evaluation.barrier_every_num_rounds', 0),
+  )
+  because = f'with algorithm.name {config.algorithm.name!r}'
+  return settings_unlike(config, expected, because)
+
+
 METHOD = Method(
   name='local_only',
   title='Local models',
@@ -57,9 +61,7 @@ METHOD = Method(
   traffic=lambda config: Traffic(0, 0),
   slots=lambda config: (Slot('model', 1),),
   personal=lambda config: PersonalModels(),
-  problems=lambda config: settings_unlike(
-    config, _EXPECTED, "with algorithm.name 'local_only'"
-  ),
+  problems=_problems,
   example='mnist_personal',
   hue='#888888',
   hatch='||||',

@@ -121,13 +121,12 @@ def compose(
     ValueError: If a number is outside what is listed.
   """
   _require_training(
-    num_local_epochs, num_local_steps, micro_batch_size, max_delta_norm
+    client_weighting,
+    num_local_epochs,
+    num_local_steps,
+    micro_batch_size,
+    max_delta_norm,
   )
-  if not isinstance(client_weighting, tff.learning.ClientWeighting):
-    raise TypeError(
-      '`client_weighting` must be a tff.learning.ClientWeighting, found '
-      f'{client_weighting!r}.'
-    )
   if local_privacy is not None:
     wanted = 'None with local_privacy'
     is_none = micro_batch_size is None
@@ -184,21 +183,11 @@ def compose(
     method_state,
     returns_output=bool(slots),
   )
-  if aggregation_factory is None:
-    # Without the guard an empty cohort would be 0/0.
-    aggregation_factory = tff.aggregators.MeanFactory(no_nan_division=True)
-  result_type = client_work.next.type_signature.result.result.member
-  process = tff.learning.templates.compose_learning_process(
-    initial_weights,
-    tff.learning.templates.build_broadcast_process(weights_type),
-    client_work,
-    aggregation_factory.create(result_type.update, result_type.update_weight),
-    build_finalizer(server_optimizer, weights_type)
-    if make_update is not None
-    else build_idle_finalizer(weights_type),
-  )
+  finalizer = build_idle_finalizer(weights_type)
+  if make_update is not None:
+    finalizer = build_finalizer(server_optimizer, weights_type)
   return FederatedProcess(
-    process,
+    _in_slots(initial_weights, client_work, aggregation_factory, finalizer),
     client_round,
     kept_specs=kept_specs,
     own_model=begin and (lambda *argument: start_of(*argument)[0].own_model),
@@ -206,8 +195,17 @@ def compose(
 
 
 def _require_training(
-  num_local_epochs, num_local_steps, micro_batch_size, max_delta_norm
+  client_weighting,
+  num_local_epochs,
+  num_local_steps,
+  micro_batch_size,
+  max_delta_norm,
 ):
+  if not isinstance(client_weighting, tff.learning.ClientWeighting):
+    raise TypeError(
+      '`client_weighting` must be a tff.learning.ClientWeighting, found '
+      f'{client_weighting!r}.'
+    )
   for name, value, alternative in (
     ('num_local_epochs', num_local_epochs, ''),
     ('num_local_steps', num_local_steps, ' or None'),
@@ -219,6 +217,23 @@ def _require_training(
     require(is_left_out or is_count, name, wanted, value)
   is_bound = max_delta_norm is None or max_delta_norm > 0
   require(is_bound, 'max_delta_norm', 'above 0 or None', max_delta_norm)
+
+
+def _in_slots(initial_weights, client_work, aggregation_factory, finalizer):
+  """Returns TFF's process of the four slots."""
+  if aggregation_factory is None:
+    # Without the guard an empty cohort would be 0/0.
+    aggregation_factory = tff.aggregators.MeanFactory(no_nan_division=True)
+  result_type = client_work.next.type_signature.result.result.member
+  return tff.learning.templates.compose_learning_process(
+    initial_weights,
+    tff.learning.templates.build_broadcast_process(
+      initial_weights.type_signature.result
+    ),
+    client_work,
+    aggregation_factory.create(result_type.update, result_type.update_weight),
+    finalizer,
+  )
 
 
 def _starts(functional_model, method_state, slots, client_inputs, begin):

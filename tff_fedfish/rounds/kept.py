@@ -183,24 +183,19 @@ def send_client_output(output: tff.Value) -> tff.Value:
   Returns:
     Int32 at the server, how many clients sent one.
   """
-  output_type = output.type_signature.member
 
-  @tff.tensorflow.computation(output_type)
+  @tff.tensorflow.computation(output.type_signature.member)
   def mark(value):
     return collections.OrderedDict([(client_outputs.FIELD, value)])
 
-  @tff.tensorflow.computation(tf.int32, mark.type_signature.result)
-  def accumulate(count, unused_value):
-    return count + 1
-
-  @tff.tensorflow.computation(tf.int32, tf.int32)
-  def merge(first, second):
-    return first + second
-
-  @tff.tensorflow.computation(tf.int32)
-  def report(count):
-    return count
-
+  marked_type = mark.type_signature.result
+  accumulate = tff.tensorflow.computation(
+    lambda count, unused_value: count + 1, (tf.int32, marked_type)
+  )
+  merge = tff.tensorflow.computation(
+    lambda first, second: first + second, (tf.int32, tf.int32)
+  )
+  report = tff.tensorflow.computation(lambda count: count, tf.int32)
   return tff.federated_aggregate(
     tff.federated_map(mark, output),
     zero=0,

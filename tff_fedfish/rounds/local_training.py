@@ -159,15 +159,40 @@ def train(
     has_observer=observer is not None,
   )
 
-  step = _build_step(
-    model,
-    optimizer,
-    non_trainable,
-    micro_batch_size=micro_batch_size,
-    extra_loss=extra_loss,
-    correct_gradient=correct_gradient,
-    gradient_of=gradient_of,
-  )
+  def step(state, batch, is_observed):
+    num_steps = state.num_steps
+    options = dict(
+      prepare=lambda part: at_step(part, num_steps), extra_loss=extra_loss
+    )
+    arguments = (model, state.weights, non_trainable, batch, state.metrics)
+    if gradient_of is not None:
+      found = gradient_of(*arguments, num_steps, **options)
+    else:
+      found = batch_gradients(
+        *arguments,
+        training=True,
+        micro_batch_size=micro_batch_size,
+        with_data=is_observed,
+        **options,
+      )
+    gradients = found.total
+    if correct_gradient is not None:
+      gradients = correct_gradient(gradients, state.weights)
+    weights, optimizer_state = state.weights, state.optimizer
+    if optimizer is not None:
+      optimizer_state, weights = optimizer.next(
+        optimizer_state, weights, gradients
+      )
+    state = _State(
+      weights,
+      optimizer_state,
+      found.metrics,
+      state.num_rows + num_rows(batch),
+      state.loss_sum + tf.cast(found.loss, tf.float32),
+      num_steps + 1,
+    )
+    return state, found
+
   state = _State(
     trainable,
     _optimizer_state(optimizer, optimizer_state, hparams, trainable),
@@ -176,19 +201,7 @@ def train(
     loss_sum=tf.constant(0.0),
     num_steps=tf.constant(0),
   )
-  if steps.unobserved is not None:
-    for batch in iter(steps.unobserved):
-      tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-      state, _ = step(state, batch, False)
-  observation = None
-  if observer is not None:
-    observation = observer.initial
-    for batch in iter(steps.observed):
-      tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-      state, found = step(state, batch, True)
-      observation = observer.observe(
-        observation, found.data, found.num_examples
-      )
+  state, observation = _loop(step, state, steps, observer)
   num_examples = steps.num_examples
   if num_examples is None:
     # Every pass has the same rows, so the division is exact.
@@ -245,53 +258,22 @@ def at_step(batch: Any, step: tf.Tensor) -> Any:
   return collections.OrderedDict(x={**x, **noise_seed}, y=y)
 
 
-def _build_step(
-  model,
-  optimizer,
-  non_trainable,
-  *,
-  micro_batch_size,
-  extra_loss,
-  correct_gradient,
-  gradient_of,
-):
-  """Returns (state, batch, whether it is observed) -> (state, gradients)."""
-
-  def step(state, batch, is_observed):
-    num_steps = state.num_steps
-    options = dict(
-      prepare=lambda part: at_step(part, num_steps), extra_loss=extra_loss
-    )
-    arguments = (model, state.weights, non_trainable, batch, state.metrics)
-    if gradient_of is not None:
-      found = gradient_of(*arguments, num_steps, **options)
-    else:
-      found = batch_gradients(
-        *arguments,
-        training=True,
-        micro_batch_size=micro_batch_size,
-        with_data=is_observed,
-        **options,
+def _loop(step, state, steps, observer):
+  """Takes all steps; returns the state and the observation."""
+  if steps.unobserved is not None:
+    for batch in iter(steps.unobserved):
+      tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+      state, _ = step(state, batch, False)
+  observation = None
+  if observer is not None:
+    observation = observer.initial
+    for batch in iter(steps.observed):
+      tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+      state, found = step(state, batch, True)
+      observation = observer.observe(
+        observation, found.data, found.num_examples
       )
-    gradients = found.total
-    if correct_gradient is not None:
-      gradients = correct_gradient(gradients, state.weights)
-    weights, optimizer_state = state.weights, state.optimizer
-    if optimizer is not None:
-      optimizer_state, weights = optimizer.next(
-        optimizer_state, weights, gradients
-      )
-    state = _State(
-      weights,
-      optimizer_state,
-      found.metrics,
-      state.num_rows + num_rows(batch),
-      state.loss_sum + tf.cast(found.loss, tf.float32),
-      num_steps + 1,
-    )
-    return state, found
-
-  return step
+  return state, observation
 
 
 @tf.autograph.experimental.do_not_convert

@@ -1,0 +1,141 @@
+"""MOON as a learning process, against differences and FedAvg."""
+
+import linear_models
+import numpy as np
+import pytest
+import stateful_rounds
+import tensorflow as tf
+
+import tff_fedfish
+from models.functional_model import ModelSpec
+from tff_fedfish.runtime.in_process_context import set_in_process_context
+
+
+@pytest.fixture(autouse=True, scope='module')
+def _in_process():
+  set_in_process_context()
+
+
+def _model():
+  """The linear model, with x * kernel for a representation of each row."""
+  model = linear_models.linear_model(3)
+
+  def features(weights, x, unused_y):
+    # The first row of a batch is padding.
+    is_real = tf.cast(tf.range(tf.shape(x)[0]) > 0, tf.float32)
+    return x * weights[0][0], is_real
+
+  def draw():
+    kernel = tf.constant(np.linspace(-1, 1, 3), tf.float32)
+    return (kernel, tf.constant(0.5)), ()
+
+  return ModelSpec(model, draw, features=features)
+
+
+def _build(build=tff_fedfish.build_moon, **options):
+  return build(
+    _model(),
+    client_optimizer=linear_models.sgd(0.1),
+    server_optimizer=linear_models.sgd(1.0),
+    **options,
+  )
+
+
+def _data(size=5, seed=4):
+  random = np.random.RandomState(seed)
+  return random.normal(size=(size, 3)), random.normal(size=size)
+
+
+def _loss(weights, start, previous, x, y, *, mu, temperature):
+  """Returns the loss of a batch, in double precision."""
+
+  def cosine(a, b):
+    return (
+      (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    )
+
+  z, z_glob, z_prev = (x * w[:3] for w in (weights, start, previous))
+  positive = cosine(z, z_glob) / temperature
+  negative = cosine(z, z_prev) / temperature
+  contrast = -np.log(np.exp(positive) / (np.exp(positive) + np.exp(negative)))
+  data = np.mean((x @ weights[:3] + weights[3] - y) ** 2)
+  return data + mu * contrast[1:].mean()
+
+
+def _trained(start, previous, x, y, *, num_steps, **options):
+  """Returns the weights after steps of 0.1 along central differences."""
+  weights = start.copy()
+  for _ in range(num_steps):
+    gradient = np.array(
+      [
+        _loss(weights + step, start, previous, x, y, **options)
+        - _loss(weights - step, start, previous, x, y, **options)
+        for step in 1e-5 * np.eye(4)
+      ]
+    )
+    weights = weights - 0.1 * gradient / 2e-5
+  return weights
+
+
+def _flat(weights):
+  return np.concatenate([np.ravel(w) for w in weights])
+
+
+def test_two_rounds_by_differences():
+  options = dict(mu=2.0, temperature=0.7)
+  x, y = _data()
+  rounds = stateful_rounds.Rounds(_build(num_local_epochs=3, **options))
+  # A second client moves the server's model away from the first one's.
+  clients = [linear_models.batches(x, y, 8)]
+  clients.append(linear_models.batches(*_data(5, seed=5), 8))
+  server = _flat(rounds.run(clients))
+  previous = _flat(rounds.kept[0]['previous_model'])
+  rounds.run(clients)
+  expected = _trained(server, previous, x, y, num_steps=3, **options)
+  np.testing.assert_allclose(
+    _flat(rounds.kept[0]['previous_model']), expected, rtol=1e-4, atol=1e-5
+  )
+  # FedAvg would have gone elsewhere.
+  plain = _trained(server, previous, x, y, num_steps=3, mu=0.0, temperature=1.0)
+  assert np.abs(expected - plain).max() > 0.01
+
+
+def test_is_fed_avg_in_the_first_round_and_with_mu_0():
+  # z_prev = z_glob: the contrastive loss is log 2, its gradient 0.
+  clients = [linear_models.batches(*_data(size, size), 2) for size in (3, 5)]
+  average = _build(tff_fedfish.build_fed_avg, num_local_epochs=2)
+  for mu, num_rounds in ((3.0, 1), (0.0, 3)):
+    rounds = stateful_rounds.Rounds(_build(mu=mu, num_local_epochs=2))
+    state = average.initialize()
+    for _ in range(num_rounds):
+      state = average.next(state, clients).state
+      expected = average.get_model_weights(state).trainable
+      np.testing.assert_allclose(
+        _flat(rounds.run(clients)), _flat(expected), rtol=1e-6
+      )
+
+
+def test_a_client_keeps_its_last_model():
+  clients = [linear_models.batches(*_data(size, size), 2) for size in (3, 5)]
+  rounds = stateful_rounds.Rounds(_build())
+  rounds.run(clients)
+  first = rounds.kept[1]['previous_model']
+  rounds.run(clients, [0])
+  assert rounds.kept[1]['previous_model'] is first
+  models = rounds.process.trained_models(
+    rounds.state,
+    [stateful_rounds.argument(rounds.process, clients[1], rounds.kept[1])],
+  )
+  rounds.run(clients, [1])
+  np.testing.assert_array_equal(
+    _flat(rounds.kept[1]['previous_model']), _flat(models[0]['trainable'])
+  )
+
+
+def test_a_model_without_representation():
+  with pytest.raises(TypeError, match='with `features`, found FunctionalModel'):
+    tff_fedfish.build_moon(
+      linear_models.linear_model(3),
+      client_optimizer=linear_models.sgd(0.1),
+      server_optimizer=linear_models.sgd(1.0),
+    )

@@ -1,0 +1,411 @@
+"""What all methods share: bounds, kept tensors, clients' models, types."""
+
+import collections
+import functools
+import warnings
+
+import linear_models
+import numpy as np
+import pytest
+import stateful_rounds
+import tensorflow as tf
+import tensorflow_federated as tff
+
+import tff_fedfish
+from tff_fedfish.rounds.bounds import clip_to_norm
+from tff_fedfish.rounds.compose import compose
+from tff_fedfish.rounds.kept import KeptSlot
+from tff_fedfish.runtime.client_data import ClientLoader
+from tff_fedfish.runtime.in_process_context import set_in_process_context
+from tff_fedfish.runtime.round_options import RoundOptions, use_round_options
+
+
+@pytest.fixture(autouse=True)
+def context():
+  """In process, and fails where TFF's own context takes over."""
+  with warnings.catch_warnings():
+    warnings.filterwarnings('error', message='.*cannot run in process')
+    yield set_in_process_context()
+
+
+# Equal arguments share a process, which has no state.
+@functools.cache
+def _process(build=tff_fedfish.build_fed_avg, num_features=None, **options):
+  model = linear_models.scalar_model()
+  if num_features:
+    model = linear_models.linear_model(num_features)
+  defaults = dict(client_optimizer=linear_models.sgd(0.1))
+  return build(
+    model, server_optimizer=linear_models.sgd(1.0), **defaults | options
+  )
+
+
+def _datasets(sizes=(3, 7, 4), scales=(0.3, 1.0, 2.0)):
+  """Rows of two features, of targets ever larger."""
+  random = np.random.RandomState(4)
+  datasets = []
+  for size, scale in zip(sizes, scales, strict=True):
+    x = random.normal(size=(size, 2))
+    y = scale * (x @ [1.0, 2.0] + random.normal(size=size))
+    datasets.append(linear_models.batches(x, y, 2))
+  return datasets
+
+
+def _weights(process, state):
+  trainable = process.get_model_weights(state).trainable
+  return [np.asarray(weight) for weight in trainable]
+
+
+def test_types_of_a_process_without_options():
+  signature = _process(num_features=2).next.type_signature
+  assert signature.result.state.compact_representation() == (
+    '<global_model_weights=<trainable=<float32[2],float32>,non_trainable=<>>,'
+    'distributor=<>,client_work=<learning_rate=float32>,aggregator='
+    '<value_sum_process=<>,weight_sum_process=<>>,'
+    'finalizer=<learning_rate=float32>>@SERVER'
+  )
+  assert signature.result.metrics.compact_representation() == (
+    '<distributor=<>,client_work=<train=<>,clients=<num_empty_clients=int32,'
+    'num_non_finite_clients=int32>>,aggregator=<mean_value=<>,mean_weight=<>>,'
+    'finalizer=<update_is_non_finite=int32,update_is_all_zero=int32>>@SERVER'
+  )
+
+
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    (
+      {'num_local_epochs': 0},
+      '`num_local_epochs` must be an integer of at least 1, found 0',
+    ),
+    (
+      {'num_local_steps': 2.0},
+      '`num_local_steps` must be an integer of at least 1 or None, found 2.0',
+    ),
+    (
+      {'micro_batch_size': -1},
+      '`micro_batch_size` must be an integer of at least 1 or None, found -1',
+    ),
+    (
+      {'max_delta_norm': float('nan')},
+      '`max_delta_norm` must be above 0 or None, found nan',
+    ),
+  ],
+)
+def test_wrong_numbers(options, message):
+  with pytest.raises(ValueError, match=message):
+    _process(**options)
+
+
+def test_wrong_types():
+  with pytest.raises(TypeError, match='`client_weighting` must be a tff.learn'):
+    _process(client_weighting='uniform')
+  with pytest.raises(TypeError, match="unexpected keyword argument 'num_local"):
+    _process(num_local_rounds=1)
+  with pytest.raises(TypeError, match='FunctionalModel or a .*, found str'):
+    tff_fedfish.build_fed_avg(
+      'model',
+      client_optimizer=linear_models.sgd(0.1),
+      server_optimizer=linear_models.sgd(1.0),
+    )
+
+
+class TestMaxDeltaNorm:
+  @pytest.mark.parametrize(
+    ('delta', 'max_norm', 'expected'),
+    [
+      # sqrt(9 + 16 + 144) = 13, over both tensors; half of it is 6.5.
+      (([3.0, -4.0], [[12.0]]), 6.5, ([1.5, -2.0], [[6.0]])),
+      (([3.0, -4.0], [[12.0]]), 13.0, None),
+      (([0.0, 0.0],), 1.0, None),
+      # 6e38 is beyond float32, and so are the squares.
+      (([3e38, 3e38, -3e38, 3e38],), 1.0, ([0.5, 0.5, -0.5, 0.5],)),
+      (([1.0, np.inf], [2.0]), 0.5, ([np.nan, np.nan], [np.nan])),
+    ],
+  )
+  def test_clip_to_norm(self, delta, max_norm, expected):
+    tensors = tuple(tf.constant(t, tf.float32) for t in delta)
+    found, is_clipped = tf.function(clip_to_norm)(tensors, max_norm)
+    assert is_clipped == (expected is not None)
+    for one, other in zip(found, expected or tensors, strict=True):
+      np.testing.assert_allclose(one, other, rtol=1e-6)
+
+  def test_fed_avg_by_hand(self):
+    # Two steps of rate 0.1 towards y from 0: theta_i = 0.19 y.
+    # y = 1, n = 1: delta -0.19. y = -2, n = 3: delta 0.38, clipped to 0.25.
+    # theta = -(1 * -0.19 + 3 * 0.25) / 4 = -0.14; unclipped it is -0.2375.
+    datasets = [
+      linear_models.batches([1.0], [1.0], 4),
+      linear_models.batches([1.0] * 3, [-2.0] * 3, 4),
+    ]
+    process = _process(num_local_epochs=2, max_delta_norm=0.25)
+    output = process.next(process.initialize(), datasets)
+    np.testing.assert_allclose(
+      _weights(process, output.state), [-0.14], rtol=1e-6
+    )
+    assert output.metrics['client_work']['clients']['num_clipped_clients'] == 1
+
+  def test_client_that_is_not_finite_counts_as_absent(self):
+    process = _process(num_features=2, max_delta_norm=0.01)
+    first, _, third = _datasets()
+    bad = linear_models.batches([[np.inf, 1.0]] * 3, [1.0] * 3, 2)
+    state = process.initialize()
+    found = process.next(state, [first, bad, third])
+    expected = process.next(state, [first, third])
+    for one, other in zip(
+      _weights(process, found.state),
+      _weights(process, expected.state),
+      strict=True,
+    ):
+      np.testing.assert_array_equal(one, other)
+    counts = found.metrics['client_work']['clients']
+    assert counts['num_non_finite_clients'] == 1
+    # The others.
+    assert counts['num_clipped_clients'] == 2
+
+  def test_a_large_bound_changes_nothing(self):
+    weights = []
+    for options in ({}, {'max_delta_norm': 1e9}):
+      process = _process(num_features=2, **options)
+      state = process.initialize()
+      for _ in range(3):
+        state = process.next(state, _datasets()).state
+      weights.append(np.append(*_weights(process, state)))
+    np.testing.assert_array_equal(*weights)
+
+
+class _FailingClient(ClientLoader):
+  def load(self):
+    raise OSError('no such file')
+
+
+class TestKeptTensors:
+  @pytest.fixture(scope='class')
+  def process(self):
+    """FedAvg of theta; clients keep their model and count their rounds."""
+    slots = {
+      'model': KeptSlot(
+        initial=lambda trainable: trainable,
+        next=lambda client: client.local.trainable,
+      ),
+      'num_rounds': KeptSlot(
+        initial=lambda unused_trainable: tf.constant(0),
+        next=lambda client: client.start.kept['num_rounds'] + 1,
+      ),
+    }
+    return compose(
+      linear_models.scalar_model(),
+      client_optimizer=linear_models.sgd(0.1),
+      server_optimizer=linear_models.sgd(1.0),
+      client_weighting=tff.learning.ClientWeighting.UNIFORM,
+      make_update=lambda client: client.model_delta(),
+      kept_slots=slots,
+    )
+
+  def _clients(self, process):
+    kept = {'model': (np.float32(5),), 'num_rounds': (np.int32(7),)}
+    rows = [
+      # theta - 0.1 mean(x (theta x - y)) = 0.1 (2 + 4) / 2 = 0.3
+      ([1.0, 1.0], [2.0, 4.0], None),
+      # 0.1 * 2 * -2 = -0.4; its rounds become 7 + 1.
+      ([2.0], [-2.0], kept),
+      ([], [], kept),
+      ([1.0], [np.inf], kept),
+    ]
+    return [
+      stateful_rounds.argument(process, linear_models.batches(x, y, 2), state)
+      for x, y, state in rows
+    ]
+
+  def test_types(self, process):
+    data = process.next.type_signature.parameter[1].member
+    assert data.compact_representation() == (
+      '<data=<x=float32[?],y=float32[?]>*,'
+      'state=<model=<float32>*,num_rounds=<int32>*>>'
+    )
+    assert process.kept_specs == {
+      'model': (tf.TensorSpec([], tf.float32),),
+      'num_rounds': (tf.TensorSpec([], tf.int32),),
+    }
+
+  def test_outputs_of_a_round(self, process):
+    state = process.initialize()
+    with tff_fedfish.collect_client_outputs() as outputs:
+      result = process.next(state, self._clients(process))
+    assert [outputs[i]['is_valid'] for i in range(4)] == [1, 1, 0, 0]
+    np.testing.assert_allclose(outputs[0]['model'], [0.3])
+    np.testing.assert_allclose(outputs[1]['model'], [-0.4])
+    assert [outputs[i]['num_rounds'] for i in range(2)] == [(1,), (8,)]
+    assert result.metrics['client_work']['num_client_outputs'] == 4
+    # (0.3 - 0.4) / 2; the same where outputs are not asked for.
+    unasked = process.next(state, self._clients(process))
+    for output in (result, unasked):
+      np.testing.assert_allclose(_weights(process, output.state), [-0.05])
+
+  def test_failures(self, process):
+    def on_client_output(index, unused_output):
+      raise OSError(28, 'No space left on device', f'client {index}')
+
+    state, clients = process.initialize(), self._clients(process)
+    options = RoundOptions(
+      tolerates_failures=True, on_client_output=on_client_output
+    )
+    with use_round_options(options), pytest.raises(OSError, match='client 0'):
+      process.next(state, clients)
+    # A client that fails has no output.
+    clients = [*clients[:2], _FailingClient()]
+    options = RoundOptions(tolerates_failures=True, quorum=0.1)
+    with (
+      use_round_options(options),
+      tff_fedfish.collect_client_outputs() as outputs,
+    ):
+      process.next(state, clients)
+    assert sorted(outputs) == [0, 1]
+
+  def test_optimizer_state(self):
+    # Two rounds of one client, which becomes the server's model, are one of
+    # twice the epochs.
+    adam = linear_models.adam(0.1)
+    dataset = _datasets()[1]
+    rounds = stateful_rounds.Rounds(
+      _process(
+        num_features=2,
+        client_optimizer=adam,
+        num_local_epochs=3,
+        keeps_optimizer_state=True,
+      )
+    )
+    rounds.run([dataset])
+    found = rounds.run([dataset])
+    longer = _process(num_features=2, client_optimizer=adam, num_local_epochs=6)
+    state = longer.next(longer.initialize(), [dataset]).state
+    for one, other in zip(found, _weights(longer, state), strict=True):
+      np.testing.assert_allclose(one, other, rtol=2e-6)
+    # The rate is that of the round, not the kept one.
+    hparams = rounds.process.get_hparams(rounds.state)
+    hparams['client_work']['learning_rate'] = 0.0
+    rounds.state = rounds.process.set_hparams(rounds.state, hparams)
+    for one, other in zip(rounds.run([dataset]), found, strict=True):
+      np.testing.assert_array_equal(one, other)
+
+
+class TestTrainedModels:
+  def test_by_hand(self):
+    # One step of 0.5 from theta = 0 on the mean of (theta x - y)^2 / 2:
+    # gradients -(2 + 4) / 2 = -3 and 2 * 2 = 4. An infinite client has weight
+    # 0 and sends nothing.
+    process = _process(client_optimizer=linear_models.sgd(0.5))
+    datasets = [
+      linear_models.batches([1.0, 1.0], [2.0, 4.0], 2),
+      linear_models.batches([2.0], [-2.0], 2),
+      linear_models.batches([1.0], [np.inf], 2),
+    ]
+    state = process.initialize()
+    *found, diverged = process.trained_models(state, datasets)
+    assert [client['trainable'] for client in found] == [(1.5,), (-2.0,)]
+    assert [client['update'] for client in found] == [(-1.5,), (2.0,)]
+    assert [client['client_weight'] for client in found] == [2.0, 1.0]
+    assert not np.isfinite(diverged['trainable'][0])
+    assert (diverged['update'], diverged['client_weight']) == ((0.0,), 0.0)
+    # The rates of the round are those of the state.
+    hparams = process.get_hparams(state)
+    hparams['client_work']['learning_rate'] = 0.25
+    slower = process.set_hparams(state, hparams)
+    found = process.trained_models(slower, datasets[:2])
+    assert [client['trainable'] for client in found] == [(0.75,), (-1.0,)]
+
+  def test_next_model_is_their_weighted_mean(self):
+    # From the second round on with a mu of its own.
+    process = _process(
+      tff_fedfish.build_fed_prox,
+      num_features=2,
+      mu=1.0,
+      adaptation='fl4health',
+      num_local_epochs=3,
+    )
+    state = process.initialize()
+    for _ in range(3):
+      found = process.trained_models(state, _datasets())
+      state = process.next(state, _datasets()).state
+      weights = [client['client_weight'] for client in found]
+      for i, weight in enumerate(_weights(process, state)):
+        models = [client['trainable'][i] for client in found]
+        np.testing.assert_allclose(
+          weight,
+          np.average(models, axis=0, weights=weights),
+          rtol=1e-5,
+          atol=1e-6,
+        )
+
+  def test_one_graph_for_clients_of_any_size(self, context):
+    optimizer = linear_models.sgd(0.1)
+    num_traces = 0
+    plain = optimizer.next
+
+    @functools.wraps(plain)
+    def counting(*arguments):
+      nonlocal num_traces
+      num_traces += 1
+      return plain(*arguments)
+
+    optimizer.next = counting
+    process = _process(num_features=2, client_optimizer=optimizer)
+    state = process.initialize()
+    before = num_traces
+    process.trained_models(state, _datasets()[:1])
+    first = num_traces
+    # It is traced when it is first asked for.
+    assert first > before
+    compiled = context.compile(process.trained_models)
+    process.trained_models(state, _datasets()[1:])
+    assert num_traces == first
+    assert context.compile(process.trained_models) is compiled
+
+  def test_models_that_clients_begin_with(self):
+    with pytest.raises(AttributeError, match='begin with the same model'):
+      _process().personal_models  # noqa: B018
+
+
+def test_repeated_rows_weigh_once():
+  # A row of y = 1 that comes 4 times, and 4 rows of y = 2, in 2 steps of 2:
+  # 0.19 y as w = 1 and 4: (0.19 + 4 * 0.38) / 5.
+  spec = tf.TensorSpec([None], tf.float32)
+
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    return weights[0][0] * x['feature']
+
+  model = tff.learning.models.FunctionalModel(
+    initial_weights=((np.float32(0),), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=lambda output, label, sample_weight=None: (
+      tf.reduce_mean(tf.square(output - label)) / 2
+    ),
+    input_spec=collections.OrderedDict(
+      x=collections.OrderedDict(
+        feature=spec, is_repeated=tf.TensorSpec([None], tf.bool)
+      ),
+      y=spec,
+    ),
+  )
+
+  def client(y, num_rows):
+    data = collections.OrderedDict(
+      x=collections.OrderedDict(
+        feature=np.ones(4, np.float32), is_repeated=np.arange(4) >= num_rows
+      ),
+      y=np.full(4, y, np.float32),
+    )
+    return tf.data.Dataset.from_tensor_slices(data).batch(2)
+
+  process = tff_fedfish.build_fed_avg(
+    model,
+    client_optimizer=linear_models.sgd(0.1),
+    server_optimizer=linear_models.sgd(1.0),
+    num_local_steps=2,
+  )
+  output = process.next(process.initialize(), [client(1, 1), client(2, 4)])
+  np.testing.assert_allclose(
+    _weights(process, output.state), [1.71 / 5], rtol=1e-6
+  )
