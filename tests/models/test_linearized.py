@@ -8,7 +8,7 @@ import tensorflow_federated as tff
 
 from models import image_model_config, linearized
 from tff_fedfish.methods.fed_avg import build_fed_avg
-from tff_fedfish.methods.tct import tangent_features
+from tff_fedfish.methods.tct import features as tangent_features
 from tff_fedfish.rounds import local_training
 from tff_fedfish.rounds.gradients import batch_gradients
 
