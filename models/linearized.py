@@ -31,7 +31,7 @@ def build_feature_classifier(
   Args:
     model: The classifier whose features they are.
     features: (theta, batch) -> z, float32 [rows, p], such as
-      `tff_fedfish.methods.tct.tangent_features.build_features` makes.
+      `tff_fedfish.methods.tct.features.build_features` makes.
     num_features: p.
     num_classes: C.
 

@@ -33,6 +33,7 @@ SETTINGS: dict[str, str] = {
   'algorithm.fisher_training_mode': 'Leave it out: the pass has no dropout.',
   'algorithm.labels': 'Leave it out: it follows from the corpus.',
   'algorithm.linearization': 'Leave it out: TCT takes images only.',
+  'algorithm.loss_scale': 'Leave it out: TCT takes half the mean.',
   'algorithm.mask_layers': 'Leave it out: TCT takes images only.',
   'algorithm.max_mass_ratio': "Use fisher_normalization 'tensor_mean'.",
   'algorithm.model_averages': 'Leave it out: FedFomo sends single models.',

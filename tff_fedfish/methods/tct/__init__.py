@@ -1,9 +1,24 @@
-"""TCT: bootstrap a network, then solve its linearisation with SCAFFOLD."""
+"""TCT: bootstrap a network, then solve its linearisation with SCAFFOLD.
+
+Yu et al. (2022), "TCT: Convexifying federated learning using bootstrapped
+neural tangent kernels", algorithms 1 and 2, for classifiers of images. A run
+has three phases:
+
+  bootstrap  T1 rounds of FedAvg
+  features   One round. Every client computes features z of its rows from the
+             network's weights, and keeps them; their mean and standard
+             deviation over all clients follow from sums (`features.py`).
+  convex     All further rounds: SCAFFOLD regresses the classes on the
+             normalized features (`regression.py`, `process.py`).
+
+`process.py` has the learning processes of the last two phases, and `phases.py`
+what a run does between phases.
+"""
 
 import dataclasses
 import math
-from typing import Any, Literal
 
+from models.layers import layers_of
 from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish.config_fields import number
 from tff_fedfish.methods.method import Method
@@ -22,7 +37,6 @@ from tff_fedfish.methods.settings import (
   image_problems,
   settings_unlike,
 )
-from tff_fedfish.methods.tct import tangent_shapes
 
 _MAX_IMBALANCE = 1e-4
 
@@ -41,15 +55,10 @@ class TctConfig(AlgorithmConfig):
   """M, full gradient steps of a client in a convex round, >= 1."""
   convex_learning_rate: float = number(5e-5, above=0)
   """eta, the step size of the convex rounds, > 0."""
-  loss_scale: Literal['half_mean', 'mean', 'sum'] = 'half_mean'
-  """Squared error of a client: half its mean over the rows, which the step size
-  of the authors is for, its mean, or its sum."""
-  solver: Literal['gram', 'steps'] = 'gram'
-  """'gram': all steps at once, in the eigenbasis of the Gram matrix of the
-  client's rows, which it keeps. 'steps': one by one; the same up to
-  rounding."""
   max_gram_rows: int = number(8192, at_least=0)
-  """Rows of a client above which it takes the steps one by one."""
+  """Rows of a client up to which it takes the steps of a round at once, in the
+  eigenbasis of the Gram matrix of its rows, which it keeps. A client with more
+  rows takes them one by one."""
 
 
 _EXPECTED = (
@@ -73,24 +82,34 @@ def _problems(config):
   return settings_unlike(config, _EXPECTED, "with algorithm.name 'tct'")
 
 
-def _feature_sizes(config) -> FeatureSizes:
+def num_candidates(shape) -> int:
+  """Returns the weights of an `ImageModelConfig` that reach the first logit."""
+  *_, head = layers_of(shape)
+  return num_parameters(shape) - (head.fan_out - 1) * head.num_rows
+
+
+def _feature_sizes(config):
   settings = config.algorithm
-  num_candidates = tangent_shapes.num_candidates(config.model_shape())
-  max_gram_rows = settings.max_gram_rows * (settings.solver == 'gram')
-  return FeatureSizes(min(settings.num_features, num_candidates), max_gram_rows)
+  num_features = num_candidates(config.model_shape())
+  return FeatureSizes(
+    min(settings.num_features, num_features), settings.max_gram_rows
+  )
 
 
-def _convex_shapes(config) -> ServerShapes:
+def _convex_shapes(config):
   network, shape = weight_shapes(config.model_shape()), config.model_shape()
   size, _ = _feature_sizes(config)
   return ServerShapes(
-    tangent_shapes.classifier_shapes(size, shape.num_classes),
+    {
+      'tct/kernel': (size, shape.num_classes),
+      'tct/bias': (shape.num_classes,),
+    },
     network | {'tct/mean': (size,), 'tct/std': (size,)},
   )
 
 
-def _convex_models(config) -> float:
-  """Returns the size of what a client trains in a convex round, in models."""
+def _convex_models(config):
+  """Returns the size of V, in models."""
   shapes = _convex_shapes(config).trainable.values()
   return sum(map(math.prod, shapes)) / num_parameters(config.model_shape())
 
@@ -100,7 +119,7 @@ def _convex_traffic(config):
 
 
 def _features_traffic(config):
-  """Returns that of n, sum z and sum z^2, and of the weights and statistics."""
+  """Returns that of n, sum z and sum z^2, and of weights, mean and std."""
   size, _ = _feature_sizes(config)
   num_weights = num_parameters(config.model_shape())
   return Traffic((2 * size + 1) / num_weights, 1 + 2 * size / num_weights)
@@ -111,22 +130,11 @@ def _slots(config):
   return (Slot('correction', size), Slot('last_local', size))
 
 
-def _convex_arguments(config) -> dict[str, Any]:
-  settings = config.algorithm
-  return {
-    'num_steps': settings.num_convex_steps,
-    'step_size': settings.convex_learning_rate,
-    'loss_scale': settings.loss_scale,
-    'solver': settings.solver,
-  }
-
-
 _IMBALANCE = Column(
   'tct/correction_imbalance', ('client_work', 'imbalance'), _MAX_IMBALANCE
 )
 _DEAD = Column('tct/dead_coordinates', ('client_work', 'num_dead'))
 _ACCURACY = Column('tct/train_accuracy', ('client_work', 'train', 'accuracy'))
-
 
 _SHARED = dict(
   name='tct',
@@ -142,7 +150,9 @@ _SHARED = dict(
   ),
   settings=TctConfig,
 )
-_MODULE = 'tff_fedfish.methods.tct.process'
+_PROCESS = 'tff_fedfish.methods.tct.process'
+_PHASES = 'tff_fedfish.methods.tct.phases'
+
 _BOOTSTRAP = Method(
   **_SHARED,
   builder='tff_fedfish.methods.fed_avg:build_fed_avg',
@@ -150,52 +160,39 @@ _BOOTSTRAP = Method(
 )
 _FEATURES = Method(
   **_SHARED,
-  builder=f'{_MODULE}_features:build_feature_sums',
+  builder=f'{_PROCESS}:build_feature_sums',
   arguments=lambda config: {'num_features': _feature_sizes(config)[0]},
   traffic=_features_traffic,
   columns=lambda config: (_DEAD,),
-  features=Features(
-    _feature_sizes, 'written', f'{_MODULE}_features:features_of'
-  ),
+  features=Features(_feature_sizes, 'written', f'{_PHASES}:features_of'),
 )
-_CONVEX = dict(
+_CONVEX = Method(
   **_SHARED,
+  builder=f'{_PROCESS}:build_convex',
+  arguments=lambda config: {
+    'num_steps': config.algorithm.num_convex_steps,
+    'step_size': config.algorithm.convex_learning_rate,
+  },
+  model=f'{_PHASES}:feature_classifier',
   traffic=_convex_traffic,
   slots=_slots,
-)
-_BY_STEPS = Method(
-  **_CONVEX,
-  builder=f'{_MODULE}:build_convex',
-  arguments=_convex_arguments,
-  model=f'{_MODULE}_phases:feature_classifier',
   columns=lambda config: (_ACCURACY, _IMBALANCE),
   features=Features(
     _feature_sizes,
     'read',
+    f'{_PHASES}:basis_of',
     shapes=_convex_shapes,
     learning_rate=lambda config: config.algorithm.convex_learning_rate,
   ),
 )
-_BY_GRAM = dataclasses.replace(
-  _BY_STEPS,
-  features=_BY_STEPS.features._replace(work=f'{_MODULE}_features:basis_of'),
-)
 
 
 def _phases(config):
-  last = config.algorithm.num_bootstrap_rounds
-  bootstrap = Phase('bootstrap', 1, last, _BOOTSTRAP)
-  convex = _BY_GRAM if config.algorithm.solver == 'gram' else _BY_STEPS
+  last, begin = config.algorithm.num_bootstrap_rounds, f'{_PHASES}:begin'
   return (
-    bootstrap,
-    Phase(
-      'features',
-      last + 1,
-      last + 1,
-      _FEATURES,
-      f'{_MODULE}_phases:begin_features',
-    ),
-    Phase('convex', last + 2, None, convex, f'{_MODULE}_phases:begin_convex'),
+    Phase('bootstrap', 1, last, _BOOTSTRAP),
+    Phase('features', last + 1, last + 1, _FEATURES, f'{begin}_features'),
+    Phase('convex', last + 2, None, _CONVEX, f'{begin}_convex'),
   )
 
 

@@ -1,185 +1,182 @@
-"""TCT: a network for some rounds, then SCAFFOLD on its linearisation.
+"""TCT's learning processes on features: their sums, and the regression.
 
-Yu et al. (2022), "TCT: Convexifying federated learning using bootstrapped
-neural tangent kernels", algorithms 1 and 2. The letters are those of
-`mathematics/gram_regression.py`; what a client keeps is that of SCAFFOLD's
-exchange of one model.
+Yu et al. (2022), "TCT", algorithms 1 and 2; the letters are those of
+`regression.py`. A round of the regression is SCAFFOLD's in the form that sends
+one model. Client k, with the rows' share q_k, keeps h_k and V_k:
+
+  h_k <- h_k + (V - V_k) / (M eta)      0 in its first round, in which V_k is V
+  V_k <- M steps from V with h_k
+  V   <- sum_k q_k V_k
+
+It requires all clients in every round, with the same M and eta.
+
+Clients are fed with batches <x=<features, ...>, y> of what they computed of
+their rows: `features` float16 [batch, p], `y` int32 [batch], the classes.
 """
 
 import collections
+import dataclasses
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from models.functional_model import ModelSpec
-from tff_fedfish.errors import require_one_of
-from tff_fedfish.methods.tct import feature_inputs, gram_regression
-from tff_fedfish.methods.tct.corrections import one_model_slots
+from models.functional_model import with_predictions
+from tff_fedfish.methods.tct import regression
 from tff_fedfish.rounds.client_work import MethodState
 from tff_fedfish.rounds.compose import compose
-from tff_fedfish.rounds.gradients import BatchOutput, num_rows, split_batch
-
-SOLVERS = ('gram', 'steps')
+from tff_fedfish.rounds.gradients import num_rows, split_batch
+from tff_fedfish.rounds.kept import KeptSlot
+from tff_fedfish.rounds.local_training import LocalResult
 
 _ROUNDING = 0.01
 
 
-def build_convex(
-  model: ModelSpec,
-  *,
-  client_optimizer: tff.learning.optimizers.Optimizer,
-  server_optimizer: tff.learning.optimizers.Optimizer,
-  num_steps: int,
-  step_size: float,
-  loss_scale: str = 'half_mean',
-  solver: str = 'gram',
-  client_weighting: tff.learning.ClientWeighting = (
-    tff.learning.ClientWeighting.NUM_EXAMPLES
-  ),
-  num_local_epochs: int = 1,
-  num_local_steps: int | None = None,
-  micro_batch_size: int | None = None,
-) -> tff.learning.templates.LearningProcess:
+def build_feature_sums(model, *, num_features, **training):
+  """Builds the round that sums up features.
+
+  Args:
+    model: The network, a ModelSpec, whose weights stay as they are.
+    num_features: p.
+    **training: See `rounds.compose.compose`. Nothing is trained: it gives only
+      the type of the state.
+
+  Returns:
+    The learning process. After a round the method's state holds `num_rows`,
+    `sums` and `square_sums`, float64 [p]: n, sum z and sum z^2 over the rows of
+    all clients. Metric `num_dead`: features that are constant up to rounding.
+  """
+  reader = _reading(model, num_features)
+
+  def sum_up(start, dataset):
+    count, sums, squares = _zero_sums(num_features)
+    for batch in iter(dataset):
+      tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+      x, _ = split_batch(batch)
+      z = tf.cast(x['features'], tf.float64)
+      count += tf.cast(num_rows(batch), tf.float64)
+      sums += tf.reduce_sum(z, axis=0)
+      squares += tf.reduce_sum(tf.square(z), axis=0)
+    return _local_result(
+      start.trainable,
+      reader.functional_model.initialize_metrics_state(),
+      tf.cast(count, tf.int64),
+      dataset,
+      observation=(count, sums, squares),
+    )
+
+  def next_state(unused_state, sums, unused_counts):
+    count, first, second = sums
+    mean = tf.math.divide_no_nan(first, count)
+    variance = tf.math.divide_no_nan(second, count) - tf.square(mean)
+    is_dead = variance <= regression.VARIANCE_ROUNDING * tf.square(mean)
+    return _sums_state(sums, tf.reduce_sum(tf.cast(is_dead, tf.int32)))
+
+  return compose(
+    reader,
+    make_update=lambda client: client.model_delta(),
+    method_state=MethodState(
+      initial=lambda unused_specs: _sums_state(
+        _zero_sums(num_features), tf.constant(0)
+      ),
+      summands=lambda client: client.local.observation,
+      next=next_state,
+      reported_after=('num_dead',),
+    ),
+    local_work=sum_up,
+    **training,
+  )
+
+
+def _zero_sums(num_features):
+  zeros = tf.zeros([num_features], tf.float64)
+  return tf.constant(0.0, tf.float64), zeros, zeros
+
+
+def _sums_state(sums, num_dead):
+  count, first, second = sums
+  return collections.OrderedDict(
+    num_rows=count, sums=first, square_sums=second, num_dead=num_dead
+  )
+
+
+def build_convex(model, *, num_steps, step_size, client_optimizer, **training):
   """Builds SCAFFOLD on a regression on features, in full gradient steps.
+
+  A client takes all steps at once: x of its batches also has `vectors`, float64
+  [batch, n], rows of U, and `power_sums`, float64 [2, n], S_1 and S_2. A client
+  whose U has no columns takes them one by one.
 
   Args:
     model: As `models.linearized.build_feature_classifier` makes it.
-    client_optimizer: Not used: clients take plain steps.
-    server_optimizer: SGD with the rate 1.
     num_steps: M, >= 1.
     step_size: eta > 0.
-    loss_scale: See `gram_regression`.
-    solver: 'gram': all steps at once; x of the batches also has `vectors`,
-      float64 [batch, n], rows of U, and `power_sums`, float64 [2, n], S_1 and
-      S_2. A client whose U has no columns takes the steps one by one. 'steps':
-      all do.
-    client_weighting: q_k: rows, or 1. Every client must take part in every
-      round.
-    num_local_epochs: Not used, as the next two.
-    num_local_steps: See there.
-    micro_batch_size: See there.
+    client_optimizer: Not used: clients take plain steps.
+    **training: See `rounds.compose.compose`. `server_optimizer` must be SGD
+      with the rate 1; the client weights are q_k.
 
   Returns:
     The learning process, a `StatefulLearningProcess`. Its metrics are those of
     the server's model before the round, and `imbalance`: |sum_k q_k h_k| /
     sum_k q_k |h_k|, which is 0 but for rounding.
-
-  Raises:
-    ValueError: If the solver or the loss scale is unknown.
   """
-  del client_optimizer, num_local_steps, micro_batch_size
-  require_one_of('solver', solver, SOLVERS)
-  require_one_of('loss_scale', loss_scale, gram_regression.LOSS_SCALES)
+  del client_optimizer
   kernel, _ = model.functional_model.initial_weights[0]
-  num_features, num_classes = kernel.shape
-  reader = feature_inputs.reading(
-    model, num_features, with_basis=solver == 'gram'
+  reader = _reading(
+    model,
+    kernel.shape[0],
+    vectors=tf.TensorSpec([None, None], tf.float64),
+    power_sums=tf.TensorSpec([2, None], tf.float64),
   )
-  functional_model = reader.functional_model
-  correction_of, slots = one_model_slots(num_steps)
-
-  def z_and_targets(batch, mean, std):
-    """Returns Z and Y of a batch, Z without the column of ones."""
-    x, y = split_batch(batch)
-    z = (tf.cast(x['features'], tf.float32) - mean) / std
-    return z, tf.one_hot(y, num_classes) - 1 / num_classes
-
-  def scale_of(count):
-    return gram_regression.scale_of(
-      loss_scale, tf.maximum(tf.cast(count, tf.float32), 1.0)
-    )
 
   def local_work(start, dataset):
     mean, std = start.non_trainable[-2:]
-    (v, v_bias), (h, h_bias) = start.trainable, correction_of(start)
-    metrics = functional_model.initialize_metrics_state()
-    count, num_vectors = tf.constant(0, tf.int64), tf.constant(0)
-    if solver == 'gram':
-      for batch in iter(dataset.take(1)):
-        x, _ = split_batch(batch)
-        num_vectors = tf.shape(x['power_sums'])[1]
-    # U^T (Z V - Y) and U^T Z h, S_1 and S_2.
-    residuals = tf.zeros([num_vectors, num_classes], tf.float64)
-    drifts = tf.zeros([num_vectors, num_classes], tf.float64)
-    sums = tf.zeros([2, num_vectors], tf.float64)
-    for batch in iter(dataset):
-      tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-      x, y = split_batch(batch)
-      z, targets = z_and_targets(batch, mean, std)
-      logits = z @ v + v_bias
-      metrics = functional_model.update_metrics_state(
-        metrics,
-        labels=y,
-        batch_output=BatchOutput(
-          functional_model.loss(output=logits, label=y),
-          logits,
-          num_rows(batch),
-        ),
-      )
-      count += num_rows(batch)
-      if solver == 'gram':
-        vectors = x['vectors']
-        residuals += tf.matmul(
-          vectors, tf.cast(logits - targets, tf.float64), transpose_a=True
-        )
-        drifts += tf.matmul(
-          vectors, tf.cast(z @ h + h_bias, tf.float64), transpose_a=True
-        )
-        sums = x['power_sums']
-    scale = scale_of(count)
-
-    def at_once():
-      """Returns V_M, from the sum of the residuals that the steps see."""
-      inner = (
-        sums[0][:, tf.newaxis] * residuals
-        + step_size * sums[1][:, tf.newaxis] * drifts
-      )
-      step, bias_step = tf.zeros_like(v), tf.zeros_like(v_bias)
-      for batch in iter(dataset):
-        tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-        x, _ = split_batch(batch)
-        z, _ = z_and_targets(batch, mean, std)
-        rows = tf.cast(tf.matmul(x['vectors'], inner), tf.float32)
-        step += tf.matmul(z, rows, transpose_a=True)
-        bias_step += tf.reduce_sum(rows, axis=0)
-      return (
-        v + step_size * (num_steps * h - scale * step),
-        v_bias + step_size * (num_steps * h_bias - scale * bias_step),
-      )
-
-    def step_by_step():
-      kernel, bias = v, v_bias
-      for _ in tf.range(num_steps):
-        gradient, bias_gradient = tf.zeros_like(v), tf.zeros_like(v_bias)
-        for batch in iter(dataset):
-          tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-          z, targets = z_and_targets(batch, mean, std)
-          rows = z @ kernel + bias - targets
-          gradient += tf.matmul(z, rows, transpose_a=True)
-          bias_gradient += tf.reduce_sum(rows, axis=0)
-        kernel -= step_size * (scale * gradient - h)
-        bias -= step_size * (scale * bias_gradient - h_bias)
-      return kernel, bias
-
-    if solver == 'gram':
-      solution = tf.cond(num_vectors > 0, at_once, step_by_step)
-    else:
-      solution = step_by_step()
-    return feature_inputs.local_result(
-      solution, metrics, count, dataset, num_steps=num_steps
+    solution, metrics, count = regression.take_steps(
+      reader.functional_model,
+      dataset,
+      mean,
+      std,
+      start.trainable,
+      _correction(start, num_steps),
+      num_steps=num_steps,
+      step_size=step_size,
     )
+    return _local_result(solution, metrics, count, dataset, num_steps=num_steps)
 
   return compose(
     reader,
     client_optimizer=tff.learning.optimizers.build_sgdm(step_size),
-    server_optimizer=server_optimizer,
-    num_local_epochs=num_local_epochs,
-    client_weighting=client_weighting,
     make_update=lambda client: client.model_delta(),
-    aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
     method_state=_imbalance(num_steps * step_size),
-    kept_slots=slots,
+    kept_slots={
+      'correction': KeptSlot(
+        initial=lambda trainable: tf.nest.map_structure(
+          lambda w: tf.zeros(w.shape, w.dtype), trainable
+        ),
+        next=lambda client: _correction(client.start, num_steps),
+      ),
+      'last_local': KeptSlot(
+        initial=lambda trainable: trainable,
+        next=lambda client: client.local.trainable,
+      ),
+    },
     local_work=local_work,
+    **training,
+  )
+
+
+def _correction(start, num_steps):
+  """Returns h_k of the round."""
+  rate = start.hparams['learning_rate']
+
+  def plus_mean_gradient(h, x, y):
+    distance = tf.cast(num_steps, h.dtype) * tf.cast(rate, h.dtype)
+    return h + tf.math.divide_no_nan(x - y, distance)
+
+  return tf.nest.map_structure(
+    plus_mean_gradient,
+    start.kept['correction'],
+    start.trainable,
+    start.kept['last_local'],
   )
 
 
@@ -210,4 +207,38 @@ def _imbalance(step):
     summands=summands,
     next=next_state,
     reported_after=('imbalance',),
+  )
+
+
+def _reading(model, num_features, **basis):
+  """Returns a model with batches of features, and of a basis, as its input."""
+  functional_model = model.functional_model
+  x = collections.OrderedDict(
+    features=tf.TensorSpec([None, num_features], tf.float16), **basis
+  )
+  return dataclasses.replace(
+    model,
+    functional_model=with_predictions(
+      functional_model,
+      functional_model.initial_weights,
+      # Never called: clients read stored features.
+      functional_model.predict_on_batch,
+      collections.OrderedDict(x=x, y=tf.TensorSpec([None], tf.int32)),
+    ),
+  )
+
+
+def _local_result(
+  trainable, metrics, count, dataset, *, observation=None, num_steps=0
+):
+  """Returns what local work that takes no batch steps gives."""
+  return LocalResult(
+    trainable=trainable,
+    metrics=metrics,
+    num_examples=count,
+    observation=observation,
+    mean_loss=tf.constant(0.0),
+    dataset=dataset,
+    optimizer_state=(),
+    num_steps=tf.constant(num_steps, tf.int64),
   )

@@ -1,15 +1,16 @@
 """Features of the empirical neural tangent kernel, in plain TensorFlow.
 
 Yu et al. (2022), "TCT: Convexifying federated learning using bootstrapped
-neural tangent kernels", section 3.2. The features of an image are p entries of
-the gradient of the model's FIRST logit, at fixed weights whose head is drawn,
-so that all logits have the same distribution.
+neural tangent kernels", section 3.2. The features z of an image x are p entries
+of the gradient of the model's FIRST logit,
 
-Entries are numbered in the concatenation of all weights, each flattened, in the
-order of `models.model_shapes.weight_shapes`. Head columns other than the first
-do not reach the first logit and are never features.
+  z(x) = d f_1(x; theta) / d theta  at the entries of a mask,
 
-Everything here is for classifiers of images.
+at fixed weights theta whose head is drawn, so that all logits have the same
+distribution. The mask is drawn too. Entries are numbered in the concatenation
+of all weights, each flattened, in the order of
+`models.model_shapes.weight_shapes`. Head columns other than the first do not
+reach the first logit and are never features.
 """
 
 import math
@@ -24,12 +25,10 @@ from models.image_models import initial_weights
 from models.layers import layers_of
 from models.model_shapes import weight_shapes
 from tff_fedfish.data import randomness
-from tff_fedfish.errors import require
 from tff_fedfish.methods.one_shot.curvature import (
   by_position,
   inputs_by_position,
 )
-from tff_fedfish.methods.tct.tangent_shapes import candidates, head_of
 from tff_fedfish.rounds.gradients import split_batch
 
 Features = Callable[[Sequence[tf.Tensor], Any], tf.Tensor]
@@ -48,16 +47,24 @@ def feature_mask(
 
   Returns:
     Int64 [p], ascending; all candidates if there are fewer than `num_features`.
-
-  Raises:
-    ValueError: If `num_features` is below 1.
   """
-  require(num_features >= 1, 'num_features', 'at least 1', num_features)
-  found = candidates(shape)
-  if len(found) <= num_features:
-    return found
+  entries = _candidates(shape)
+  if len(entries) <= num_features:
+    return entries
   generator = randomness.generator('tct_mask', model_seed)
-  return np.sort(found[generator.permutation(len(found))[:num_features]])
+  return np.sort(entries[generator.permutation(len(entries))[:num_features]])
+
+
+def _candidates(shape):
+  """Returns the entries that can be features: body and first head column."""
+  *_, head = layers_of(shape)
+  num_before, found = 0, []
+  for name, sizes in weight_shapes(shape).items():
+    size = math.prod(sizes)
+    step = head.fan_out if name in (head.kernel, head.bias) else 1
+    found.append(num_before + np.arange(0, size, step))
+    num_before += size
+  return np.concatenate(found)
 
 
 def with_drawn_head(
@@ -68,7 +75,7 @@ def with_drawn_head(
   Every client draws the same head from the seed. Weights are in the order of
   `weight_shapes`.
   """
-  head = head_of(shape)
+  *_, head = layers_of(shape)
   drawn = initial_weights(shape, randomness.seed_of('tct_head', model_seed))
   return tuple(
     of_head if name in (head.kernel, head.bias) else weight

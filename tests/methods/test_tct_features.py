@@ -11,8 +11,12 @@ from models import image_model_config
 from models.image_model_config import ImageModelConfig
 from models.image_models import IMAGE_CLASSIFIERS
 from models.model_shapes import num_parameters, weight_shapes
-from tff_fedfish.methods.tct import tangent_features, tangent_shapes
-from tff_fedfish.methods.tct.tangent_features import feature_mask
+from tff_fedfish.methods import tct
+from tff_fedfish.methods.tct.features import (
+  build_features,
+  feature_mask,
+  with_drawn_head,
+)
 
 _LENET = ImageModelConfig(name='lenet', num_classes=10, image_shape=(28, 28, 1))
 # 2 x 2 pixels, 3 classes: a 4 x 3 kernel and 3 biases.
@@ -47,14 +51,14 @@ def test_gradients_of_single_rows(two_blocks, name, num_features):
   model, batch = small_models.build(shape), small_models.rows(shape, 4)
   (weights, _) = small_models.random_weights(model)
   mask = feature_mask(shape, num_features=num_features, model_seed=5)
-  found = tangent_features.build_features(model, shape, mask)(weights, batch)
+  found = build_features(model, shape, mask)(weights, batch)
   expected = _by_rows(shape, weights, batch['x']['image'])
   assert found.dtype == tf.float32
   np.testing.assert_allclose(
     found, expected[:, mask], rtol=1e-4, atol=1e-5 * np.abs(expected).max()
   )
   if num_features > 30:
-    assert len(mask) == tangent_shapes.num_candidates(shape)
+    assert len(mask) == tct.num_candidates(shape)
     # All that is left out is 0.
     others = np.setdiff1d(np.arange(num_parameters(shape)), mask)
     assert len(others) and not expected[:, others].any()
@@ -66,63 +70,51 @@ def test_features_of_a_linear_model_by_hand():
   # entry 12 is 1.
   mask = feature_mask(_LINEAR, num_features=99, model_seed=1)
   assert mask.tolist() == [0, 3, 6, 9, 12]
-  assert tangent_shapes.num_candidates(_LINEAR) == 5
+  assert tct.num_candidates(_LINEAR) == 5
   model = small_models.build(_LINEAR)
   batch = small_models.rows(_LINEAR, 2)
   batch['x']['image'] = np.array([[0, 51], [102, 255]] * 2, np.uint8).reshape(
     [2, 2, 2, 1]
   )
   weights, _ = small_models.random_weights(model)
-  features = tangent_features.build_features(model, _LINEAR, mask)
+  features = build_features(model, _LINEAR, mask)
   np.testing.assert_allclose(
     features(weights, batch), [[0, 0.2, 0.4, 1, 1]] * 2, rtol=1e-6
   )
   # The order is that of the mask, whichever entries it has.
-  features = tangent_features.build_features(model, _LINEAR, mask[[1, 4]])
+  features = build_features(model, _LINEAR, mask[[1, 4]])
   np.testing.assert_allclose(features(weights, batch), [[0.2, 1]] * 2)
 
 
 def test_mask_is_drawn_among_the_body_and_the_first_head_column():
   # LeNet has 44,190 weights; 84 x 9 of them are of other head columns.
-  assert tangent_shapes.num_candidates(_LENET) == 44_190 - 84 * 9
+  assert tct.num_candidates(_LENET) == 44_190 - 84 * 9
   everything = feature_mask(_LENET, num_features=100_000, model_seed=1)
   mask = feature_mask(_LENET, num_features=9_000, model_seed=1)
   assert mask.dtype == np.int64
   assert len(mask) == 9_000
   assert np.all(np.diff(mask) > 0)
   assert np.isin(mask, everything).all()
+  again = feature_mask(_LENET, num_features=9_000, model_seed=1)
+  np.testing.assert_array_equal(again, mask)
+  assert np.any(feature_mask(_LENET, num_features=9_000, model_seed=2) != mask)
   start = 44_190 - 840
   of_head = mask[mask >= start]
   assert len(of_head) and np.all((of_head - start) % 10 == 0)
   # 9,000 of 43,434 of every kernel, within four standard deviations.
-  for name, begin, end in _ranges(_LENET)[:-1]:
-    count, share = end - begin, 9_000 / 43_434
+  begin, share = 0, 9_000 / 43_434
+  for name, sizes in [*weight_shapes(_LENET).items()][:-1]:
+    count = math.prod(sizes)
     deviation = math.sqrt(count * share * (1 - share))
-    drawn = np.sum((mask >= begin) & (mask < end))
+    drawn = np.sum((mask >= begin) & (mask < begin + count))
     assert abs(drawn - count * share) < 4 * deviation, name
-
-
-def _ranges(shape):
-  ends = np.cumsum([math.prod(s) for s in weight_shapes(shape).values()])
-  return list(
-    zip(weight_shapes(shape), [0, *ends[:-1]], ends.tolist(), strict=True)
-  )
-
-
-def test_mask_is_a_function_of_the_seed():
-  masks = [
-    feature_mask(_LENET, num_features=50, model_seed=seed) for seed in (1, 1, 2)
-  ]
-  np.testing.assert_array_equal(masks[0], masks[1])
-  assert np.any(masks[0] != masks[2])
+    begin += count
 
 
 def test_head_is_drawn_by_the_seed_and_the_body_kept():
   shape = small_models.SHAPES['emnist_cnn']
   weights, _ = small_models.random_weights(small_models.build(shape))
-  drawn = [
-    tangent_features.with_drawn_head(shape, weights, seed) for seed in (3, 3, 4)
-  ]
+  drawn = [with_drawn_head(shape, weights, seed) for seed in (3, 3, 4)]
   for one, other, before in zip(drawn[0], drawn[1], weights, strict=True):
     np.testing.assert_array_equal(one, other)
     assert one.shape == before.shape
@@ -134,15 +126,3 @@ def test_head_is_drawn_by_the_seed_and_the_body_kept():
   # The model's own initial head: within Glorot's limit, the bias 0.
   assert np.abs(kernel).max() <= math.sqrt(6 / (128 + 3))
   np.testing.assert_array_equal(bias, np.zeros(3))
-
-
-def test_no_features_are_refused():
-  with pytest.raises(ValueError, match='`num_features` must be at least 1'):
-    feature_mask(_LINEAR, num_features=0, model_seed=1)
-
-
-def test_shapes_of_the_classifier():
-  assert tangent_shapes.classifier_shapes(7, 3) == {
-    'tct/kernel': (7, 3),
-    'tct/bias': (3,),
-  }

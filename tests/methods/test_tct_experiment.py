@@ -4,7 +4,7 @@ import collections
 import csv
 import pathlib
 
-_PAGES = pathlib.Path(__file__).parents[1] / 'docs' / 'experiments'
+_PAGES = pathlib.Path(__file__).parents[2] / 'docs' / 'experiments'
 _TITLES = {'tct': 'TCT', 'fed_avg': 'FedAvg'}
 
 
