@@ -95,7 +95,7 @@ _INTERNALS = {
   'tensorflow.core': 'tff_fedfish.runtime.tensorflow_internals',
   'ray._private': 'tff_fedfish.runtime.ray_internals',
 }
-_SHARED_OF_METHODS = ('method', 'settings', 'registry', 'describe')
+_SHARED_OF_METHODS = ('method', 'parts', 'settings', 'registry', 'describe')
 
 
 def _reads_arguments(importer: str) -> bool:

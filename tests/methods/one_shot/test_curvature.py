@@ -7,7 +7,7 @@ import pytest
 import small_models
 import tensorflow as tf
 
-from models import image_model_config
+from models import image_model_config, taps
 from models.image_model_config import ImageModelConfig
 from models.layers import layers_of
 from tff_fedfish.methods.one_shot import curvature
@@ -109,7 +109,7 @@ def test_patches_times_the_kernel_are_a_convolution(window, rows, columns):
   kernel = random.normal(size=(*window[:2], 3, 5)).astype(np.float32)
   layer = layers_of(_SHAPES['lenet'])[0]
   layer = layer._replace(window=type(layer.window)(*window))
-  found = curvature.inputs_by_position(layer, images) @ kernel.reshape(-1, 5)
+  found = taps.inputs_by_position(layer, images) @ kernel.reshape(-1, 5)
   expected = tf.nn.conv2d(images, kernel, *window[2:])
   np.testing.assert_allclose(
     found, tf.reshape(expected, found.shape), rtol=1e-4, atol=1e-5
@@ -164,7 +164,7 @@ def _loop_summary(spec, weights, batch):
       for layer in spec.layers:
         g = gradients[layer.name][0].numpy()
         g = g.reshape(-1, g.shape[-1])
-        a = curvature.inputs_by_position(layer, inputs[layer.name])[0].numpy()
+        a = taps.inputs_by_position(layer, inputs[layer.name])[0].numpy()
         if layer.kind == 'scale':
           of_both = np.stack([(a * g).sum(axis=0), g.sum(axis=0)])
           terms = {f'diagonal/{layer.name}': of_both**2}

@@ -29,7 +29,6 @@ All summaries are made while a `tf.function` is traced.
 
 import collections
 import functools
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -38,6 +37,7 @@ import tensorflow as tf
 from models.image_model_config import ImageModelConfig
 from models.layers import Layer, weight_names, with_matrix
 from models.model_shapes import ModelShape
+from models.taps import by_position, inputs_by_position
 from tff_fedfish.methods.one_shot.uploads import kfac_shapes
 from tff_fedfish.rounds.gradients import batch_gradients, num_rows, split_batch
 
@@ -114,32 +114,6 @@ def layer_product(
     return tf.reduce_sum(factors[0], axis=0) * matrix
   a, g = factors
   return tf.reduce_sum(tf.matmul(tf.matmul(a, matrix), g), axis=0)
-
-
-def inputs_by_position(layer: Layer, inputs: tf.Tensor) -> tf.Tensor:
-  """Returns the inputs that V of a layer multiplies at every position.
-
-  From `inputs` as a `models.layers.Tap` gets them, float32 [rows, positions,
-  fan_in]: of a convolution patches, ordered by (height, width, channel) as the
-  rows of V.
-  """
-  if layer.window is not None:
-    height, width, stride, padding = layer.window
-    inputs = tf.image.extract_patches(
-      inputs,
-      sizes=[1, height, width, 1],
-      strides=[1, stride, stride, 1],
-      rates=[1, 1, 1, 1],
-      padding=padding,
-    )
-  return by_position(inputs)
-
-
-def by_position(values: tf.Tensor) -> tf.Tensor:
-  """Returns [rows, ..., features] as float32 [rows, positions, features]."""
-  *sizes, width = values.shape[1:]
-  values = tf.reshape(values, [-1, math.prod(sizes), width])
-  return tf.cast(values, tf.float32)
 
 
 def _mean(

@@ -1,0 +1,33 @@
+"""What a tap of `models.layers` saw of a layer, position by position."""
+
+import math
+
+import tensorflow as tf
+
+from models.layers import Layer
+
+
+def inputs_by_position(layer: Layer, inputs: tf.Tensor) -> tf.Tensor:
+  """Returns the inputs that V of a layer multiplies at every position.
+
+  From `inputs` as a `models.layers.Tap` gets them, float32 [rows, positions,
+  fan_in]: of a convolution patches, ordered by (height, width, channel) as the
+  rows of V.
+  """
+  if layer.window is not None:
+    height, width, stride, padding = layer.window
+    inputs = tf.image.extract_patches(
+      inputs,
+      sizes=[1, height, width, 1],
+      strides=[1, stride, stride, 1],
+      rates=[1, 1, 1, 1],
+      padding=padding,
+    )
+  return by_position(inputs)
+
+
+def by_position(values: tf.Tensor) -> tf.Tensor:
+  """Returns [rows, ..., features] as float32 [rows, positions, features]."""
+  *sizes, width = values.shape[1:]
+  values = tf.reshape(values, [-1, math.prod(sizes), width])
+  return tf.cast(values, tf.float32)
