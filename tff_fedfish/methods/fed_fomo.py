@@ -74,7 +74,7 @@ def build_fed_fomo(model, *, num_clients, **training):
       and the client weights weigh nothing.
 
   Returns:
-    The learning process, a `StatefulLearningProcess` with `personal_models`.
+    The learning process, a `FederatedProcess` with `personal_models`.
     Clients also take `validation`, batches on which losses are computed, and
     `candidates`, <position=int32, weights>: their own last model and those that
     they were sent. They keep `model`, `baseline` and `affinity`, float32 [K].

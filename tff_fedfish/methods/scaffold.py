@@ -52,7 +52,7 @@ def build_scaffold(model, *, num_clients=None, **training):
       gradients. The client weights also weigh the control variates.
 
   Returns:
-    The learning process, a `StatefulLearningProcess`.
+    The learning process, a `FederatedProcess` whose clients keep tensors.
   """
   import tensorflow as tf
 
