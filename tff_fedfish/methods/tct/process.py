@@ -115,7 +115,7 @@ def build_convex(model, *, num_steps, step_size, client_optimizer, **training):
       with the rate 1; the client weights are q_k.
 
   Returns:
-    The learning process, a `FederatedProcess` whose clients keep tensors. Its metrics are those of
+    The learning process; its clients keep tensors. Its metrics are those of
     the server's model before the round, and `imbalance`: |sum_k q_k h_k| /
     sum_k q_k |h_k|, which is 0 but for rounding.
   """
