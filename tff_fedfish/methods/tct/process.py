@@ -102,9 +102,7 @@ def _sums_state(sums, num_dead):
 def build_convex(model, *, num_steps, step_size, client_optimizer, **training):
   """Builds SCAFFOLD on a regression on features, in full gradient steps.
 
-  A client takes all steps at once: x of its batches also has `vectors`, float64
-  [batch, n], rows of U, and `power_sums`, float64 [2, n], S_1 and S_2. A client
-  whose U has no columns takes them one by one.
+  Clients' batches also have `vectors` and `power_sums` of `take_steps` in x.
 
   Args:
     model: As `models.linearized.build_feature_classifier` makes it.
