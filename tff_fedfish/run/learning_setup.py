@@ -64,9 +64,9 @@ def keep_built(
     def get(config, **facts):
       if config.algorithm.name not in registry.BUILT_IN:
         return build(config, **facts)
-      if not config.method.takes_num_clients:
+      if 'num_clients' in facts and not config.method.takes_num_clients:
         # A run knows it and its evaluation does not.
-        facts.pop('num_clients', None)
+        del facts['num_clients']
       key = repr((inputs(config), facts))
       if key in kept:
         built = kept.pop(key)
