@@ -92,8 +92,6 @@ class RayPool:
       FailedError: If Ray cannot start here.
     """
     require_ray(address)
-    for name, value in _ENVIRONMENT.items():
-      os.environ.setdefault(name, value)
     import ray
 
     self._num_workers = num_workers
@@ -397,8 +395,11 @@ def _require_room(num_workers, cpus, gpus_per_worker, address):
 
 
 def _connect(address, num_workers):
+  """Starts Ray or joins it, without its own words and signal handler."""
   import ray
 
+  for name, value in _ENVIRONMENT.items():
+    os.environ.setdefault(name, value)
   options = dict(logging_level=logging.CRITICAL, log_to_driver=False)
   if address == 'local':
     options |= dict(num_cpus=num_workers, include_dashboard=False)

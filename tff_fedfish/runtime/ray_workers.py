@@ -58,7 +58,7 @@ class RayWorkers(contextlib.AbstractContextManager):
     self.close()
 
   def close(self) -> None:
-    """Ends the workers, and Ray with its last user if it was started here."""
+    """Ends the workers, and Ray if it was started for them."""
     pool, self._pool, self._sent_spec = self._pool, None, None
     if pool is not None:
       pool.close()
