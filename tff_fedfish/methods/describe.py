@@ -36,7 +36,7 @@ def to_json_dict(method: Method) -> dict[str, Any]:
     'title': method.title,
     'summary': method.summary,
     'source': method.source,
-    'settings': _settings(method.settings, own_fields(method.settings)),
+    'settings': _own_settings(method),
     'shared_settings': _shared_settings(),
     'traffic': method.traffic(_default_config(method))._asdict(),
     'slots': [slot._asdict() for slot in method.slots(_default_config(method))],
@@ -47,32 +47,53 @@ def to_markdown(methods: Iterable[Method]) -> str:
   """Returns a page with a section for each method."""
   parts = [
     '# Methods',
-    '`fedfish methods --markdown` prints this page. `algorithm.name` chooses a '
-    'method, and with it the settings of the section `algorithm`. All methods '
-    'read these:',
+    '`algorithm.name` chooses a method, and with it the settings of the '
+    'section `algorithm`. `fedfish methods NAME` prints one with a command. '
+    'All methods read these:',
     _table(_shared_settings()),
     'A method of your own is a module that holds METHOD; '
     '[CONTRIBUTING.md](../CONTRIBUTING.md) shows one.',
-    *(section(method, method.name) for method in methods),
   ]
+  described = {}
+  for method in methods:
+    known = [s for s in _own_settings(method) if described.get(_key(s))]
+    parts += _facts(method, method.name, [s['name'] for s in known])
+    if known:
+      names = ', '.join(f'`algorithm.{s["name"]}`' for s in known)
+      parts.append(f'{names}: see {described[_key(known[0])]}.')
+    for setting in _own_settings(method):
+      described.setdefault(_key(setting), method.title)
   return '\n\n'.join(parts) + '\n'
 
 
 def section(method: Method, name: str) -> str:
-  """Returns the section of a method in Markdown; `algorithm.name` is `name`."""
+  """Returns a method in Markdown, with a command that trains with it."""
+  command = f'```\n{_COMMAND.format(method.example, name)}\n```'
+  return '\n\n'.join([*_facts(method, name), command])
+
+
+def _facts(method, name, left_out=()):
+  """Returns the paragraphs of a method; some settings may be left out."""
   found = to_json_dict(method)
   uplink, downlink = found['traffic'].values()
   depends_on_model = bool(method.solver) or uplink != round(uplink)
-  parts = [
+  shown = [s for s in found['settings'] if s['name'] not in left_out]
+  return [
     f'## {method.title} (`{name}`)',
     method.summary,
     f'Models per client and round{" (LeNet)" * depends_on_model}: '
     f'{uplink:.4g} up, {downlink:.4g} down.{_keeps(found["slots"])} Source: '
     f'{method.source}.',
-    *([_table(found['settings'])] if found['settings'] else []),
-    f'```\n{_COMMAND.format(method.example, name)}\n```',
+    *([_table(shown)] if shown else []),
   ]
-  return '\n\n'.join(parts)
+
+
+def _own_settings(method):
+  return _settings(method.settings, own_fields(method.settings))
+
+
+def _key(setting):
+  return setting['name'], setting['doc']
 
 
 def _keeps(slots) -> str:
