@@ -47,11 +47,6 @@ class Trained(NamedTuple):
   counts: Counts = {}
   summands: Structure = ()
 
-  @property
-  def non_trainable(self) -> Structure:
-    """Weights held fixed."""
-    return self.start.non_trainable
-
   def model_delta(self, after: Structure = ()) -> tuple[Structure, Counts]:
     """Returns initial minus final trainable weights, within the bound.
 
