@@ -93,7 +93,6 @@ _INTERNALS = {
   'tensorflow_federated.proto': 'tff_fedfish.runtime.tff_internals',
   'tensorflow.python': 'tff_fedfish.runtime.tensorflow_internals',
   'tensorflow.core': 'tff_fedfish.runtime.tensorflow_internals',
-  'ray._private': 'tff_fedfish.runtime.ray_internals',
 }
 _SHARED_OF_METHODS = ('method', 'parts', 'settings', 'registry', 'describe')
 
