@@ -147,7 +147,7 @@ def test_trains_in_a_learning_process(settings):
     ),
     (_server(optimizer='adamw'), _TFFS.build_adam(0.1)),
   ],
-  ids=str,
+  ids=['sgd', 'momentum', 'server_sgd', 'adam', 'adamw'],
 )
 def test_what_tff_has_is_tffs_bit_for_bit(settings, expected):
   optimizers = build_optimizer(settings, [True]), expected

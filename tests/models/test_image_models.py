@@ -18,7 +18,7 @@ from models.image_models import (
 )
 from models.layers import matrix_of
 from models.model_shapes import are_matrices, num_parameters, weight_shapes
-from tff_fedfish.methods.one_shot import kfac
+from models.taps import inputs_by_position
 
 _EMNIST, _CIFAR = (28, 28, 1), (32, 32, 3)
 
@@ -209,8 +209,7 @@ class TestEveryModel:
 def _explained(layer, inputs, gradients):
   """Returns the gradient with respect to V from a tap."""
   features = tf.reshape(gradients, [-1, gradients.shape[-1]])
-  if layer.window is not None:
-    inputs = kfac.patches(inputs, **layer.window._asdict())
+  inputs = inputs_by_position(layer, inputs)
   inputs = tf.reshape(inputs, [-1, inputs.shape[-1]])
   if layer.kind == 'scale':
     of_scale = tf.reduce_sum(inputs * features, axis=0)

@@ -12,7 +12,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 import tff_fedfish
-from tff_fedfish.rounds.bounds import clip_to_norm
+from tff_fedfish.optimizers import clip_to_norm
 from tff_fedfish.rounds.compose import compose
 from tff_fedfish.rounds.kept import KeptSlot
 from tff_fedfish.runtime.client_data import ClientLoader
