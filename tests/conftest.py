@@ -232,3 +232,19 @@ def small_kept_run(small_inputs, tmp_path_factory):
   settings = small_runs.KEPT | {'training__num_rounds': 2}
   assert small_runs.train(small_inputs, workdir, **settings) == 0
   return workdir
+
+
+@pytest.fixture(scope='module')
+def stock_context():
+  """A context of TFF's own, in its second process."""
+  import tensorflow_federated as tff
+
+  before = set(worker_processes.below(os.getpid()))
+  # The default context of TFF cannot run secure sums; this one can.
+  context = tff.backends.test.create_sync_test_cpp_execution_context()
+  yield context
+  # TFF would interrupt its worker and wait for it: for ever, if these tests
+  # were started in the background of a script.
+  for worker in set(worker_processes.below(os.getpid())) - before:
+    os.kill(worker, signal.SIGKILL)
+  context._executor_factory = None
