@@ -75,7 +75,7 @@ def solve(
     seed,
     uncompressed_mean,
   )
-  return load(declared.solver)(uploads, uploads.mean(), context)
+  return load(declared.solver.path)(uploads, uploads.mean(), context)
 
 
 def random_weights(shape: ModelShape, seed: int) -> dict[str, np.ndarray]:
