@@ -23,6 +23,8 @@ _METHOD = """
   )
 """
 
+_FOLDERS = ('', '.one_shot')
+
 
 @pytest.fixture(autouse=True)
 def forgets(monkeypatch):
@@ -59,7 +61,9 @@ def _error(name):
 def test_names_are_those_of_the_modules():
   for name, method in registry.BUILT_IN.items():
     assert method.name == name
-    assert sys.modules[f'tff_fedfish.methods.{name}'].METHOD is method
+    places = (f'tff_fedfish.methods{folder}.{name}' for folder in _FOLDERS)
+    (module,) = (sys.modules[place] for place in places if place in sys.modules)
+    assert module.METHOD is method
     assert issubclass(method.settings, AlgorithmConfig)
 
 

@@ -74,6 +74,8 @@ class FeatureStore(RoundCallback):
       OSError: If something cannot be written.
       RoundInterrupted: If the run is to stop.
     """
+    if self._is_idle:
+      return
     if self._is_written:
       self._require_room()
     elif self._features.work and not self._has_bases():
