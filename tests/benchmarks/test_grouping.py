@@ -99,7 +99,7 @@ def test_difference_is_found(tmp_path, small_corpus):
 def test_profile_tells_stages_of_all_threads():
   def parse():
     json.loads('[' + '1,' * 2_000_000 + '1]')
-    time.sleep(0.1)
+    time.sleep(1)
 
   def run():
     hashlib.sha256(bytes(1 << 26)).digest()
@@ -112,8 +112,8 @@ def test_profile_tells_stages_of_all_threads():
   seconds = profile.stage_seconds
   assert seconds['hash'] > 0.02
   assert seconds['parse JSON'] > 0.02
-  # Neither the sleep nor the wait for the thread counts.
-  assert seconds.total() - seconds['hash'] - seconds['parse JSON'] < 0.09
+  # Neither the sleep nor the wait for the thread counts: a second each.
+  assert seconds.total() - seconds['hash'] - seconds['parse JSON'] < 0.7
 
 
 def test_ratios_by_hand():
