@@ -75,8 +75,7 @@ _STEPS = dict(
     (
       {'algorithm__name': 'fed_fish'},
       "`config.algorithm.fisher_estimator` must be 'last_epoch' with "
-      'local_privacy, whose squares are of clipped, noised gradients, found '
-      "'extra_pass'",
+      "local_privacy, as others read data without noise, found 'extra_pass'",
     ),
   ],
 )

@@ -34,22 +34,30 @@ class DeltaAndFisher(NamedTuple):
 
 
 class Squares(NamedTuple):
-  """Sums of g_b^2, float32, and the number of batches b, int64."""
+  """Sums of g_b^2, float32, and the number of batches b, int64.
+
+  The sum of a tensor whose squares are not needed is 0 of shape [1, ...].
+  """
 
   sums: tuple[tf.Tensor, ...]
   num_batches: tf.Tensor
 
 
-def no_squares(trainable: Any) -> Squares:
-  """Returns the sums over no batches."""
-  zeros = _map(lambda w: tf.zeros(w.shape), trainable)
-  return Squares(zeros, tf.constant(0, tf.int64))
+def no_squares(trainable: Any, plain: Collection[int] = ()) -> Squares:
+  """Returns the sums over no batches; those at `plain` are not needed."""
+  shapes = [
+    [1] * w.shape.rank if i in plain else w.shape
+    for i, w in enumerate(trainable)
+  ]
+  return Squares(tuple(map(tf.zeros, shapes)), tf.constant(0, tf.int64))
 
 
 def add_squares(squares: Squares, gradients: Any) -> Squares:
   """Adds g_b^2 of one batch, squared in float32 whatever the dtype of g_b."""
 
   def add(total, gradient):
+    if total.shape != gradient.shape:
+      return total
     return total + tf.square(tf.cast(gradient, tf.float32))
 
   sums = _map(add, squares.sums, gradients)
@@ -61,12 +69,13 @@ def squared_gradients(
   weights: tuple[Any, Any],
   dataset: tf.data.Dataset,
   micro_batch_size: int | None = None,
+  plain: Collection[int] = (),
 ) -> Squares:
   """Sums g_b^2 at fixed (trainable, non_trainable) weights, as algorithm 2.
 
   g_b is the gradient of the data loss, without dropout and augmentation.
   """
-  squares = no_squares(weights[0])
+  squares = no_squares(weights[0], plain)
   for batch in iter(dataset):
     # The weights are fixed, so nothing else would keep batches from running,
     # and taking memory, side by side.
@@ -94,7 +103,7 @@ def second_moment(adam_state: Any) -> Squares:
   return Squares(means, tf.constant(1, tf.int64))
 
 
-def _squares_of(client, estimator, micro_batch_size):
+def _squares_of(client, estimator, micro_batch_size, plain):
   """Returns the squares of a client that has trained."""
   weights = client.local.trainable, client.start.non_trainable
   dataset = client.local.dataset
@@ -103,8 +112,10 @@ def _squares_of(client, estimator, micro_batch_size):
   if estimator == 'second_moment':
     return second_moment(client.local.optimizer_state)
   if estimator == 'example_sq':
-    return squared_gradients(client.model, weights, dataset.unbatch().batch(1))
-  return squared_gradients(client.model, weights, dataset, micro_batch_size)
+    dataset, micro_batch_size = dataset.unbatch().batch(1), None
+  return squared_gradients(
+    client.model, weights, dataset, micro_batch_size, plain
+  )
 
 
 def _fisher_diagonal(squares, reduction, normalization, power, stacked, plain):
@@ -161,14 +172,16 @@ class FisherMean(tff.aggregators.WeightedAggregationFactory):
 
     The floor gives mass to a coordinate in which nobody is informed. A client
     weighs w times the mean of its F there, which is FedAvg's weight only where
-    these means are equal, as with 'tensor_mean'.
+    these means are equal, as with 'tensor_mean'. F = 1 has no floor.
     """
 
-    def mass(fisher, delta):
-      floor = self.relative_floor * tf.reduce_mean(fisher)
-      return tf.cast(weight * (fisher + floor), delta.dtype)
+    def mass(position, delta, fisher):
+      if position not in self.plain_tensors:
+        fisher += self.relative_floor * tf.reduce_mean(fisher)
+      return tf.cast(weight * fisher, delta.dtype)
 
-    masses = _map(mass, update.fisher_diagonal, update.model_delta)
+    positions = tuple(range(len(update.model_delta)))
+    masses = _map(mass, positions, update.model_delta, update.fisher_diagonal)
     terms = Terms(_map(tf.multiply, masses, update.model_delta), masses)
     if self.plain_mean_fraction:
       deltas = [update.model_delta[i] for i in self._mixed(masses)]
@@ -269,7 +282,7 @@ def build_fed_fish(
   plain = _positions(model.makes_logits) if use_logits else ()
 
   def make_update(client):
-    squares = _squares_of(client, fisher_estimator, micro_batch_size)
+    squares = _squares_of(client, fisher_estimator, micro_batch_size, plain)
     model_delta, counts = client.model_delta(after=squares)
     fisher = _fisher_diagonal(
       squares,
@@ -285,7 +298,7 @@ def build_fed_fish(
     model,
     make_update=make_update,
     aggregation_factory=FisherMean(relative_floor, plain_mean_fraction, plain),
-    build_observer=_observe_squares if is_observed else None,
+    build_observer=_observing_squares(plain) if is_observed else None,
     **training,
   )
 
@@ -294,10 +307,10 @@ def _positions(flags):
   return frozenset(i for i, flag in enumerate(flags) if flag)
 
 
-def _observe_squares(trainable):
-  """Returns the hook that sums the squares of the last epoch's gradients."""
-  return GradientObserver(
-    no_squares(trainable),
+def _observing_squares(plain):
+  """Returns a builder of hooks that sum the last epoch's squared gradients."""
+  return lambda trainable: GradientObserver(
+    no_squares(trainable, plain),
     lambda squares, gradients, num_examples: add_squares(squares, gradients),
   )
 
