@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedfish.errors import require
+from tff_fedfish.methods.fed_fish import FedFishConfig
+from tff_fedfish.methods.settings import require_choices
 from tff_fedfish.rounds.bounds import zero_if_non_finite
 from tff_fedfish.rounds.compose import Model, compose
 from tff_fedfish.rounds.gradients import batch_gradients
@@ -262,8 +265,16 @@ def build_fed_fish(
   'logits' requires the ModelSpec of a language model, 'second_moment' an Adam.
 
   Raises:
-    ValueError: If an estimator would read data without `local_privacy`'s noise.
+    ValueError: If a choice is unknown, or an estimator would read data without
+      `local_privacy`'s noise.
   """
+  require_choices(
+    FedFishConfig,
+    fisher_estimator=fisher_estimator,
+    fisher_reduction=fisher_reduction,
+    fisher_normalization=fisher_normalization,
+    plain_mean_tensors=plain_mean_tensors,
+  )
   training |= dict(
     micro_batch_size=micro_batch_size, local_privacy=local_privacy
   )
@@ -272,11 +283,9 @@ def build_fed_fish(
       model, make_update=lambda client: client.model_delta(), **training
     )
   is_observed = fisher_estimator == 'last_epoch'
-  if local_privacy and not is_observed:
-    raise ValueError(
-      "`fisher_estimator` must be 'last_epoch' with local_privacy: others read "
-      f'data without noise, found {fisher_estimator!r}'
-    )
+  wanted = "'last_epoch' with local_privacy: others read data without noise"
+  is_noised = is_observed or not local_privacy
+  require(is_noised, 'fisher_estimator', wanted, fisher_estimator)
   stacked = _positions(getattr(model, 'is_stacked', None) or ())
   use_logits = plain_mean_tensors == 'logits'
   plain = _positions(model.makes_logits) if use_logits else ()
