@@ -1,9 +1,11 @@
 """The model card says what the run's files say, and what they do not."""
 
+import dataclasses
 import json
 import re
 import shutil
 
+import planned_configs
 import pytest
 import small_runs
 
@@ -157,6 +159,39 @@ def test_privacy(card):
     'clear, without secure aggregation. No noise was added: there is no '
     'formal guarantee'
   ) in card
+
+
+@pytest.mark.parametrize(
+  ('config', 'method', 'round_num', 'sent'),
+  [
+    (
+      *('fashion_mnist_one_shot', 'fed_fisher', 1),
+      'was sent what each client trained, with a summary (kfac) of each '
+      "client's data, in the clear.",
+    ),
+    (
+      *('fashion_mnist_one_shot', 'ot_fusion', 1),
+      'was sent what each client trained, in the clear.',
+    ),
+    (
+      *('fashion_mnist_tct', 'tct', 20),
+      'took sums over the clients of one model each, formed in the clear',
+    ),
+    (
+      *('fashion_mnist_tct', 'tct', 21),
+      'took sums over the clients of their models, and in one round of '
+      'features of their rows, formed in the clear',
+    ),
+  ],
+)
+def test_what_was_sent(config, method, round_num, sent, small_run):
+  config = planned_configs.shipped(config, algorithm__name=method)
+  model = dataclasses.replace(
+    load_trained_model(small_run),
+    config=config.in_round(round_num),
+    shape=config.model_shape(),
+  )
+  assert f'The server {sent}' in model_card.gather(model).render([])
 
 
 def test_privacy_of_dp_sgd(run):

@@ -41,7 +41,7 @@ def _in_process():
 
 @functools.cache
 def _linear_spec():
-  """Of its two tensors the kernel stands for the one that makes the logits."""
+  """Returns a linear model whose kernel stands for what makes logits."""
   return ModelSpec(
     linear_models.linear_model(2),
     lambda: ((tf.zeros([2]), tf.zeros([])), ()),

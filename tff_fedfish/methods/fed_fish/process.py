@@ -24,7 +24,7 @@ _map = tf.nest.map_structure
 
 
 class DeltaAndFisher(NamedTuple):
-  """What a client has to send, before it is weighed.
+  """Update of a client, before it is weighed.
 
   Attributes:
     model_delta: delta: initial minus final trainable weights.
