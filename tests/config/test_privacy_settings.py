@@ -125,7 +125,8 @@ def test_a_builder_that_does_not_know_of_it_is_refused():
     fed_avg.METHOD,
     builder=f'{__name__}:build_without',
   )
-  method.require_builder(planned_configs.shipped('demo'))
+  plain = planned_configs.shipped('demo', algorithm__name='fed_avg')
+  method.require_builder(plain)
   with pytest.raises(UserError, match='local_privacy.*unexpected keyword'):
     method.require_builder(planned_configs.shipped('demo', **_ON))
 
