@@ -58,7 +58,7 @@ def _make_unreadable(place):
 _PIECES = 'vocabulary/vocab.txt'
 CASES = (
   from_settings(
-    "is not read with fisher_estimator 'second_moment'",
+    "fisher_reduction` must be 'sum' with fisher_estimator 'second_moment'",
     algorithm__fisher_estimator='second_moment',
     algorithm__fisher_reduction='mean',
   ),

@@ -75,8 +75,7 @@ _STEPS = dict(
     (
       {'algorithm__name': 'fed_fish'},
       "`config.algorithm.fisher_estimator` must be 'last_epoch' with "
-      'local_privacy, whose squares are of clipped, noised gradients, found '
-      "'extra_pass'",
+      "local_privacy, as others read data without noise, found 'extra_pass'",
     ),
   ],
 )
@@ -126,7 +125,8 @@ def test_a_builder_that_does_not_know_of_it_is_refused():
     fed_avg.METHOD,
     builder=f'{__name__}:build_without',
   )
-  method.require_builder(planned_configs.shipped('demo'))
+  plain = planned_configs.shipped('demo', algorithm__name='fed_avg')
+  method.require_builder(plain)
   with pytest.raises(UserError, match='local_privacy.*unexpected keyword'):
     method.require_builder(planned_configs.shipped('demo', **_ON))
 

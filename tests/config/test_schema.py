@@ -108,16 +108,6 @@ def test_transformer_has_the_sequence_length_as_positions():
     ),
     (
       FedFishConfig,
-      dict(
-        name='fed_fish',
-        fisher_estimator='second_moment',
-        fisher_reduction='mean',
-      ),
-      '`config.algorithm.fisher_reduction` is not read with fisher_estimator '
-      "'second_moment', found 'mean'; leave it out",
-    ),
-    (
-      FedFishConfig,
       dict(name='fed_fish', fisher_power=1.5),
       '`config.algorithm.fisher_power` must be finite and at least 0 and at '
       'most 1, found 1.5',

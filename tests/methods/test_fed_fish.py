@@ -41,7 +41,7 @@ def _in_process():
 
 @functools.cache
 def _linear_spec():
-  """Of its two tensors the kernel stands for the one that makes the logits."""
+  """Returns a linear model whose kernel stands for what makes logits."""
   return ModelSpec(
     linear_models.linear_model(2),
     lambda: ((tf.zeros([2]), tf.zeros([])), ()),
@@ -197,6 +197,57 @@ def test_one_end_is_fed_avg_to_the_bit_and_computes_no_fisher(options):
     for p in (process, fed_avg)
   )
   assert sent == plain
+
+
+def test_plain_tensors_are_fed_avgs_to_the_bit_whatever_the_floor():
+  process = _process(plain_mean_tensors='logits', relative_floor=1e-3)
+  found, _ = _trained(process, num_rounds=1)
+  expected, _ = _trained(_process(build_fed_avg), num_rounds=1)
+  assert found[:2].tobytes() == expected[:2].tobytes()
+  assert found[2] != expected[2]
+
+
+def test_a_client_sends_no_more_than_the_bound():
+  state = _process().initialize()
+  dataset = linear_models.batches(*_clients()[1], 2)
+  deltas = []
+  for options in ({}, {'max_delta_norm': 0.01}):
+    (found,) = _process(**options).trained_models(state, [dataset])
+    deltas.append(np.append(*found['update'].model_delta))
+  plain, bounded = deltas
+  np.testing.assert_allclose(
+    bounded, 0.01 * plain / np.linalg.norm(plain), rtol=1e-5
+  )
+
+
+def test_a_limit_of_steps_observes_the_last_of_them():
+  x, y = _clients()[1]
+  x, y = x[:4], y[:4]
+  process = _process(
+    fisher_estimator='last_epoch', num_local_epochs=9, num_local_steps=5
+  )
+  dataset = linear_models.batches(x, y, 2)
+  (found,) = process.trained_models(process.initialize(), [dataset])
+  theta, squares = np.zeros(3), []
+  for step in range(5):
+    part = slice(step % 2 * 2, step % 2 * 2 + 2)
+    squares.append(_gradient(theta, x[part], y[part]) ** 2)
+    theta -= 0.1 * _gradient(theta, x[part], y[part])
+  # ceil(4 / 2) steps are observed: the batches 1 and 0.
+  expected = squares[3] + squares[4]
+  np.testing.assert_allclose(
+    np.append(*found['update'].fisher_diagonal), expected, rtol=2e-5
+  )
+
+
+def test_micro_batches_make_the_same_diagonal():
+  dataset = linear_models.batches(*_clients()[1], 4)
+  fishers = []
+  for options in ({}, {'micro_batch_size': 3}):
+    process = _process(**options)
+    (found,) = process.trained_models(process.initialize(), [dataset])
+    fishers.append(np.append(*found['update'].fisher_diagonal))
+  np.testing.assert_allclose(*fishers, rtol=1e-5)
 
 
 def test_one_client_is_that_client():

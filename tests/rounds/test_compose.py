@@ -15,6 +15,7 @@ import tff_fedfish
 from tff_fedfish.optimizers import clip_to_norm
 from tff_fedfish.rounds.compose import compose
 from tff_fedfish.rounds.kept import KeptSlot
+from tff_fedfish.rounds.privacy import LocalPrivacy
 from tff_fedfish.runtime.client_data import ClientLoader
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import RoundOptions, use_round_options
@@ -95,6 +96,36 @@ def test_types_of_a_process_without_options():
 def test_wrong_numbers(options, message):
   with pytest.raises(ValueError, match=message):
     _process(**options)
+
+
+@pytest.mark.parametrize(
+  ('build', 'options', 'message'),
+  [
+    ('prox', {'adaptation': 'strict'}, '`adaptation` must be one of none, fl4'),
+    (
+      'prox',
+      {'adaptation': 'fl4health', 'local_privacy': LocalPrivacy(1.0, 0.0, 2)},
+      "`adaptation` must be 'none' with local_privacy, found 'fl4health'",
+    ),
+    ('fish', {'fisher_estimator': 'true'}, '`fisher_estimator` must be one of'),
+    ('fish', {'fisher_reduction': 'max'}, '`fisher_reduction` must be one of'),
+    (
+      'fish',
+      {'fisher_normalization': 'mean'},
+      '`fisher_normalization` must be one of none, tensor_mean, found',
+    ),
+    ('fish', {'plain_mean_tensors': 'all'}, '`plain_mean_tensors` must be one'),
+    ('sgd', {'num_local_epochs': 2}, '`num_local_epochs` must be 1, found 2'),
+  ],
+)
+def test_what_a_method_would_not_do(build, options, message):
+  with pytest.raises(ValueError, match=message):
+    _process(getattr(tff_fedfish, f'build_fed_{build}'), **options)
+
+
+def test_scaffold_has_no_bound():
+  with pytest.raises(ValueError, match='`max_delta_norm` must be None, found'):
+    _process(tff_fedfish.build_scaffold, max_delta_norm=1.0)
 
 
 def test_wrong_types():

@@ -30,7 +30,7 @@ _NOT_NEEDED = {
     'algorithm.num_downloads',
   },
   # Read with the number of features; the process of this phase sums features.
-  'features': {'algorithm.solver', 'algorithm.max_gram_rows'},
+  'features': {'algorithm.max_gram_rows'},
 }
 _STEPS = dict(
   client_work__num_local_steps=3,

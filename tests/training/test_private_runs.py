@@ -137,7 +137,7 @@ def test_a_last_smaller_batch_is_dropped_and_counted(small_inputs, tmp_path):
       'algorithm__fisher_estimator': 'last_epoch',
       'local_privacy__sampling': 'poisson',
     },
-    # tests/algorithms/test_local_privacy.py stays: what a client sends.
+    # tests/rounds/test_local_privacy.py stays: what a client sends.
     pytest.param(
       {'algorithm__name': 'fed_sgd', 'client_work__num_local_epochs': 1},
       marks=pytest.mark.slow,

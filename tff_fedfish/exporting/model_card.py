@@ -232,10 +232,17 @@ def _sent(config: TrainConfig) -> str:
   if not uplink:
     return 'Clients sent nothing to the server.'
   if method.personal(config) or method.solver:
-    return 'The server was sent what each client trained, in the clear.'
+    upload, trained = method.upload(config), 'what each client trained'
+    if upload and upload.summary != 'none':
+      trained += f", with a summary ({upload.summary}) of each client's data"
+    return f'The server was sent {trained}, in the clear.'
+  number = f'{uplink:.3g}'
+  what = 'one model each' if number == '1' else f'{number} models each'
+  if method.features:
+    what = 'their models, and in one round of features of their rows'
   return (
-    f'The server took sums over the clients of {uplink:.3g} models each, '
-    'formed in the clear, without secure aggregation.'
+    f'The server took sums over the clients of {what}, formed in the clear, '
+    'without secure aggregation.'
   )
 
 

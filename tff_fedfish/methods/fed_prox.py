@@ -20,9 +20,10 @@ import dataclasses
 from typing import Literal
 
 from tff_fedfish.config_fields import number
+from tff_fedfish.errors import require
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import ClientCost, Column
-from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.methods.settings import AlgorithmConfig, require_choices
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,12 +61,20 @@ def build_fed_prox(
     The learning process; metrics `client_work`, `aggregator`, `finalizer`. With
     an adaptation `client_work` has `mu`, `previous_loss` and `num_falls` as
     they were when the round began.
+
+  Raises:
+    ValueError: If the adaptation is unknown, or would send losses without
+      `local_privacy`'s noise.
   """
   import tensorflow as tf
 
   from tff_fedfish.rounds.compose import compose
 
+  require_choices(FedProxConfig, adaptation=adaptation)
   adapts = adaptation != 'none'
+  is_private = training.get('local_privacy') is not None
+  wanted = "'none' with local_privacy"
+  require(not (adapts and is_private), 'adaptation', wanted, adaptation)
 
   def build_correct_gradient(start):
     strength = start.method['mu'] if adapts else mu

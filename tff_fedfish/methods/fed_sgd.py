@@ -14,6 +14,7 @@ loss over the union of the clients' data.
 
 import dataclasses
 
+from tff_fedfish.errors import require
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import AlgorithmConfig
 
@@ -35,12 +36,18 @@ def build_fed_sgd(model, *, client_optimizer=None, **training):
 
   Returns:
     The learning process; metrics `client_work`, `aggregator`, `finalizer`.
+
+  Raises:
+    ValueError: If `num_local_epochs` is not 1.
   """
   import tensorflow as tf
   import tensorflow_federated as tff
 
   from tff_fedfish.rounds.compose import compose
   from tff_fedfish.rounds.local_training import GradientObserver
+
+  num_epochs = training.get('num_local_epochs', 1)
+  require(num_epochs == 1, 'num_local_epochs', '1', num_epochs)
 
   def build_observer(trainable):
     def observe(observation, gradients, num_rows):

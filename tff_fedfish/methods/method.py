@@ -7,6 +7,7 @@ of configs answer at once.
 import dataclasses
 import importlib
 import inspect
+import re
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -104,6 +105,10 @@ class Method:
     if not self.name.isidentifier():
       raise ValueError(
         f"`name` must be a Python name, such as 'fed_prox', found {self.name!r}"
+      )
+    if self.hue and not re.fullmatch('#[0-9A-F]{6}', self.hue):
+      raise ValueError(
+        f"`hue` must be None or '#RRGGBB' in upper case, found {self.hue!r}"
       )
     require_settings(self.settings)
 

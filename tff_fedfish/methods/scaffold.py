@@ -26,6 +26,7 @@ weights of the round instead would make c depend on the order of the clients.
 
 import collections
 
+from tff_fedfish.errors import require
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import ClientCost, Slot, Traffic
 from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
@@ -53,26 +54,27 @@ def build_scaffold(model, *, num_clients=None, **training):
 
   Returns:
     The learning process, a `FederatedProcess` whose clients keep tensors.
+
+  Raises:
+    ValueError: With `max_delta_norm`, as variates are means of whole deltas.
   """
   import tensorflow as tf
 
   from tff_fedfish.rounds.compose import compose
+  from tff_fedfish.rounds.gradients import plus_mean_gradient
   from tff_fedfish.rounds.kept import KeptSlot
+
+  bound = training.get('max_delta_norm')
+  require(bound is None, 'max_delta_norm', 'None', bound)
 
   def next_variate(client):
     """Returns (c_i', w_i')."""
-    num_steps = client.local.num_steps
-    rate = client.start.hparams['learning_rate']
-
-    def plus_mean_gradient(h, x, y):
-      distance = tf.cast(num_steps, h.dtype) * tf.cast(rate, h.dtype)
-      return h + tf.math.divide_no_nan(x - y, distance)
-
-    variate = tf.nest.map_structure(
-      plus_mean_gradient,
+    variate = plus_mean_gradient(
       _correction(client.start),
       client.start.trainable,
       client.local.trainable,
+      num_steps=client.local.num_steps,
+      rate=client.start.hparams['learning_rate'],
     )
     return variate, client.weight
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
 from tff_fedfish.config_fields import Section
+from tff_fedfish.errors import require_one_of
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig
@@ -72,6 +73,13 @@ def require_settings(settings: Any) -> None:
     kind_of(field)
     if field.name != 'name' and field.default is dataclasses.MISSING:
       raise ValueError(f'the setting {field.name!r} must have a default')
+
+
+def require_choices(settings: type[AlgorithmConfig], **values: str) -> None:
+  """Raises ValueError unless arguments are choices of settings of that name."""
+  for name, value in values.items():
+    annotation = settings.__dataclass_fields__[name].type
+    require_one_of(name, value, typing.get_args(annotation))
 
 
 UNIT_STEP = (

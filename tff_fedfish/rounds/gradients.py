@@ -127,6 +127,32 @@ def dense_gradients(
 
 
 @tf.autograph.experimental.do_not_convert
+def plus_mean_gradient(
+  variate: Structure,
+  start: Structure,
+  end: Structure,
+  *,
+  num_steps: int | tf.Tensor,
+  rate: tf.Tensor,
+) -> Structure:
+  """Returns h + (x - y) / (M eta): h plus the mean of M plain SGD steps.
+
+  Args:
+    variate: h.
+    start: x, the weights before the steps.
+    end: y, those after them.
+    num_steps: M; with 0 the mean is 0.
+    rate: eta.
+  """
+
+  def plus(h, x, y):
+    distance = tf.cast(num_steps, h.dtype) * tf.cast(rate, h.dtype)
+    return h + tf.math.divide_no_nan(x - y, distance)
+
+  return tf.nest.map_structure(plus, variate, start, end)
+
+
+@tf.autograph.experimental.do_not_convert
 def split_batch(batch: Any) -> tuple[Structure, Structure]:
   """Returns the x and y of a mapping or a pair."""
   if isinstance(batch, dict):

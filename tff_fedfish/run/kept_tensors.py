@@ -74,7 +74,7 @@ def num_bytes(slots: Sequence[tuple[str, Specs]]) -> int:
 def tensors_of(output: Mapping[str, Any]) -> dict[str, np.ndarray] | None:
   """Returns what is kept of a client's output, by name.
 
-  The output is as `client_io.client_output` makes it.
+  The output is as `rounds.kept.client_output` makes it.
 
   Returns:
     Arrays named SLOT/0, SLOT/1, ...; None: the client keeps what it had.

@@ -210,7 +210,7 @@ def print_warnings(
     (
       'memory',
       'this machine',
-      memory.run_bytes(config),
+      memory.run_bytes(_with_whole_cohort(config, split)),
       environment.memory_bytes()['available'],
     ),
     (
@@ -335,8 +335,9 @@ def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
 
 
 def _with_whole_cohort(config, split):
-  """Returns a config whose cohort of all clients has its size."""
-  if split is None or config.cohort_size is not None:
+  """Returns a config whose cohort of all clients has its size, for a solver."""
+  has_solver = config.method.solver is not None
+  if split is None or config.cohort_size is not None or not has_solver:
     return config
   num_clients = len(run_inputs.training_clients(config, split))
   return config.with_values('cohorts', cohort_size=num_clients)

@@ -11,6 +11,9 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedfish.errors import require
+from tff_fedfish.methods.fed_fish import FedFishConfig
+from tff_fedfish.methods.settings import require_choices
 from tff_fedfish.rounds.bounds import zero_if_non_finite
 from tff_fedfish.rounds.compose import Model, compose
 from tff_fedfish.rounds.gradients import batch_gradients
@@ -21,7 +24,7 @@ _map = tf.nest.map_structure
 
 
 class DeltaAndFisher(NamedTuple):
-  """What a client has to send, before it is weighed.
+  """Update of a client, before it is weighed.
 
   Attributes:
     model_delta: delta: initial minus final trainable weights.
@@ -34,22 +37,30 @@ class DeltaAndFisher(NamedTuple):
 
 
 class Squares(NamedTuple):
-  """Sums of g_b^2, float32, and the number of batches b, int64."""
+  """Sums of g_b^2, float32, and the number of batches b, int64.
+
+  The sum of a tensor whose squares are not needed is 0 of shape [1, ...].
+  """
 
   sums: tuple[tf.Tensor, ...]
   num_batches: tf.Tensor
 
 
-def no_squares(trainable: Any) -> Squares:
-  """Returns the sums over no batches."""
-  zeros = _map(lambda w: tf.zeros(w.shape), trainable)
-  return Squares(zeros, tf.constant(0, tf.int64))
+def no_squares(trainable: Any, plain: Collection[int] = ()) -> Squares:
+  """Returns the sums over no batches; those at `plain` are not needed."""
+  shapes = [
+    [1] * w.shape.rank if i in plain else w.shape
+    for i, w in enumerate(trainable)
+  ]
+  return Squares(tuple(map(tf.zeros, shapes)), tf.constant(0, tf.int64))
 
 
 def add_squares(squares: Squares, gradients: Any) -> Squares:
   """Adds g_b^2 of one batch, squared in float32 whatever the dtype of g_b."""
 
   def add(total, gradient):
+    if total.shape != gradient.shape:
+      return total
     return total + tf.square(tf.cast(gradient, tf.float32))
 
   sums = _map(add, squares.sums, gradients)
@@ -61,12 +72,13 @@ def squared_gradients(
   weights: tuple[Any, Any],
   dataset: tf.data.Dataset,
   micro_batch_size: int | None = None,
+  plain: Collection[int] = (),
 ) -> Squares:
   """Sums g_b^2 at fixed (trainable, non_trainable) weights, as algorithm 2.
 
   g_b is the gradient of the data loss, without dropout and augmentation.
   """
-  squares = no_squares(weights[0])
+  squares = no_squares(weights[0], plain)
   for batch in iter(dataset):
     # The weights are fixed, so nothing else would keep batches from running,
     # and taking memory, side by side.
@@ -94,7 +106,7 @@ def second_moment(adam_state: Any) -> Squares:
   return Squares(means, tf.constant(1, tf.int64))
 
 
-def _squares_of(client, estimator, micro_batch_size):
+def _squares_of(client, estimator, micro_batch_size, plain):
   """Returns the squares of a client that has trained."""
   weights = client.local.trainable, client.start.non_trainable
   dataset = client.local.dataset
@@ -103,8 +115,10 @@ def _squares_of(client, estimator, micro_batch_size):
   if estimator == 'second_moment':
     return second_moment(client.local.optimizer_state)
   if estimator == 'example_sq':
-    return squared_gradients(client.model, weights, dataset.unbatch().batch(1))
-  return squared_gradients(client.model, weights, dataset, micro_batch_size)
+    dataset, micro_batch_size = dataset.unbatch().batch(1), None
+  return squared_gradients(
+    client.model, weights, dataset, micro_batch_size, plain
+  )
 
 
 def _fisher_diagonal(squares, reduction, normalization, power, stacked, plain):
@@ -161,14 +175,16 @@ class FisherMean(tff.aggregators.WeightedAggregationFactory):
 
     The floor gives mass to a coordinate in which nobody is informed. A client
     weighs w times the mean of its F there, which is FedAvg's weight only where
-    these means are equal, as with 'tensor_mean'.
+    these means are equal, as with 'tensor_mean'. F = 1 has no floor.
     """
 
-    def mass(fisher, delta):
-      floor = self.relative_floor * tf.reduce_mean(fisher)
-      return tf.cast(weight * (fisher + floor), delta.dtype)
+    def mass(position, delta, fisher):
+      if position not in self.plain_tensors:
+        fisher += self.relative_floor * tf.reduce_mean(fisher)
+      return tf.cast(weight * fisher, delta.dtype)
 
-    masses = _map(mass, update.fisher_diagonal, update.model_delta)
+    positions = tuple(range(len(update.model_delta)))
+    masses = _map(mass, positions, update.model_delta, update.fisher_diagonal)
     terms = Terms(_map(tf.multiply, masses, update.model_delta), masses)
     if self.plain_mean_fraction:
       deltas = [update.model_delta[i] for i in self._mixed(masses)]
@@ -249,8 +265,16 @@ def build_fed_fish(
   'logits' requires the ModelSpec of a language model, 'second_moment' an Adam.
 
   Raises:
-    ValueError: If an estimator would read data without `local_privacy`'s noise.
+    ValueError: If a choice is unknown, or an estimator would read data without
+      `local_privacy`'s noise.
   """
+  require_choices(
+    FedFishConfig,
+    fisher_estimator=fisher_estimator,
+    fisher_reduction=fisher_reduction,
+    fisher_normalization=fisher_normalization,
+    plain_mean_tensors=plain_mean_tensors,
+  )
   training |= dict(
     micro_batch_size=micro_batch_size, local_privacy=local_privacy
   )
@@ -259,17 +283,15 @@ def build_fed_fish(
       model, make_update=lambda client: client.model_delta(), **training
     )
   is_observed = fisher_estimator == 'last_epoch'
-  if local_privacy and not is_observed:
-    raise ValueError(
-      "`fisher_estimator` must be 'last_epoch' with local_privacy: others read "
-      f'data without noise, found {fisher_estimator!r}'
-    )
+  wanted = "'last_epoch' with local_privacy: others read data without noise"
+  is_noised = is_observed or not local_privacy
+  require(is_noised, 'fisher_estimator', wanted, fisher_estimator)
   stacked = _positions(getattr(model, 'is_stacked', None) or ())
   use_logits = plain_mean_tensors == 'logits'
   plain = _positions(model.makes_logits) if use_logits else ()
 
   def make_update(client):
-    squares = _squares_of(client, fisher_estimator, micro_batch_size)
+    squares = _squares_of(client, fisher_estimator, micro_batch_size, plain)
     model_delta, counts = client.model_delta(after=squares)
     fisher = _fisher_diagonal(
       squares,
@@ -285,7 +307,7 @@ def build_fed_fish(
     model,
     make_update=make_update,
     aggregation_factory=FisherMean(relative_floor, plain_mean_fraction, plain),
-    build_observer=_observe_squares if is_observed else None,
+    build_observer=_observing_squares(plain) if is_observed else None,
     **training,
   )
 
@@ -294,10 +316,10 @@ def _positions(flags):
   return frozenset(i for i, flag in enumerate(flags) if flag)
 
 
-def _observe_squares(trainable):
-  """Returns the hook that sums the squares of the last epoch's gradients."""
-  return GradientObserver(
-    no_squares(trainable),
+def _observing_squares(plain):
+  """Returns a builder of hooks that sum the last epoch's squared gradients."""
+  return lambda trainable: GradientObserver(
+    no_squares(trainable, plain),
     lambda squares, gradients, num_examples: add_squares(squares, gradients),
   )
 

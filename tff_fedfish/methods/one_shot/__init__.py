@@ -84,8 +84,10 @@ def _cost(config, kind):
   if kind.summary in ('none', 'class_counts'):
     return ClientCost()
   num_models = round(summary_models(config.model_shape(), kind))
-  # The sums, and the summary that is made of them in one more pass.
-  return ClientCost(models_held=2 * max(1, num_models), passes_after_training=1)
+  # The sums, and the summary that is made of them in one more pass; Gram
+  # matrices need no gradients.
+  num_passes = 1 / 3 if kind.summary == 'gram' else 1
+  return ClientCost(2 * max(1, num_models), passes_after_training=num_passes)
 
 
 _EXPECTED = (

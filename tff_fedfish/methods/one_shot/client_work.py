@@ -91,7 +91,6 @@ def build_one_shot(
   return compose(
     model,
     make_update=lambda client: client.model_delta(),
-    aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
     kept_slots={
       name: KeptSlot(initial=None, next=output)
       for name, output in outputs.items()

@@ -58,7 +58,7 @@ class TctConfig(AlgorithmConfig):
   max_gram_rows: int = number(8192, at_least=0)
   """Rows of a client up to which it takes the steps of a round at once, in the
   eigenbasis of the Gram matrix of its rows, which it keeps. A client with more
-  rows takes them one by one."""
+  rows takes them one by one; with 0 all clients do."""
 
 
 _EXPECTED = (

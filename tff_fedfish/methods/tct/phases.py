@@ -1,7 +1,7 @@
 """TCT's phases: the model of each, its first state, and the work on features.
 
-See `methods.method.Phase` and `Method` for what a run asks of these functions.
-`config` is the run's, a `config.schema.TrainConfig`.
+See `methods.parts.Phase` and `methods.method.Method` for what a run asks of
+these functions. `config` is the run's, a `config.schema.TrainConfig`.
 """
 
 import math

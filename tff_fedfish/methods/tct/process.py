@@ -24,7 +24,11 @@ from models.functional_model import with_predictions
 from tff_fedfish.methods.tct import regression
 from tff_fedfish.rounds.client_work import MethodState
 from tff_fedfish.rounds.compose import compose
-from tff_fedfish.rounds.gradients import num_rows, split_batch
+from tff_fedfish.rounds.gradients import (
+  num_rows,
+  plus_mean_gradient,
+  split_batch,
+)
 from tff_fedfish.rounds.kept import KeptSlot
 from tff_fedfish.rounds.local_training import LocalResult
 
@@ -164,17 +168,12 @@ def build_convex(model, *, num_steps, step_size, client_optimizer, **training):
 
 def _correction(start, num_steps):
   """Returns h_k of the round."""
-  rate = start.hparams['learning_rate']
-
-  def plus_mean_gradient(h, x, y):
-    distance = tf.cast(num_steps, h.dtype) * tf.cast(rate, h.dtype)
-    return h + tf.math.divide_no_nan(x - y, distance)
-
-  return tf.nest.map_structure(
-    plus_mean_gradient,
+  return plus_mean_gradient(
     start.kept['correction'],
     start.trainable,
     start.kept['last_local'],
+    num_steps=num_steps,
+    rate=start.hparams['learning_rate'],
   )
 
 
@@ -238,5 +237,5 @@ def _local_result(
     mean_loss=tf.constant(0.0),
     dataset=dataset,
     optimizer_state=(),
-    num_steps=tf.constant(num_steps, tf.int64),
+    num_steps=tf.constant(num_steps),
   )
