@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context
+from tensorflow.python.framework.func_graph import FuncGraph
 
 from tff_fedfish.runtime.graph_function import GraphFunction
 
@@ -147,3 +148,49 @@ def test_functions_go_with_one_that_fails_to_build():
     GraphFunction(proto, broken)
   gc.collect()
   assert set(context.context().list_function_names()) <= before
+
+
+def test_first_output_by_its_full_name():
+  @tff.tensorflow.computation(np.float32)
+  def double(x):
+    return 2 * x
+
+  proto = _proto(double)
+  proto = type(proto).FromString(proto.SerializeToString())
+  feed = proto.tensorflow.parameter.tensor.tensor_name.partition(':')[0]
+  graph_def = tf.compat.v1.GraphDef()
+  proto.tensorflow.graph_def.Unpack(graph_def)
+  for node in graph_def.node:
+    node.input[:] = [f'{n}:0' if n == feed else n for n in node.input]
+  proto.tensorflow.graph_def.Pack(graph_def)
+  assert float(GraphFunction(proto)([tf.constant(3.0)])[0]) == 6
+  # Nothing feeds it.
+  proto.tensorflow.ClearField('parameter')
+  with pytest.raises(ValueError, match='A parameter is missing'):
+    GraphFunction(proto)
+
+
+def test_graphs_go_without_the_garbage_collector():
+  @tf.function
+  def double(x):
+    return 2 * x
+
+  computation = tff.tensorflow.computation(lambda x: double(x), np.float32)
+  proto = _proto(computation)
+
+  def count():
+    return sum(isinstance(o, FuncGraph) for o in gc.get_objects())
+
+  function = GraphFunction(proto)
+  gc.collect()
+  before = count()
+  gc.disable()
+  try:
+    functions = [GraphFunction(proto) for _ in range(3)]
+    # The pruned ones.
+    grown = count() - before
+  finally:
+    gc.enable()
+  assert grown == 3 * 2
+  for function in functions:
+    assert float(function([tf.constant(3.0)])[0]) == 6

@@ -3,6 +3,7 @@
 import collections
 import os
 import signal
+import warnings
 
 import linear_models
 import numpy as np
@@ -13,6 +14,7 @@ import worker_processes
 from waiting import wait_until
 
 from tff_fedfish.runtime import in_process_context
+from tff_fedfish.runtime.round_options import RoundOptions, use_round_options
 
 _AT_SERVER = tff.FederatedType(np.int32, tff.SERVER)
 _AT_CLIENTS = tff.FederatedType(np.int32, tff.CLIENTS)
@@ -203,3 +205,15 @@ class TestDefaultNumClients:
       'default_num_clients must be at least 0, found -1.'
     )
     assert in_process_context.set_in_process_context() is before
+
+
+def test_rounds_that_ask_for_what_it_lacks(context):
+  options = RoundOptions(on_client_output=print)
+  with (
+    tff.framework.get_context_stack().install(context),
+    warnings.catch_warnings(),
+    use_round_options(options),
+    pytest.raises(RuntimeError, match='no workers and no client outputs'),
+  ):
+    warnings.simplefilter('ignore')
+    _round_with_variables(4, [2, 3])

@@ -4,12 +4,13 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import sys
 import threading
 
 import pytest
 import ray_clients
-from waiting import wait_until
+from waiting import LIMIT_SECONDS, wait_until
 
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.runtime import ray_pool, ray_workers
@@ -111,6 +112,20 @@ def test_ray_that_fails_to_start(address, kind, words, monkeypatch):
 
   monkeypatch.setattr(ray, 'init', init)
   _fails_to_start(words, kind, address=address)
+
+
+# Before the tests with `programs_ray`, which stays for this module.
+def test_ray_that_the_program_has_shut_down(light):
+  import ray
+
+  ray.cloudpickle.register_pickle_by_value(ray_clients)
+  with RayWorkers(1) as workers:
+    assert _run(workers, ['a'])[0] == [1]
+    ray.shutdown()
+    # Another one is started.
+    assert _run(workers, ['a', 'b'])[0] == [2]
+  assert not ray.is_initialized()
+  ray.cloudpickle.unregister_pickle_by_value(ray_clients)
 
 
 @pytest.mark.parametrize(
@@ -217,7 +232,7 @@ def test_what_cannot_be_run_by_workers(programs_ray, light, monkeypatch):
     assert _run(workers, ['a', 'b'])[0] == [2]
 
 
-def test_files_are_compared(tmp_path):
+def test_files_are_compared(tmp_path, monkeypatch):
   path = str(tmp_path)
   (tmp_path / 'shard').write_bytes(b'abc')
   facts = ray_pool.host_facts([path])
@@ -227,6 +242,71 @@ def test_files_are_compared(tmp_path):
   (tmp_path / 'shard').write_bytes(b'abd')
   assert ray_pool.host_facts([path])[path] != facts[path]
   absent = str(tmp_path / 'absent')
-  assert ray_pool.host_facts([absent])[absent] == (
-    'unreadable (No such file or directory)'
+  reason = 'unreadable (No such file or directory)'
+  facts = ray_pool.host_facts([absent])
+  assert facts[absent] == reason
+  # Here as there.
+  monkeypatch.setattr(ray_pool, 'host_name', lambda: 'here')
+  with pytest.raises(UserError, match=re.escape(f'{absent} is {reason}, not ')):
+    ray_pool.require_same(facts)
+
+
+def test_workers_that_cannot_be():
+  with pytest.raises(ValueError, match='`num_workers` must be >= 1, found 0'):
+    RayWorkers(0)
+  with pytest.raises(TypeError, match='thread_per_worker'):
+    RayWorkers(1, thread_per_worker=1)
+
+
+def test_silent_head_is_told_once_per_silence(monkeypatch, capsys):
+  monkeypatch.setattr(ray_pool, '_HEAD_PERIOD_SECONDS', 0.01)
+  closed, told, lines = threading.Event(), threading.Event(), []
+
+  def count_questions(*_):
+    # Silent once, answered, silent for good.
+    lines.append(capsys.readouterr().err)
+    if len(lines) == 8:
+      told.set()
+    return None if len(lines) in (2, 5) else error_at(head)
+
+  with socket.socket() as free:
+    free.bind(('127.0.0.1', 0))
+    head = f'127.0.0.1:{free.getsockname()[1]}'
+  error_at = ray_pool._error_at
+  monkeypatch.setattr(ray_pool, '_error_at', count_questions)
+  thread = threading.Thread(
+    target=ray_pool._tell_of_silent_head, args=(head, closed)
   )
+  thread.start()
+  assert told.wait(LIMIT_SECONDS)
+  closed.set()
+  thread.join()
+  # After questions 3, 4 and 6, 7.
+  assert [number for number, text in enumerate(lines) if text] == [4, 7]
+  assert lines[4].startswith(
+    f"fedfish: Ray's head at {head} does not answer (ConnectionRefusedError: "
+  )
+  assert len(lines[4].splitlines()) == 1
+
+
+def test_lost_outputs_are_taken_back_and_counted(monkeypatch):
+  ray, received = pytest.importorskip('ray'), []
+
+  def get(reference):
+    if reference == 'gone':
+      raise ray.exceptions.ObjectLostError('', '', '')
+    return reference
+
+  monkeypatch.setattr(ray, 'get', get)
+  options = RoundOptions(on_client_output=lambda *pair: received.append(pair))
+  part = ray_workers._Part(0, [(3, None), (4, None), (5, None)])
+  round_ = ray_workers._Round(
+    None, None, [part], options, RoundOutcome(), set()
+  )
+  # The second of three is gone each time.
+  outputs = [(3, ['a']), (4, 'gone'), (5, ['c'])]
+  for _ in range(2):
+    assert not round_._hand_on(part, outputs)
+  with pytest.raises(FailedError, match='3 worker processes died'):
+    round_._hand_on(part, outputs)
+  assert received == 3 * [(3, ['a']), (3, None)]

@@ -1,5 +1,6 @@
 """Worker processes give what one process gives, whatever happens to them."""
 
+import contextlib
 import pathlib
 import re
 import threading
@@ -52,15 +53,22 @@ def workers():
   import ray
 
   ray.cloudpickle.register_pickle_by_value(ray_clients)
+  others = set(psutil.Process().children(recursive=True))
   with ray_workers.RayWorkers(2, threads_per_worker=1) as workers:
     workers.start()
     yield workers
+    started = set(psutil.Process().children(recursive=True)) - others
   assert not ray.is_initialized()
-  # No process is left behind.
-  names = {p.name() for p in psutil.Process().children(recursive=True)}
-  assert not names & {'raylet', 'gcs_server'}
-  assert not any(name.startswith('ray::') for name in names)
+  # No process is left behind, wherever it hangs now.
+  assert len(started) >= 2 + 2
+  wait_until(lambda: not any(map(_is_running, started)))
   ray.cloudpickle.unregister_pickle_by_value(ray_clients)
+
+
+def _is_running(process):
+  with contextlib.suppress(psutil.NoSuchProcess):
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+  return False
 
 
 def _clients(directory, **of_client_2):
@@ -118,9 +126,9 @@ def test_same_bits_as_one_process(process, workers, expected, loads):
 def test_others_may_use_ray_too(workers, monkeypatch):
   before = ray_clients.process_ids(workers)
   monkeypatch.setattr(ray_workers, 'RayWorker', ray_clients.LightWorker)
-  with ray_workers.RayWorkers(1) as others:
-    (process_id,) = ray_clients.process_ids(others)
-    assert process_id not in before
+  # More of them than the first ones have taken CPUs for.
+  with ray_workers.RayWorkers(3) as others:
+    assert not {*ray_clients.process_ids(others)} & {*before}
   assert ray_clients.process_ids(workers) == before
 
 

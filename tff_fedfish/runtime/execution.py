@@ -36,20 +36,20 @@ def build_execution(computation: tff.Computation):
     NO_FORM_ERRORS: If the computation can only run in TFF's own context.
   """
   signature = computation.type_signature
-  if not tff_internals.type_contains(signature, _is_at_clients):
+  if not tff_internals.type_contains(signature, is_at_clients):
     return LocalExecution(computation)
   parameter, result = signature.parameter, signature.result
   if not (
     isinstance(parameter, tff.StructType)
     and len(parameter) == 2
-    and _is_at_clients(parameter[1])
+    and is_at_clients(parameter[1])
     and not parameter[1].all_equal
   ):
     raise TypeError(
       "A server value and clients' data are required as arguments, found "
       f'{parameter}.'
     )
-  if _is_at_clients(result):
+  if is_at_clients(result):
     return BroadcastExecution(computation)
   # The first result of a round can be the next round's state.
   may_be_round = (
@@ -238,7 +238,8 @@ def _report_execution(computation):
   return lambda argument: execution(argument)[1]
 
 
-def _is_at_clients(value_type):
+def is_at_clients(value_type: tff.Type) -> bool:
+  """Whether a type is one of clients' values."""
   return (
     isinstance(value_type, tff.FederatedType)
     and value_type.placement is tff_internals.CLIENTS

@@ -83,8 +83,15 @@ class GraphFunction:
 
     wrapped = tf.compat.v1.wrap_function(run, specs)
     # Without the operations that no result needs, which would run, too.
-    self._function = wrapped.prune(wrapped.inputs, wrapped.outputs)
+    try:
+      self._function = wrapped.prune(wrapped.inputs, wrapped.outputs)
+    except tensorflow_internals.UnliftableError as error:
+      raise ValueError(
+        f'A graph that can be fed is required: {error}'
+      ) from error
     self._num_results = len(wrapped.outputs)
+    # Its cycles would stay until the garbage collector comes.
+    tensorflow_internals.dismantle_func_graph(wrapped.graph)
     self.num_arguments = len(specs)
 
   def __call__(self, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -131,7 +138,9 @@ class _Graph:
     graph_def, self._graph_def = self._graph_def, None
     given = dict(zip(self._feeds, arguments, strict=True))
     # TensorFlow refuses to map names that nothing reads.
-    read = {name for node in graph_def.node for name in node.input}
+    read = {
+      name.removesuffix(':0') for node in graph_def.node for name in node.input
+    }
     input_map = {
       key: tensor
       for feed, tensor in given.items()

@@ -18,8 +18,12 @@ from typing import Any
 import psutil
 import tensorflow_federated as tff
 
-from tff_fedfish.runtime import placement, round_options
-from tff_fedfish.runtime.execution import NO_FORM_ERRORS, build_execution
+from tff_fedfish.runtime import placement, round_options, tff_internals
+from tff_fedfish.runtime.execution import (
+  NO_FORM_ERRORS,
+  build_execution,
+  is_at_clients,
+)
 
 # Seconds that TFF's worker process is given to end by itself.
 _CLOSING_SECONDS = 10
@@ -92,7 +96,8 @@ class InProcessContext(tff.framework.SyncContext):
 
   A computation that has no MapReduceForm, or keeps variables or tables, runs in
   TFF's own context, which starts a process of its own then, with one warning
-  that names it.
+  that names it. It knows neither workers nor client outputs: a round that asks
+  for them raises a RuntimeError.
   """
 
   def __init__(self, default_num_clients: int = 0):
@@ -165,6 +170,14 @@ class InProcessContext(tff.framework.SyncContext):
     timer.cancel()
 
   def _invoke_stock(self, comp, arg):
+    options, _ = round_options.current()
+    is_round = tff_internals.type_contains(comp.type_signature, is_at_clients)
+    if is_round and (options.workers or options.on_client_output):
+      raise RuntimeError(
+        "TFF's own context, in which this round runs, has no workers and no "
+        'client outputs. Leave them out of its options, or build the round '
+        'without variables, lookup tables and queues.'
+      )
     with self._lock:
       if self._stock_context is None:
         # The local context has no secure sums; this one sums in the open.

@@ -103,7 +103,7 @@ def _replace_zeros(nodes, suffix: str) -> None:
     if node.op == 'Const':
       zeros = node.attr['value'].tensor
       dimensions = [dimension.size for dimension in zeros.tensor_shape.dim]
-      if _is_zero(zeros) and _size(zeros.dtype, dimensions) >= MIN_ZEROS_BYTES:
+      if _size(zeros.dtype, dimensions) >= MIN_ZEROS_BYTES and _is_zero(zeros):
         shape = nodes.add(name=f'{node.name}/fedfish_shape', op='Const')
         # All inputs of a constant are control inputs.
         shape.input.extend(node.input)
@@ -131,7 +131,7 @@ def _is_zero(constant) -> bool:
   values = [*constant.half_val, *constant.float_val, *constant.double_val]
   return (
     tf.as_dtype(constant.dtype) in _DTYPES
-    and not any(constant.tensor_content)
+    and not constant.tensor_content.strip(b'\0')
     and not any(struct.pack(f'{len(values)}d', *values))
   )
 

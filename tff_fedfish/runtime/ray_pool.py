@@ -39,6 +39,8 @@ _LIMIT_SECONDS = 600.0
 # seconds.
 _CONNECT_SECONDS = 10.0
 _HEAD_PERIOD_SECONDS = 5.0
+# Questions in a row without an answer, until a line says so.
+_MAX_SILENT_PERIODS = 2
 # Length of Ray's part of an error. Unit: characters.
 _MAX_ERROR_CHARS = 500
 # Compared from the start of each file. Unit: bytes.
@@ -49,6 +51,11 @@ _ENVIRONMENT = {
   'RAY_BACKEND_LOG_LEVEL': 'fatal',
   'RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO': '0',
 }
+# Workers, which import TensorFlow before a line of ours runs.
+_WORKER_ENVIRONMENT = {'TF_CPP_MIN_LOG_LEVEL': '3'}
+_UNREADABLE = 'unreadable'
+# Heads of the Rays that pools of this process have started.
+_own_heads: set[str] = set()
 
 
 class RayPool:
@@ -83,8 +90,8 @@ class RayPool:
         cluster has one for every worker, else 0.
       address: 'local' starts Ray here; 'auto' or HOST:PORT joins a cluster.
         Where the program has called `ray.init` itself, workers use that Ray.
-      paths: Absolute paths of files and directories that workers read. Hosts
-        of a cluster must hold the same there as this one.
+      paths: Files and directories that workers read. Hosts of a cluster must
+        hold the same there as this one.
 
     Raises:
       UserError: If Ray is not installed, does not answer at the address, or is
@@ -99,25 +106,36 @@ class RayPool:
     self.starting: dict[Any, tuple[Any, float, int]] = {}
     self._has_said_so = False
     self._is_closed = threading.Event()
+    self._head: str | None = None
     self._has_own_ray = not ray.is_initialized()
     if self._has_own_ray:
       _connect(address, num_workers)
     try:
-      # Workers in a Ray that was started for them need not share its CPUs.
-      cpus = 0.0 if self._has_own_ray and address == 'local' else 1.0
+      self._head = ray.get_runtime_context().gcs_address
+      if self._has_own_ray and address == 'local':
+        _own_heads.add(self._head)
+      # Workers in a Ray that was started for workers need not share its CPUs.
+      cpus = 0.0 if self._head in _own_heads else 1.0
       gpus = _require_room(num_workers, cpus, gpus_per_worker, address)
       self._share = (cpus, gpus)
-      actor = ray.remote(worker_class).options(num_cpus=cpus, num_gpus=gpus)
+      actor = ray.remote(worker_class).options(
+        num_cpus=cpus,
+        num_gpus=gpus,
+        runtime_env={'env_vars': _WORKER_ENVIRONMENT},
+      )
       # A Ray of our own has no other hosts.
-      expected = {} if address == 'local' else host_facts(paths)
+      expected = {}
+      if address != 'local':
+        expected = host_facts([os.path.abspath(path) for path in paths])
       self._make_worker = lambda: actor.remote(
         threads_per_worker, gpus > 0, expected
       )
       for _ in range(num_workers):
         self._add()
-      head = ray.get_runtime_context().gcs_address
       threading.Thread(
-        target=_tell_of_silent_head, args=(head, self._is_closed), daemon=True
+        target=_tell_of_silent_head,
+        args=(self._head, self._is_closed),
+        daemon=True,
       ).start()
     except BaseException:
       self.close()
@@ -190,23 +208,47 @@ class RayPool:
     """Ends a worker that was up, if it lives, and asks for another."""
     import ray
 
-    del self.up[worker]
+    self.up.pop(worker, None)
     ray.kill(worker)
     self._add()
+
+  def is_connected(self) -> bool:
+    """Whether this process is still connected to the Ray of the workers."""
+    import ray
+
+    return ray.is_initialized() and self._head in (
+      None,
+      ray.get_runtime_context().gcs_address,
+    )
+
+  def head_answers(self) -> bool:
+    """Whether something listens at the head; Ray would wait for a minute."""
+    return self._head is None or _error_at(self._head) is None
 
   def close(self) -> None:
     """Ends all workers, and Ray if it was started for them."""
     import ray
 
-    self._is_closed.set()
-    # The program may have shut Ray down, and the workers with it.
-    if ray.is_initialized():
-      for worker in [*self.up, *(entry[0] for entry in self.starting.values())]:
-        ray.kill(worker)
-    self.up.clear()
-    self.starting.clear()
-    if self._has_own_ray:
-      ray.shutdown()
+    try:
+      # The program may have shut Ray down, and the workers with it.
+      is_connected = self.is_connected()
+      if is_connected and self.head_answers():
+        for worker in [
+          *self.up,
+          *(entry[0] for entry in self.starting.values()),
+        ]:
+          ray.kill(worker)
+      self.up.clear()
+      self.starting.clear()
+      if self._has_own_ray and self._head in _own_heads:
+        # Its silence is no news.
+        self._is_closed.set()
+        _own_heads.remove(self._head)
+      if self._has_own_ray and is_connected:
+        ray.shutdown()
+    finally:
+      # Last: where all that waits for a silent head, it is still said.
+      self._is_closed.set()
 
   def _add(self, num_died=0):
     self._ask(self._make_worker(), num_died)
@@ -268,10 +310,11 @@ def require_ray(address: str) -> None:
     )
   if address in ('local', 'auto'):
     return
-  try:
-    host, port = _parse(address)
-    socket.create_connection((host, port), _CONNECT_SECONDS).close()
-  except (OSError, ValueError) as error:
+  # Workers use the Ray that a program is connected to, wherever it is.
+  if 'ray' in sys.modules and sys.modules['ray'].is_initialized():
+    return
+  error = _error_at(address, _CONNECT_SECONDS)
+  if error is not None:
     raise _wrong_address(address, error) from error
 
 
@@ -310,12 +353,15 @@ def host_facts(paths: Sequence[str]) -> dict[str, str]:
 
 
 def require_same(expected: Mapping[str, str]) -> None:
-  """Raises UserError where this worker's host differs from the driver's."""
+  """Raises UserError where this worker's host differs from the driver's.
+
+  What is unreadable here is wrong even if it is there, too.
+  """
   facts = host_facts([name for name in expected if os.path.isabs(name)])
   wrong = [
     f'{name} is {facts.get(name)}, not {text}'
     for name, text in expected.items()
-    if facts.get(name) != text
+    if facts.get(name) != text or text.startswith(_UNREADABLE)
   ]
   if wrong:
     raise UserError(
@@ -345,7 +391,7 @@ def _describe_path(path):
       with open(name, 'rb') as file:
         digest.update(file.read(_MAX_COMPARED_BYTES))
   except OSError as error:
-    return f'unreadable ({error.strerror})'
+    return f'{_UNREADABLE} ({error.strerror})'
   text = f'{len(files):,} files, {num_bytes:,} bytes'
   return f'{text} ({digest.hexdigest()[:8]})'
 
@@ -440,16 +486,27 @@ def _parse(address):
   return host.strip('[]'), int(port)
 
 
+def _error_at(address, timeout_seconds=_HEAD_PERIOD_SECONDS):
+  """Returns why nothing answers at HOST:PORT; None: something does."""
+  try:
+    socket.create_connection(_parse(address), timeout_seconds).close()
+  except (OSError, ValueError) as error:
+    return error
+  return None
+
+
 def _tell_of_silent_head(head, is_closed):
   """Says how to go on once Ray has ended this process, which it does in C++.
 
-  Runs in a thread: the driver may stand in a call that waits for the head.
+  Says so once for each silence. Runs in a thread: the driver may stand in a
+  call that waits for the head.
   """
+  num_silent = 0
   while not is_closed.wait(_HEAD_PERIOD_SECONDS):
-    try:
-      socket.create_connection(_parse(head), _HEAD_PERIOD_SECONDS).close()
-    except OSError as error:
-      if not is_closed.is_set():
+    error = _error_at(head)
+    num_silent = 0 if error is None else num_silent + 1
+    if num_silent == _MAX_SILENT_PERIODS and not is_closed.is_set():
+      with contextlib.suppress(OSError):
         print(
           f"fedfish: Ray's head at {head} does not answer "
           f'({describe_error(error)}). After 60 s of silence Ray ends this '
@@ -458,7 +515,6 @@ def _tell_of_silent_head(head, is_closed):
           file=sys.stderr,
           flush=True,
         )
-      return
 
 
 @contextlib.contextmanager

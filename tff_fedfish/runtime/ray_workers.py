@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_fedfish.errors import FailedError
+from tff_fedfish.errors import FailedError, require
 from tff_fedfish.runtime import client_runner, placement, values
 from tff_fedfish.runtime.ray_pool import (
   MAX_LOST_WORKERS,
@@ -40,14 +40,32 @@ class RayWorkers(contextlib.AbstractContextManager):
   One round at a time: another thread's waits.
   """
 
-  def __init__(self, num_workers: int, **settings):
-    """Starts nothing yet; the pool documents and checks its settings.
+  def __init__(
+    self,
+    num_workers: int,
+    *,
+    threads_per_worker: int = 1,
+    gpus_per_worker: float | None = None,
+    address: str = 'local',
+    paths: Sequence[str] = (),
+  ):
+    """Starts nothing yet; for the arguments see `ray_pool.RayPool`.
 
-    Args:
-      num_workers: Number of worker processes, >= 1.
-      **settings: See `ray_pool.RayPool`.
+    Raises:
+      ValueError: If there is no worker, or it has no thread.
     """
-    self._make_pool = lambda: RayPool(RayWorker, num_workers, **settings)
+    require(num_workers >= 1, 'num_workers', '>= 1', num_workers)
+    require(
+      threads_per_worker >= 1, 'threads_per_worker', '>= 1', threads_per_worker
+    )
+    self._make_pool = lambda: RayPool(
+      RayWorker,
+      num_workers,
+      threads_per_worker=threads_per_worker,
+      gpus_per_worker=gpus_per_worker,
+      address=address,
+      paths=paths,
+    )
     self._pool: RayPool | None = None
     self._sent_spec: tuple[Any, Any] | None = None
     # Hosts on which a client has failed.
@@ -118,7 +136,10 @@ class RayWorkers(contextlib.AbstractContextManager):
   def _start(self, should_stop):
     """Makes the pool, unless there is one, and waits for all its workers."""
     if self._pool is not None:
-      return
+      if self._pool.is_connected():
+        return
+      # The program has shut Ray down, and the workers with it.
+      self.close()
     pool = self._make_pool()
     try:
       pool.wait_for_all(should_stop)
@@ -263,10 +284,11 @@ class _Round:
           next_index += 1
     finally:
       # Workers that are still at a part where the round ends early.
-      for _, worker in self._busy.values():
-        # What ended the round says more than that Ray is gone, too.
-        with contextlib.suppress(ray.exceptions.RayError):
-          self._pool.replace(worker)
+      if self._busy and self._pool.head_answers():
+        for _, worker in self._busy.values():
+          # What ended the round says more than that Ray is gone, too.
+          with contextlib.suppress(ray.exceptions.RayError):
+            self._pool.replace(worker)
 
   def _hand_out(self):
     """Gives waiting parts to idle workers."""
@@ -304,25 +326,24 @@ class _Round:
     """Keeps the result of a part, or has the part run again."""
     import ray
 
-    part, worker = self._busy[reference]
+    # Without the one that was at this part, which may be dead.
+    idle = self._idle()
+    part, worker = self._busy.pop(reference)
     try:
       result = ray.get(reference)
     except ray.exceptions.RayTaskError as error:
-      del self._busy[reference]
       raise FailedError(
         f'A worker process failed: {describe_error(error.cause)}'
       ) from error
     # It died, or was killed for its memory, or its machine is gone.
     except ray.exceptions.RayError as error:
-      line = self._pool.lose(worker, self._idle())
-      del self._busy[reference]
+      line = self._pool.lose(worker, idle)
       self._outcome.num_lost_workers += 1
       if self._options.on_notice is not None:
         self._options.on_notice(line)
       _count_loss(part, error)
       self._waiting.appendleft(part)
       return
-    del self._busy[reference]
     if isinstance(result, ClientFailure):
       self._retry(part, worker, result)
     else:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.errors import FailedError
+from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.evaluation import client_evaluator
 from tff_fedfish.methods.method import load
 from tff_fedfish.progress import Progress, Stages
@@ -58,7 +58,8 @@ def run_rounds(
   See `train` for the arguments, the exit code and the errors.
 
   Raises:
-    UserError: If the checkpoint does not fit the process.
+    UserError: If the checkpoint does not fit the process, or the process can
+      only run in TFF's own context.
   """
   run = _build(config, workdir, checked, stages)
   with contextlib.ExitStack() as stack:
@@ -240,7 +241,13 @@ class _RoundLoop:
     self._store.prepare(stages, self._options.should_stop)
     if self._kept_uploads is None:
       with stages('tracing the round'):
-        set_in_process_context().compile(run.process.next)
+        compiled = set_in_process_context().compile(run.process.next)
+      if compiled is None:
+        raise UserError(
+          f'algorithm.name {run.config.algorithm.name!r} cannot be trained: '
+          'its process has no MapReduceForm, or holds variables, lookup tables '
+          'or queues. Build it of functions of tensors (docs/engine.md).'
+        )
     done, num_tokens = position.round_num, None
     # Images are no tokens.
     if not run.config.data.holds_images:
