@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.eager import context
-from tensorflow.python.framework.func_graph import FuncGraph
 
 from tff_fedfish.runtime.graph_function import GraphFunction
 
@@ -168,29 +167,3 @@ def test_first_output_by_its_full_name():
   proto.tensorflow.ClearField('parameter')
   with pytest.raises(ValueError, match='A parameter is missing'):
     GraphFunction(proto)
-
-
-def test_graphs_go_without_the_garbage_collector():
-  @tf.function
-  def double(x):
-    return 2 * x
-
-  computation = tff.tensorflow.computation(lambda x: double(x), np.float32)
-  proto = _proto(computation)
-
-  def count():
-    return sum(isinstance(o, FuncGraph) for o in gc.get_objects())
-
-  function = GraphFunction(proto)
-  gc.collect()
-  before = count()
-  gc.disable()
-  try:
-    functions = [GraphFunction(proto) for _ in range(3)]
-    # The pruned ones.
-    grown = count() - before
-  finally:
-    gc.enable()
-  assert grown == 3 * 2
-  for function in functions:
-    assert float(function([tf.constant(3.0)])[0]) == 6

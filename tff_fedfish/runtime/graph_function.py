@@ -86,12 +86,8 @@ class GraphFunction:
     try:
       self._function = wrapped.prune(wrapped.inputs, wrapped.outputs)
     except tensorflow_internals.UnliftableError as error:
-      raise ValueError(
-        f'A graph that can be fed is required: {error}'
-      ) from error
+      raise ValueError(f'A parameter is missing: {error}') from error
     self._num_results = len(wrapped.outputs)
-    # Its cycles would stay until the garbage collector comes.
-    tensorflow_internals.dismantle_func_graph(wrapped.graph)
     self.num_arguments = len(specs)
 
   def __call__(self, arguments: list[tf.Tensor]) -> list[tf.Tensor]:

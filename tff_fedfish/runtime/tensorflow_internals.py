@@ -12,9 +12,6 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 # Used by `graph_function.py`.
-from tensorflow.python.framework.func_graph import (
-  dismantle_func_graph,  # noqa: F401
-)
 from tensorflow.python.ops.op_selector import UnliftableError  # noqa: F401
 
 
