@@ -1,4 +1,4 @@
-"""What a tap of `models.layers` saw of a layer, position by position."""
+"""Inputs and outputs of a layer, as a tap of `models.layers` sees them."""
 
 import math
 

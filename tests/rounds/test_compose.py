@@ -1,4 +1,4 @@
-"""What all methods share: bounds, kept tensors, clients' models, types."""
+"""Parts that all methods share: bounds, kept tensors, clients' models, types."""
 
 import collections
 import functools

@@ -90,7 +90,7 @@ class LocalResult(NamedTuple):
 
 
 class _State(NamedTuple):
-  """What a local step changes."""
+  """State of local training, which a step changes."""
 
   weights: Structure
   optimizer: Structure

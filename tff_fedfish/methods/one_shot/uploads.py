@@ -1,4 +1,4 @@
-"""What clients of one-shot methods upload, and what a server's solve is given.
+"""Uploads of one-shot methods: kinds, sizes, contents, and a solve's context."""
 
 A client uploads its weights after local training, and a summary of its data:
 
