@@ -1,4 +1,4 @@
-"""Uploads of one-shot methods: kinds, sizes, contents, and a solve's context."""
+"""Uploads of one-shot methods: kinds, sizes, contents, and a solve's context.
 
 A client uploads its weights after local training, and a summary of its data:
 
