@@ -1,4 +1,4 @@
-"""Parts that all methods share: bounds, kept tensors, clients' models, types."""
+"""Parts that all methods share: bounds, kept tensors, clients' models."""
 
 import collections
 import functools
