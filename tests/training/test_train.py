@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import shutil
 import signal
 
@@ -12,6 +13,7 @@ import small_runs
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.run import checkpoints, cohort_data, metrics_files
+from tff_fedfish.runtime.in_process_context import InProcessContext
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _CONFIG = small_runs.CONFIG
@@ -216,6 +218,27 @@ def test_leftovers_of_a_killed_start_do_not_matter(small_inputs, tmp_path):
   settings = dict(training__num_rounds=1, evaluation__num_clients=0)
   assert small_runs.train(small_inputs, tmp_path, **settings) == 0
   assert not list(tmp_path.glob('.*'))
+
+
+def test_process_that_only_tff_can_run(
+  small_inputs, tmp_path, monkeypatch, capsys
+):
+  compile_ = InProcessContext.compile
+
+  def compile_all_but_rounds(context, computation):
+    parameter = computation.type_signature.parameter
+    has_clients = parameter is not None and 'CLIENTS' in str(parameter)
+    return None if has_clients else compile_(context, computation)
+
+  monkeypatch.setattr(InProcessContext, 'compile', compile_all_but_rounds)
+  settings = dict(training__num_rounds=1, evaluation__num_clients=0)
+  assert small_runs.train(small_inputs, tmp_path, **settings) == 2
+  assert re.search(
+    r"^fedfish: .*algorithm.name 'fed_fish' cannot be trained: its process has "
+    'no MapReduceForm, or holds variables, lookup tables or queues. .*$',
+    capsys.readouterr().err,
+    re.MULTILINE,
+  )
 
 
 class TestBadInput:
