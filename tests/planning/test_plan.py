@@ -133,7 +133,7 @@ def test_tables_show_exact_numbers_beside_units(capsys):
     '6 N D, for comparison',
     'timed with 1 layers, ',
     '51 s',
-    '6 min 18 s',
+    '5 min 57 s',
     '2 tokens/s',
   ):
     assert words in out, words
