@@ -55,15 +55,14 @@ def no_squares(trainable: Any, plain: Collection[int] = ()) -> Squares:
   return Squares(tuple(map(tf.zeros, shapes)), tf.constant(0, tf.int64))
 
 
-def add_squares(squares: Squares, gradients: Any) -> Squares:
+def add_squares(
+  squares: Squares, gradients: Any, plain: Collection[int] = ()
+) -> Squares:
   """Adds g_b^2 of one batch, squared in float32 whatever the dtype of g_b."""
-
-  def add(total, gradient):
-    if total.shape != gradient.shape:
-      return total
-    return total + tf.square(tf.cast(gradient, tf.float32))
-
-  sums = _map(add, squares.sums, gradients)
+  sums = tuple(
+    total if i in plain else total + tf.square(tf.cast(g, tf.float32))
+    for i, (total, g) in enumerate(zip(squares.sums, gradients, strict=True))
+  )
   return Squares(sums, squares.num_batches + 1)
 
 
@@ -86,7 +85,7 @@ def squared_gradients(
     found = batch_gradients(
       model, *weights, batch, training=False, micro_batch_size=micro_batch_size
     )
-    squares = add_squares(squares, found.data)
+    squares = add_squares(squares, found.data, plain)
   return squares
 
 
@@ -320,7 +319,7 @@ def _observing_squares(plain):
   """Returns a builder of hooks that sum the last epoch's squared gradients."""
   return lambda trainable: GradientObserver(
     no_squares(trainable, plain),
-    lambda squares, gradients, num_examples: add_squares(squares, gradients),
+    lambda squares, found, num_rows: add_squares(squares, found, plain),
   )
 
 
