@@ -91,7 +91,8 @@ class Method:
   (mass, s): the server's mean of the deltas is s sum(w delta) / sum(w) + (1 -
   s) sum(m delta) / sum(m), and `mass` is a function (update, client weight,
   aggregator state) -> m, one float32 tensor per trainable tensor. `evaluate
-  --barrier` computes effective clients from it. None: m = w."""
+  --barrier` computes effective clients from it. `update` is what `make_update`
+  returned; a factor that all clients share does not matter. None: m = w."""
   problems: Callable[['TrainConfig'], list[str]] = lambda config: []
   """Clauses on settings of different sections that do not go together."""
   example: str = 'demo'

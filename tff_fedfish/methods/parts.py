@@ -13,7 +13,8 @@ if typing.TYPE_CHECKING:
 class Traffic(typing.NamedTuple):
   """Models that a client sends and receives in a round.
 
-  A model is as many float32 scalars as there are trainable weights.
+  A model is as many float32 scalars as there are trainable weights. A few
+  scalars more do not count.
   """
 
   uplink: float = 1

@@ -93,11 +93,12 @@ def compose(
       are clipped per row and noised, and clients are given the input
       `client_data.LOCAL_PRIVACY`. Whatever else a method sends must be computed
       from these gradients. Not with `micro_batch_size`. None: plain gradients.
-    make_update: From what a client trained, what it sends, and counts as those
-      of `Trained.model_delta`. None: clients send nothing, and the server's
-      weights stay as they are.
-    aggregation_factory: Makes a pseudo-gradient of the updates. None: their
-      weighted mean.
+    make_update: From what a client trained, what it sends, any structure of
+      float tensors, and counts as those of `Trained.model_delta`. None: clients
+      send nothing, and the server's weights stay as they are.
+    aggregation_factory: Makes of the updates a pseudo-gradient with the
+      structure of the trainable weights, 0 where the weights sum to 0. Its
+      measurements are `metrics['aggregator']`. None: the weighted mean.
     begin: From the functional model and a client's start, this start with its
       `own_model`. None: clients begin with the server's weights.
     client_inputs: Names of further inputs, see `kept.client_data_type`.

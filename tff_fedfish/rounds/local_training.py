@@ -86,7 +86,7 @@ class LocalResult(NamedTuple):
   optimizer_state: Structure
   """The optimizer's, after the last step."""
   num_steps: tf.Tensor
-  """Int32, the local steps."""
+  """Int32, the local steps; 0 without data."""
 
 
 class _State(NamedTuple):
