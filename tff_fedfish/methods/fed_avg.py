@@ -8,11 +8,13 @@ decentralized data"; Reddi et al. (2021), "Adaptive federated optimization".
   theta_G <- server optimizer step on g (SGD with rate 1 is FedAvg)
 """
 
+from typing import Any
+
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import AlgorithmConfig
 
 
-def build_fed_avg(model, **training):
+def build_fed_avg(model: Any, **training: Any) -> Any:
   """Builds FedAvg.
 
   It differs from `tff.learning.algorithms.build_weighted_fed_avg`: the process

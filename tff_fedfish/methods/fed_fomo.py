@@ -22,6 +22,7 @@ max(epsilon - decay t, 0), t counted from 0. Its own weights never change.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,7 @@ _EXPECTED = (
 )
 
 
-def build_fed_fomo(model, *, num_clients, **training):
+def build_fed_fomo(model: Any, *, num_clients: int, **training: Any) -> Any:
   """Builds FedFomo.
 
   Args:

@@ -17,7 +17,7 @@ the first round and ties open: both count as falls here, as in FL4Health's
 
 import collections
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from tff_fedfish.config_fields import number
 from tff_fedfish.errors import require
@@ -44,8 +44,14 @@ class FedProxConfig(AlgorithmConfig):
 
 
 def build_fed_prox(
-  model, *, mu=0.0, adaptation='none', mu_step=0.1, patience=5, **training
-):
+  model: Any,
+  *,
+  mu: float = 0.0,
+  adaptation: str = 'none',
+  mu_step: float = 0.1,
+  patience: int = 5,
+  **training: Any,
+) -> Any:
   """Builds FedProx.
 
   Args:

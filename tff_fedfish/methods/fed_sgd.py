@@ -13,6 +13,7 @@ loss over the union of the clients' data.
 """
 
 import dataclasses
+from typing import Any
 
 from tff_fedfish.errors import require
 from tff_fedfish.methods.method import Method
@@ -23,7 +24,9 @@ _READ = ('local_batch_size', 'max_sequences_per_client', 'micro_batch_size')
 _READ += ('max_delta_norm',)
 
 
-def build_fed_sgd(model, *, client_optimizer=None, **training):
+def build_fed_sgd(
+  model: Any, *, client_optimizer: Any = None, **training: Any
+) -> Any:
   """Builds FedSGD.
 
   Args:

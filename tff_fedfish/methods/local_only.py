@@ -4,12 +4,14 @@ Every client goes on with the model that it trained last. All begin with the
 server's initial weights; clients send nothing, and the server keeps these.
 """
 
+from typing import Any
+
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import PersonalModels, Slot, Traffic
 from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
 
 
-def build_local_only(model, **training):
+def build_local_only(model: Any, **training: Any) -> Any:
   """Builds local training.
 
   Args:

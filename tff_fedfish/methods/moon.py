@@ -22,6 +22,7 @@ no projection head.
 """
 
 import dataclasses
+from typing import Any
 
 from tff_fedfish.config_fields import number
 from tff_fedfish.methods.method import Method
@@ -42,7 +43,9 @@ class MoonConfig(AlgorithmConfig):
   """Temperature tau of the contrastive loss, > 0."""
 
 
-def build_moon(model, *, mu=1.0, temperature=0.5, **training):
+def build_moon(
+  model: Any, *, mu: float = 1.0, temperature: float = 0.5, **training: Any
+) -> Any:
   """Builds MOON.
 
   Args:

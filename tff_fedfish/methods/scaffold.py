@@ -25,6 +25,7 @@ weights of the round instead would make c depend on the order of the clients.
 """
 
 import collections
+from typing import Any
 
 from tff_fedfish.errors import require
 from tff_fedfish.methods.method import Method
@@ -41,7 +42,9 @@ _PLAIN_SGD = (
 )
 
 
-def build_scaffold(model, *, num_clients=None, **training):
+def build_scaffold(
+  model: Any, *, num_clients: int | None = None, **training: Any
+) -> Any:
   """Builds SCAFFOLD. Its first round is a round of FedAvg.
 
   Args:
