@@ -55,6 +55,30 @@ def linear_model(num_features: int) -> tff.learning.models.FunctionalModel:
   )
 
 
+def marked_model():
+  """`scalar_model` for batches that mark repeated rows."""
+
+  @tf.function
+  def predict(weights, x, training):
+    del training
+    return weights[0][0] * x['feature']
+
+  spec = tf.TensorSpec([None], tf.float32)
+  return tff.learning.models.FunctionalModel(
+    initial_weights=((np.float32(0),), ()),
+    predict_on_batch_fn=predict,
+    loss_fn=lambda output, label, sample_weight=None: (
+      tf.reduce_mean(tf.square(output - label)) / 2
+    ),
+    input_spec=collections.OrderedDict(
+      x=collections.OrderedDict(
+        feature=spec, is_repeated=tf.TensorSpec([None], tf.bool)
+      ),
+      y=spec,
+    ),
+  )
+
+
 def table_model(num_bins: int) -> tff.learning.models.FunctionalModel:
   """Prediction theta[bin], loss the mean of squares / 2; sparse gradients."""
 

@@ -400,26 +400,6 @@ class TestTrainedModels:
 def test_repeated_rows_weigh_once():
   # A row of y = 1 that comes 4 times, and 4 rows of y = 2, in 2 steps of 2:
   # 0.19 y as w = 1 and 4: (0.19 + 4 * 0.38) / 5.
-  spec = tf.TensorSpec([None], tf.float32)
-
-  @tf.function
-  def predict(weights, x, training):
-    del training
-    return weights[0][0] * x['feature']
-
-  model = tff.learning.models.FunctionalModel(
-    initial_weights=((np.float32(0),), ()),
-    predict_on_batch_fn=predict,
-    loss_fn=lambda output, label, sample_weight=None: (
-      tf.reduce_mean(tf.square(output - label)) / 2
-    ),
-    input_spec=collections.OrderedDict(
-      x=collections.OrderedDict(
-        feature=spec, is_repeated=tf.TensorSpec([None], tf.bool)
-      ),
-      y=spec,
-    ),
-  )
 
   def client(y, num_rows):
     data = collections.OrderedDict(
@@ -431,7 +411,7 @@ def test_repeated_rows_weigh_once():
     return tf.data.Dataset.from_tensor_slices(data).batch(2)
 
   process = tff_fedfish.build_fed_avg(
-    model,
+    linear_models.marked_model(),
     client_optimizer=linear_models.sgd(0.1),
     server_optimizer=linear_models.sgd(1.0),
     num_local_steps=2,

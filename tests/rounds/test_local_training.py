@@ -154,30 +154,6 @@ class TestLimit:
       _assert_observed(result, gradients[-num_observed:])
 
 
-def _marked_model():
-  """`linear_models.scalar_model` for batches that mark repeated rows."""
-
-  @tf.function
-  def predict(weights, x, training):
-    del training
-    return weights[0][0] * x['feature']
-
-  spec = tf.TensorSpec([None], tf.float32)
-  return tff.learning.models.FunctionalModel(
-    initial_weights=((np.float32(0),), ()),
-    predict_on_batch_fn=predict,
-    loss_fn=lambda output, label, sample_weight=None: (
-      tf.reduce_mean(tf.square(output - label)) / 2
-    ),
-    input_spec=collections.OrderedDict(
-      x=collections.OrderedDict(
-        feature=spec, is_repeated=tf.TensorSpec([None], tf.bool)
-      ),
-      y=spec,
-    ),
-  )
-
-
 def _marked(x, y, batch_size, num_steps, start=0):
   """H batches that run across the end of a pass, from a row on."""
   rows = (start + np.arange(num_steps * batch_size)) % len(y)
@@ -206,7 +182,7 @@ class TestRepeatedRows:
     result = _train(
       given,
       num_local_steps=num_steps,
-      model=_marked_model(),
+      model=linear_models.marked_model(),
       num_local_epochs=1,
       observes=observes,
     )
@@ -231,7 +207,7 @@ class TestRepeatedRows:
   def test_without_a_limit(self):
     # Two passes over a dataset that holds row 1 twice.
     dataset = _marked([1.0, 1.0], [1.0, 3.0], 2, 2)
-    result = _train(dataset, model=_marked_model(), observes=True)
+    result = _train(dataset, model=linear_models.marked_model(), observes=True)
     assert result.num_examples == 2
     assert _labels(result.dataset) == [[1, 3]]
     assert result.observation[1] == 1
