@@ -102,6 +102,17 @@ def table_model(num_bins: int) -> tff.learning.models.FunctionalModel:
   )
 
 
+def three_clients():
+  """Returns (x [rows, 2], y [rows]) of clients of 3, 7 and 4 rows."""
+  random = np.random.RandomState(4)
+  clients = []
+  for size in (3, 7, 4):
+    x = random.normal(size=(size, 2)).astype(np.float32)
+    y = (x @ [1, 2] + random.normal(size=size)).astype(np.float32)
+    clients.append((x, y))
+  return clients
+
+
 def batches(x, y, batch_size: int) -> tf.data.Dataset:
   """A client's data; the last batch may be shorter."""
   data = collections.OrderedDict(x=np.asarray(x), y=np.asarray(y, np.float32))

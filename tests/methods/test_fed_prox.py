@@ -41,18 +41,10 @@ def _run(process, rounds):
   return weights, metrics
 
 
-def _clients():
-  random = np.random.RandomState(4)
-  clients = []
-  for size in (3, 7, 4):
-    x = random.normal(size=(size, 2)).astype(np.float32)
-    y = (x @ [1, 2] + random.normal(size=size)).astype(np.float32)
-    clients.append((x, y))
-  return clients
-
-
 def _datasets():
-  return [linear_models.batches(x, y, 2) for x, y in _clients()]
+  return [
+    linear_models.batches(x, y, 2) for x, y in linear_models.three_clients()
+  ]
 
 
 def _by_numpy(clients, *, mu, num_rounds, num_local_epochs):
@@ -74,11 +66,11 @@ def _by_numpy(clients, *, mu, num_rounds, num_local_epochs):
 def test_equals_numpy():
   weights, _ = _run(_build(mu=0.7, num_local_epochs=3), [_datasets()] * 4)
   options = dict(num_rounds=4, num_local_epochs=3)
-  expected = _by_numpy(_clients(), mu=0.7, **options)
+  expected = _by_numpy(linear_models.three_clients(), mu=0.7, **options)
   np.testing.assert_allclose(np.append(*weights[-1]), expected, rtol=1e-5)
   # The opposite sign, and none, are far away.
   for mu in (-0.7, 0.0):
-    other = _by_numpy(_clients(), mu=mu, **options)
+    other = _by_numpy(linear_models.three_clients(), mu=mu, **options)
     assert np.max(np.abs(other - expected)) > 1e-2
 
 

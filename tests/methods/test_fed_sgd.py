@@ -41,16 +41,6 @@ def _run(process, datasets, num_rounds=1):
   return np.append(*map(np.asarray, trainable)), output
 
 
-def _clients():
-  random = np.random.RandomState(4)
-  clients = []
-  for size in (3, 7, 4):
-    x = random.normal(size=(size, 2)).astype(np.float32)
-    y = (x @ [1, 2] + random.normal(size=size)).astype(np.float32)
-    clients.append((x, y))
-  return clients
-
-
 def _datasets(clients):
   return [linear_models.batches(x, y, 2) for x, y in clients]
 
@@ -61,12 +51,14 @@ def _gradient(theta, x, y):
 
 
 def test_equals_steps_on_the_union():
-  x, y = map(np.concatenate, zip(*_clients(), strict=True))
+  x, y = map(np.concatenate, zip(*linear_models.three_clients(), strict=True))
   theta = np.zeros(3)
   for _ in range(3):
     theta -= 0.2 * _gradient(theta, x, y)
   found, output = _run(
-    _build(server=_sgd(0.2)), _datasets(_clients()), num_rounds=3
+    _build(server=_sgd(0.2)),
+    _datasets(linear_models.three_clients()),
+    num_rounds=3,
   )
   np.testing.assert_allclose(found, theta, rtol=1e-5)
   assert output.metrics['client_work']['clients']['num_empty_clients'] == 0
@@ -74,15 +66,19 @@ def test_equals_steps_on_the_union():
 
 def test_uniform_clients_weigh_the_same():
   process = _build(client_weighting=tff.learning.ClientWeighting.UNIFORM)
-  gradients = [_gradient(np.zeros(3), x, y) for x, y in _clients()]
-  found, _ = _run(process, _datasets(_clients()))
+  gradients = [
+    _gradient(np.zeros(3), x, y) for x, y in linear_models.three_clients()
+  ]
+  found, _ = _run(process, _datasets(linear_models.three_clients()))
   np.testing.assert_allclose(found, -np.mean(gradients, axis=0), rtol=1e-5)
 
 
 def test_client_optimizer_is_not_read():
   process = _build(client=_adam(0.1), server=_sgd(0.2))
-  found, output = _run(process, _datasets(_clients()))
-  expected, _ = _run(_build(server=_sgd(0.2)), _datasets(_clients()))
+  found, output = _run(process, _datasets(linear_models.three_clients()))
+  expected, _ = _run(
+    _build(server=_sgd(0.2)), _datasets(linear_models.three_clients())
+  )
   np.testing.assert_array_equal(found, expected)
   # Its hyperparameters can be set, as those of other methods.
   hparams = process.get_hparams(output.state)
@@ -92,7 +88,7 @@ def test_client_optimizer_is_not_read():
 
 
 def test_empty_and_diverged_clients_count_as_absent():
-  process, clients = _build(server=_sgd(0.2)), _clients()
+  process, clients = _build(server=_sgd(0.2)), linear_models.three_clients()
   empty = (np.zeros([0, 2], np.float32), np.zeros([0], np.float32))
   broken = (np.full([2, 2], np.nan, np.float32), np.zeros([2], np.float32))
   found, output = _run(process, _datasets([empty, *clients, broken]))
@@ -103,7 +99,7 @@ def test_empty_and_diverged_clients_count_as_absent():
 
 
 def test_bound_is_on_the_clients_gradient():
-  clients = _clients()[:1]
+  clients = linear_models.three_clients()[:1]
   gradient = _gradient(np.zeros(3), *clients[0])
   found, output = _run(_build(max_delta_norm=0.5), _datasets(clients))
   np.testing.assert_allclose(
