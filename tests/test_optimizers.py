@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from hypothesis import strategies
 
+from tff_fedfish.config.learning_rates import rate_of_round
 from tff_fedfish.config.schema import ClientWorkConfig, ServerConfig
 from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.optimizers import (
@@ -293,7 +294,7 @@ def _rates(rounds, schedule, warmup=0, num_rounds=None, fraction=None):
     schedule_rounds=num_rounds,
     final_fraction=fraction,
   )
-  return [server.rate_of_round(round_num) for round_num in rounds]
+  return [rate_of_round(server, round_num) for round_num in rounds]
 
 
 @pytest.mark.parametrize(

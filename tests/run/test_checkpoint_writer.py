@@ -345,6 +345,9 @@ checkpoint_writer._GIVE_UP_SECONDS = 0.01
 def write(path, *_):
   (path / 'state.safetensors').touch()
   print('writing', flush=True)
+  sys.stdin.readline()
+  # Here, so that it does not wake the main thread, which waits.
+  signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
   threading.Event().wait()
 checkpoint_writer._write_files = write
 try:
@@ -359,6 +362,7 @@ except Abandoned as abandoned:
 def test_second_signal_ends_a_process_whose_write_is_stuck(tmp_path):
   with subprocess.Popen(
     [sys.executable, '-c', _STUCK, str(tmp_path)],
+    stdin=subprocess.PIPE,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
     text=True,
@@ -366,9 +370,8 @@ def test_second_signal_ends_a_process_whose_write_is_stuck(tmp_path):
     assert process.stdout.readline() == 'writing\n'
     process.send_signal(signal.SIGINT)
     assert 'finishing the round in hand' in process.stderr.readline()
-    process.send_signal(signal.SIGTERM)
     try:
-      _, errors = process.communicate(timeout=_LIMIT_SECONDS)
+      _, errors = process.communicate('\n', timeout=_LIMIT_SECONDS)
     finally:
       process.kill()
   assert process.returncode == 143

@@ -5,7 +5,7 @@ import types
 import pytest
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.sweeping import sweep_file, sweep_runs
+from tff_fedfish.sweeping import budgets, sweep_file
 
 
 def _rounds(num_local_epochs, names=sweep_file.BUDGETS, **changes):
@@ -14,7 +14,7 @@ def _rounds(num_local_epochs, names=sweep_file.BUDGETS, **changes):
   work = types.SimpleNamespace(num_local_epochs=num_local_epochs)
   base = types.SimpleNamespace(training=training, client_work=work)
   file = types.SimpleNamespace(base=base, budgets=names, **values)
-  return sweep_runs.rounds_by_budget(file, {})
+  return budgets.rounds_by_budget(file, {})
 
 
 def test_both_budgets():

@@ -1,7 +1,6 @@
 """Settings of a client's work and of the server's step: each an optimizer's."""
 
 import dataclasses
-import math
 from typing import Literal, NamedTuple, get_args
 
 from tff_fedfish.config_fields import Section, number
@@ -126,34 +125,6 @@ class OptimizerSettings(Section, section='client_work'):
   def varies_learning_rate(self) -> bool:
     """Whether rounds have different learning rates."""
     return self.learning_rate_schedule != 'constant' or self.warmup_rounds > 0
-
-  def rate_of_round(self, round_num: int) -> float:
-    """Returns the learning rate of a round r >= 1.
-
-    With base rate b, W rounds of warm-up, T schedule rounds, final fraction f
-    and t = min(r - W, T):
-
-      r <= W       b r / W
-      constant     b
-      cosine       b (f + (1 - f) (1 + cos(pi t / T)) / 2)
-      exponential  b f^(t / T)
-
-    Cosine (Loshchilov and Hutter, 2017, SGDR, equation 5, without restarts) and
-    exponential reach b f in round W + T and stay there. Nothing depends on how
-    many rounds a run has.
-    """
-    base = self.learning_rate
-    if round_num <= self.warmup_rounds:
-      return base * round_num / self.warmup_rounds
-    if self.learning_rate_schedule == 'constant':
-      return base
-    t = min(round_num - self.warmup_rounds, self.schedule_rounds)
-    progress = t / self.schedule_rounds
-    if self.learning_rate_schedule == 'exponential':
-      return base * self.final_fraction**progress
-    fraction = self.final_fraction or 0.0
-    remaining = (1 + math.cos(math.pi * progress)) / 2
-    return base * (fraction + (1 - fraction) * remaining)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import tensorflow_federated as tff
 
 from tff_fedfish.optimizers import clip_to_norm
 from tff_fedfish.rounds import kept
-from tff_fedfish.rounds.bounds import is_all_finite, zero_unless
+from tff_fedfish.rounds.finite import is_all_finite, zero_unless
 from tff_fedfish.rounds.local_training import LocalResult
 
 Structure = Any

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.rounds.bounds import is_all_finite
+from tff_fedfish.rounds.finite import is_all_finite
 
 
 def build_finalizer(

@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from tff_fedfish.optimizers import clip_to_norm
-from tff_fedfish.rounds.bounds import is_all_finite, zero_unless
+from tff_fedfish.rounds.finite import is_all_finite, zero_unless
 from tff_fedfish.rounds.gradients import (
   BatchGradients,
   ExtraLoss,

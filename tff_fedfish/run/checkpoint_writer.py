@@ -25,6 +25,7 @@ from tff_fedfish.run import checkpoints
 # A second or less to write, hash and sync: how long it takes to give up.
 _CHUNK_BYTES = 2**26
 _GIVE_UP_SECONDS = 5
+_SIGNAL_SECONDS = 1
 
 
 class CheckpointWriter:
@@ -101,7 +102,7 @@ class CheckpointWriter:
 
   def wait(self) -> None:
     """Returns once every checkpoint is on disk; raises what `save` raises."""
-    if (failure := self._written.result()) is not None:
+    if (failure := self._result()) is not None:
       self._is_failure_raised = True
       raise failure
 
@@ -113,7 +114,7 @@ class CheckpointWriter:
       self._give_up()
       return
     try:
-      self._written.result()
+      self._result()
     except BaseException:  # The second Ctrl-C.
       self._give_up()
       raise
@@ -121,6 +122,16 @@ class CheckpointWriter:
       self.wait()
     else:
       self._warn_of_failure()
+
+  def _result(self):
+    """Returns the failure of the last write, or None, once it has ended.
+
+    In turns: a wait that begins as a signal arrives ends before Python calls
+    the signal's handler.
+    """
+    while True:
+      with contextlib.suppress(TimeoutError):
+        return self._written.result(timeout=_SIGNAL_SECONDS)
 
   def _give_up(self):
     """Stops a write in progress, and does not wait long for it to end."""

@@ -21,6 +21,7 @@ from models.functional_model import (
 )
 from models.image_model_config import ImageModelConfig
 from models.model_shapes import are_matrices, weight_shapes
+from tff_fedfish.config.learning_rates import rate_of_round
 from tff_fedfish.config.optimizer_settings import OptimizerSettings
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
@@ -204,7 +205,7 @@ def with_rates(
   """
   slots = {'client_work': config.client_work, 'finalizer': config.server}
   rates = {
-    slot: settings.rate_of_round(round_num)
+    slot: rate_of_round(settings, round_num)
     for slot, settings in slots.items()
     if settings.varies_learning_rate
   }

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tff_fedfish.config.learning_rates import rate_of_round
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods.parts import Column
@@ -130,7 +131,7 @@ def rates_by_column(config: TrainConfig, round_num: int) -> dict[str, float]:
     'train/server_learning_rate': config.server,
   }
   return {
-    column: settings.rate_of_round(round_num)
+    column: rate_of_round(settings, round_num)
     for column, settings in columns.items()
     if settings.varies_learning_rate
   }

@@ -106,12 +106,13 @@ class RoundExecution:
 
   def __init__(self, computation: tff.Computation):
     """Compiles the server's side of the round."""
-    form = tff.backends.mapreduce.get_map_reduce_form_for_computation(
+    form = _map_reduce_form(computation)
+    if form.securely_aggregates_tensors:
       # A simulation has no use for the protocol of secure sums: the server
       # sees the same numbers. TFF's own simulation replaces them, too.
-      tff_internals.replace_secure_intrinsics_with_bodies(computation),
-      _without_grappler(),
-    )
+      form = _map_reduce_form(
+        tff_internals.replace_secure_intrinsics_with_bodies(computation)
+      )
     self._type = computation.type_signature
     self._spec, self._output_type = client_runner.client_work_spec(
       form, self._type.parameter[1].member
@@ -254,6 +255,12 @@ def _state_and_clients(argument):
       f"A list of clients' data is required, found a {type(data).__name__}."
     )
   return state, data
+
+
+def _map_reduce_form(computation):
+  return tff.backends.mapreduce.get_map_reduce_form_for_computation(
+    computation, _without_grappler()
+  )
 
 
 def _compile(computation):

@@ -72,22 +72,25 @@ class GraphFunction:
     ).atexit = False
     num_kept = len(second.specs) - first.num_results if second else 0
     specs = (second.specs[:num_kept] if second else []) + first.specs
+    wanted = range(first.num_results)
+    if second is not None:
+      read = second.parameters_read()
+      wanted = [
+        index
+        for index in wanted
+        if num_kept + index in read or index in returned
+      ]
 
     def run(*arguments):
-      results = first.run(arguments[num_kept:])
+      results = first.run(arguments[num_kept:], wanted)
       if second is not None:
         passed = [*arguments[:num_kept], *results]
         results = second.run(passed) + [results[index] for index in returned]
       # A result may be an argument, or be returned twice; identities are not.
       return [*map(tf.identity, results)]
 
-    wrapped = tf.compat.v1.wrap_function(run, specs)
-    # Without the operations that no result needs, which would run, too.
-    try:
-      self._function = wrapped.prune(wrapped.inputs, wrapped.outputs)
-    except tensorflow_internals.UnliftableError as error:
-      raise ValueError(f'A parameter is missing: {error}') from error
-    self._num_results = len(wrapped.outputs)
+    self._function = tf.compat.v1.wrap_function(run, specs)
+    self._num_results = len(self._function.outputs)
     self.num_arguments = len(specs)
 
   def __call__(self, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
@@ -128,11 +131,47 @@ class _Graph:
       for feed in feeds
     ]
 
-  def run(self, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-    """Imports the graph into the one that is being built."""
-    # Handed over, as TensorFlow keeps the function that calls this.
-    graph_def, self._graph_def = self._graph_def, None
+  def parameters_read(self) -> set[int]:
+    """Returns the positions of the parameters that the results depend on."""
+    needed = self._needed_for(self._fetches)
+    return {
+      index
+      for index, feed in enumerate(self._feeds)
+      if _node_name(feed) in needed
+    }
+
+  def run(
+    self, arguments: Sequence[tf.Tensor], wanted: Sequence[int] | None = None
+  ) -> list[tf.Tensor | None]:
+    """Imports the graph into the one that is being built.
+
+    Args:
+      arguments: One tensor for each parameter.
+      wanted: Positions of the results to import; the others become None. All
+        by default.
+    """
+    fetches = self._fetches
+    if wanted is not None:
+      wanted = set(wanted)
+      fetches = [
+        fetch if index in wanted else None
+        for index, fetch in enumerate(fetches)
+      ]
     given = dict(zip(self._feeds, arguments, strict=True))
+    names = [fetch for fetch in fetches if fetch and fetch not in given]
+    # TensorFlow keeps the function that calls this, and what it holds.
+    graph_def, needed = self._graph_def, self._needed_for(names)
+    self._graph_def = None
+    # Operations that no result needs would run, too.
+    for index in reversed(range(len(graph_def.node))):
+      if graph_def.node[index].name not in needed:
+        del graph_def.node[index]
+    feeds = {_node_name(feed) for feed in self._feeds}
+    for node in graph_def.node:
+      if node.op == 'Placeholder' and node.name not in feeds:
+        raise ValueError(
+          f'A parameter is missing: nothing feeds {node.name!r}.'
+        )
     # TensorFlow refuses to map names that nothing reads.
     read = {
       name.removesuffix(':0') for node in graph_def.node for name in node.input
@@ -143,11 +182,25 @@ class _Graph:
       for key in (_node_name(feed), f'^{_node_name(feed)}')
       if key in read
     }
-    wanted = [fetch for fetch in self._fetches if fetch not in given]
-    found = iter(tf.import_graph_def(graph_def, input_map, wanted))
+    found = dict(
+      zip(names, tf.import_graph_def(graph_def, input_map, names), strict=True)
+    )
     return [
-      given[fetch] if fetch in given else next(found) for fetch in self._fetches
+      given[fetch] if fetch in given else found.get(fetch) for fetch in fetches
     ]
+
+  def _needed_for(self, tensor_names):
+    """Returns the names of the nodes that these tensors depend on."""
+    inputs = {node.name: node.input for node in self._graph_def.node}
+    found, unseen = set(), [_node_name(name) for name in tensor_names]
+    while unseen:
+      name = unseen.pop()
+      if name not in found:
+        found.add(name)
+        # A name without a node: the import says so.
+        for source in inputs.get(name, ()):
+          unseen.append(_node_name(source.removeprefix('^')))
+    return found
 
 
 def _all_nodes(graph_def) -> Iterator[Any]:

@@ -11,9 +11,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-# Used by `graph_function.py`.
-from tensorflow.python.ops.op_selector import UnliftableError  # noqa: F401
-
 
 def call_flat(function: Any, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
   """Calls a concrete function on a flat list of tensors.

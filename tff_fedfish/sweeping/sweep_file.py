@@ -19,7 +19,7 @@ from tff_fedfish.sweeping.grid import Settings
 from tff_fedfish.sweeping.learning_rate_search import parse_search
 
 BUDGETS = ('fixed_rounds', 'fixed_compute')
-"""How long runs last; see `sweep_runs.rounds_by_budget`."""
+"""How long runs last; see `budgets.rounds_by_budget`."""
 
 _METHOD = 'algorithm.name'
 _ADVICE = 'Correct the file; configs/debian_sweep.py is an example.'

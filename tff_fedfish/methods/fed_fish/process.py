@@ -14,8 +14,8 @@ import tensorflow_federated as tff
 from tff_fedfish.errors import require
 from tff_fedfish.methods.fed_fish import FedFishConfig
 from tff_fedfish.methods.settings import require_choices
-from tff_fedfish.rounds.bounds import zero_if_non_finite
 from tff_fedfish.rounds.compose import Model, compose
+from tff_fedfish.rounds.finite import zero_if_non_finite
 from tff_fedfish.rounds.gradients import batch_gradients
 from tff_fedfish.rounds.local_training import GradientObserver
 from tff_fedfish.rounds.privacy import LocalPrivacy
