@@ -16,7 +16,7 @@ import pytest
 import safetensors.numpy
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoint_writer, checkpoints
+from tff_fedfish.run import checkpoint_writer, checkpoints, old_checkpoints
 
 _CONTENTS = {'model': {'num_layers': 4, 'name': 'tïny'}, 'note': None}
 
@@ -355,7 +355,7 @@ def test_old_checkpoints_are_removed(tmp_path):
   _save_rounds(tmp_path, 0, 1, 2, 3, 4, 5)
   (tmp_path / '.round_00000006.killed').mkdir()
   (tmp_path / 'notes').mkdir()
-  removed = checkpoints.remove_old_checkpoints(
+  removed = old_checkpoints.remove_old_checkpoints(
     tmp_path, keep_last=2, keep_rounds={2}
   )
   # Of 1 to 5 the last two stay; 0 and 2 stay in any case.
@@ -367,10 +367,10 @@ def test_old_checkpoints_are_removed(tmp_path):
 
 def test_keep_last_of_zero_keeps_all(tmp_path):
   _save_rounds(tmp_path, 0, 1, 2)
-  assert checkpoints.remove_old_checkpoints(tmp_path, keep_last=0) == []
+  assert old_checkpoints.remove_old_checkpoints(tmp_path, keep_last=0) == []
   assert checkpoints.list_rounds(tmp_path) == [0, 1, 2]
   with pytest.raises(ValueError, match='`keep_last` must be at least 0'):
-    checkpoints.remove_old_checkpoints(tmp_path, keep_last=-1)
+    old_checkpoints.remove_old_checkpoints(tmp_path, keep_last=-1)
 
 
 @pytest.mark.parametrize(
@@ -391,7 +391,7 @@ def test_keep_last_of_zero_keeps_all(tmp_path):
 def test_rounds_that_are_kept(tmp_path, keep_last, keep_every, kept):
   for round_num in range(8):
     (tmp_path / f'round_{round_num:08d}').mkdir()
-  removed = checkpoints.remove_old_checkpoints(
+  removed = old_checkpoints.remove_old_checkpoints(
     tmp_path, keep_last, keep_every_num_rounds=keep_every
   )
   assert checkpoints.list_rounds(tmp_path) == kept
@@ -401,20 +401,24 @@ def test_rounds_that_are_kept(tmp_path, keep_last, keep_every, kept):
 def test_rounds_after_the_current_one_are_removed(tmp_path):
   for round_num in (0, 2, 4, 6, 8):
     (tmp_path / f'round_{round_num:08d}').mkdir()
-  removed = checkpoints.remove_old_checkpoints(
+  removed = old_checkpoints.remove_old_checkpoints(
     tmp_path, 1, keep_every_num_rounds=8, current_round=4
   )
   # 6 and 8 would count as the newest; 8 is divided, but passed over.
   assert removed == [2, 6, 8]
   assert checkpoints.list_rounds(tmp_path) == [0, 4]
   shutil.rmtree(tmp_path / 'round_00000004')
-  assert checkpoints.remove_old_checkpoints(tmp_path, 0, current_round=4) == []
+  assert (
+    old_checkpoints.remove_old_checkpoints(tmp_path, 0, current_round=4) == []
+  )
 
 
 def test_negative_numbers_of_checkpoints_are_refused(tmp_path):
   words = '`keep_every_num_rounds` must be at least 0, found -1'
   with pytest.raises(ValueError, match=words):
-    checkpoints.remove_old_checkpoints(tmp_path, 1, keep_every_num_rounds=-1)
+    old_checkpoints.remove_old_checkpoints(
+      tmp_path, 1, keep_every_num_rounds=-1
+    )
 
 
 # The file size limit makes the system refuse the write in the middle of it,
@@ -461,11 +465,11 @@ def test_an_unwritable_place_is_named(tmp_path):
 _SAVE_FOR_EVER = """
 import itertools, sys
 import numpy as np
-from tff_fedfish.run import checkpoint_writer, checkpoints
+from tff_fedfish.run import checkpoint_writer, old_checkpoints
 for round_num in itertools.count():
   tensors = {'w': np.full(500_000, round_num, np.float32)}
   checkpoint_writer.save_checkpoint(sys.argv[1], round_num, tensors, {})
-  checkpoints.remove_old_checkpoints(sys.argv[1], keep_last=2)
+  old_checkpoints.remove_old_checkpoints(sys.argv[1], keep_last=2)
   print(round_num, flush=True)
 """
 
@@ -486,5 +490,5 @@ def test_every_checkpoint_is_whole_after_a_kill(tmp_path):
     path = tmp_path / f'round_{round_num:08d}'
     loaded = checkpoints.load_checkpoint(path)
     assert (loaded.tensors['w'] == round_num).all()
-  checkpoints.remove_old_checkpoints(tmp_path, keep_last=2)
+  old_checkpoints.remove_old_checkpoints(tmp_path, keep_last=2)
   assert not list(tmp_path.glob('.*'))

@@ -12,6 +12,7 @@ from tff_fedfish.run import (
   divergence,
   learning_setup,
   metrics_files,
+  old_checkpoints,
   round_metrics,
 )
 
@@ -175,7 +176,9 @@ def test_rounds_that_are_kept_besides(tmp_path):
   for round_num in range(7):
     (tmp_path / f'round_{round_num:08d}').mkdir()
   # 6 counts among the last two, 3 is kept besides.
-  removed = checkpoints.remove_old_checkpoints(tmp_path, 2, keep_rounds={3, 6})
+  removed = old_checkpoints.remove_old_checkpoints(
+    tmp_path, 2, keep_rounds={3, 6}
+  )
   assert removed == [1, 2, 4]
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from tff_fedfish import files
 from tff_fedfish.errors import require
-from tff_fedfish.run import checkpoints
+from tff_fedfish.run import checkpoints, old_checkpoints
 
 # A second or less to write, hash and sync: how long it takes to give up.
 _CHUNK_BYTES = 2**26
@@ -54,7 +54,7 @@ class CheckpointWriter:
     keep_last: int,
     keep_every_num_rounds: int = 0,
   ):
-    checkpoints.require_keep_rules(keep_last, keep_every_num_rounds)
+    old_checkpoints.require_keep_rules(keep_last, keep_every_num_rounds)
     self._directory = pathlib.Path(directory)
     self._keep_last = keep_last
     self._keep_every_num_rounds = keep_every_num_rounds
@@ -169,7 +169,7 @@ class CheckpointWriter:
         contents,
         before_chunk=require_wanted,
       )
-      checkpoints.remove_old_checkpoints(
+      old_checkpoints.remove_old_checkpoints(
         self._directory,
         self._keep_last,
         keep_every_num_rounds=self._keep_every_num_rounds,
