@@ -68,6 +68,15 @@ def _gradient_of_rows(weights):
   return tf.convert_to_tensor(tape.gradient(loss, weights))
 
 
+@tff.tensorflow.computation(tff.TensorType(np.float32, [3, 1]))
+def _rows_gradient(weights):
+  # Placed beside the argument, of whose values the gradient needs none.
+  with tf.GradientTape() as tape:
+    tape.watch(weights)
+    loss = tf.reduce_sum(tf.nn.embedding_lookup(weights, [0, 2, 2]))
+  return tf.convert_to_tensor(tape.gradient(loss, weights))
+
+
 @tff.tensorflow.computation
 def _leaves():
   return collections.OrderedDict(
@@ -104,6 +113,7 @@ def _endless():
   'computation, calls',
   [
     (_gradient_of_rows, [([[1.0], [2.0], [3.0]],)]),
+    (_rows_gradient, [([[1.0], [2.0], [3.0]],)]),
     (_leaves, [()]),
     (_at_server, [(2.5,)]),
     (_datasets, [([1.0, 2.0, 4.0],), ([],)]),
@@ -136,6 +146,18 @@ def _personalize(weight, targets):
   return tff.federated_map(_step, (tff.federated_broadcast(weight), targets))
 
 
+@tff.tensorflow.computation(np.float32)
+def _norm(x):
+  # Placed beside the argument.
+  return tf.linalg.global_norm([x])
+
+
+@tff.federated_computation(_AT_SERVER, _AT_CLIENTS)
+def _norms(weight, targets):
+  norms = tff.federated_map(_norm, targets)
+  return tff.federated_map(_norm, weight), tff.federated_sum(norms)
+
+
 @tff.federated_computation(_AT_SERVER, _AT_CLIENTS)
 def _dataset_at_server(state, numbers):
   return state, tff.federated_map(_single, tff.federated_sum(numbers))
@@ -160,6 +182,7 @@ def _with_numpy_state(result):
   [
     (_train, (4.0, [2.0, 8.0])),
     (_personalize, (4.0, [2.0, 8.0])),
+    (_norms, (-4.0, [2.0, -8.0])),
     (_dataset_at_server, (4.0, [2.0, 3.0])),
     (_datasets_at_clients, (4.0, [2.0, 3.0])),
   ],

@@ -41,7 +41,7 @@ class CheckpointWriter:
   which nothing is left. To be used from one thread.
 
   Its directory, the run's `checkpoints`, is created when absent; no other
-  process may write there. See `remove_old_checkpoints` for what is kept.
+  process may write there. See `old_checkpoints` for what is kept.
 
   Raises:
     ValueError: If a number to keep is negative.

@@ -166,6 +166,10 @@ class _Graph:
     for index in reversed(range(len(graph_def.node))):
       if graph_def.node[index].name not in needed:
         del graph_def.node[index]
+    for node in graph_def.node:
+      # Places beside others, which may be cut; TensorFlow chooses them anew.
+      if '_class' in node.attr:
+        del node.attr['_class']
     feeds = {_node_name(feed) for feed in self._feeds}
     for node in graph_def.node:
       if node.op == 'Placeholder' and node.name not in feeds:
