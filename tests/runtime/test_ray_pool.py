@@ -1,16 +1,18 @@
 """Clusters that workers find: none, small, busy, broken machines."""
 
 import contextlib
+import io
 import os
 import re
 import signal
 import socket
 import sys
 import threading
+import time
 
 import pytest
 import ray_clients
-from waiting import LIMIT_SECONDS, wait_until
+from waiting import wait_until
 
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.runtime import ray_pool, ray_workers
@@ -258,35 +260,39 @@ def test_workers_that_cannot_be():
     RayWorkers(1, thread_per_worker=1)
 
 
-def test_silent_head_is_told_once_per_silence(monkeypatch, capsys):
-  monkeypatch.setattr(ray_pool, '_HEAD_PERIOD_SECONDS', 0.01)
-  closed, told, lines = threading.Event(), threading.Event(), []
+def test_silence_is_told_once_until_there_is_an_answer(monkeypatch):
+  monkeypatch.setattr(ray_pool, '_QUESTION_SECONDS', 0.01)
+  monkeypatch.setattr(ray_pool, '_REFUSED_SECONDS', 0.05)
+  monkeypatch.setattr(sys, 'stderr', io.StringIO())
+  closed = threading.Event()
 
-  def count_questions(*_):
-    # Silent once, answered, silent for good.
-    lines.append(capsys.readouterr().err)
-    if len(lines) == 8:
-      told.set()
-    return None if len(lines) in (2, 5) else error_at(head)
+  def lines():
+    return sys.stderr.getvalue().splitlines()
 
-  with socket.socket() as free:
-    free.bind(('127.0.0.1', 0))
-    head = f'127.0.0.1:{free.getsockname()[1]}'
-  error_at = ray_pool._error_at
-  monkeypatch.setattr(ray_pool, '_error_at', count_questions)
+  with socket.create_server(('127.0.0.1', 0)) as server:
+    port = server.getsockname()[1]
+  watched = {"Ray's head": f'127.0.0.1:{port}'}
   thread = threading.Thread(
-    target=ray_pool._tell_of_silent_head, args=(head, closed)
+    target=ray_pool._tell_of_silence, args=(watched, closed)
   )
   thread.start()
-  assert told.wait(LIMIT_SECONDS)
-  closed.set()
-  thread.join()
-  # After questions 3, 4 and 6, 7.
-  assert [number for number, text in enumerate(lines) if text] == [4, 7]
-  assert lines[4].startswith(
-    f"fedfish: Ray's head at {head} does not answer (ConnectionRefusedError: "
-  )
-  assert len(lines[4].splitlines()) == 1
+  try:
+    wait_until(lines)
+    # It is not said again.
+    time.sleep(0.2)
+    assert len(lines()) == 1
+    with socket.create_server(('127.0.0.1', port)) as server:
+      server.accept()
+    wait_until(lambda: len(lines()) == 2)
+  finally:
+    closed.set()
+    thread.join()
+  assert lines() == 2 * [
+    f"fedfish: Ray's head at 127.0.0.1:{port} does not answer "
+    '(ConnectionRefusedError: [Errno 111] Connection refused). Unless it comes '
+    'back, Ray ends this process within about a minute. Start Ray again on all '
+    'machines; the same command then continues from the last checkpoint.'
+  ]
 
 
 def test_lost_outputs_are_taken_back_and_counted(monkeypatch):

@@ -35,12 +35,14 @@ MAX_LOST_WORKERS = 3
 # cluster may be busy, or start machines for them. Unit: seconds.
 _NOTICE_SECONDS = 60.0
 _LIMIT_SECONDS = 600.0
-# Until the head of a cluster answers, and between two questions to it. Unit:
-# seconds.
+# Until the head of a cluster answers. Unit: seconds.
 _CONNECT_SECONDS = 10.0
-_HEAD_PERIOD_SECONDS = 5.0
-# Questions in a row without an answer, until a line says so.
-_MAX_SILENT_PERIODS = 2
+# Between two questions whether Ray still runs, until one is given up, and until
+# a line says so: nothing listens there, or nothing answers. Unit: seconds.
+_QUESTION_SECONDS = 1.0
+_ANSWER_SECONDS = 5.0
+_REFUSED_SECONDS = 2.0
+_SILENT_SECONDS = 10.0
 # Length of Ray's part of an error. Unit: characters.
 _MAX_ERROR_CHARS = 500
 # Compared from the start of each file. Unit: bytes.
@@ -132,10 +134,9 @@ class RayPool:
       )
       for _ in range(num_workers):
         self._add()
+      watched = {"Ray's head": self._head, "This machine's raylet": _raylet()}
       threading.Thread(
-        target=_tell_of_silent_head,
-        args=(self._head, self._is_closed),
-        daemon=True,
+        target=_tell_of_silence, args=(watched, self._is_closed), daemon=True
       ).start()
     except BaseException:
       self.close()
@@ -486,7 +487,7 @@ def _parse(address):
   return host.strip('[]'), int(port)
 
 
-def _error_at(address, timeout_seconds=_HEAD_PERIOD_SECONDS):
+def _error_at(address, timeout_seconds=_ANSWER_SECONDS):
   """Returns why nothing answers at HOST:PORT; None: something does."""
   try:
     socket.create_connection(_parse(address), timeout_seconds).close()
@@ -495,23 +496,43 @@ def _error_at(address, timeout_seconds=_HEAD_PERIOD_SECONDS):
   return None
 
 
-def _tell_of_silent_head(head, is_closed):
+def _raylet():
+  """Returns HOST:PORT of the raylet that this process is connected to."""
+  import ray
+
+  own = ray.get_runtime_context().get_node_id()
+  (node,) = [node for node in ray.nodes() if node['NodeID'] == own]
+  return f'{node["NodeManagerAddress"]}:{node["NodeManagerPort"]}'
+
+
+def _tell_of_silence(watched, is_closed):
   """Says how to go on once Ray has ended this process, which it does in C++.
 
-  Says so once for each silence. Runs in a thread: the driver may stand in a
+  A driver without its raylet has some five seconds, one without the head a
+  minute. Says so once for each silence, in a thread: the driver may stand in a
   call that waits for the head.
   """
-  num_silent = 0
-  while not is_closed.wait(_HEAD_PERIOD_SECONDS):
-    error = _error_at(head)
-    num_silent = 0 if error is None else num_silent + 1
-    if num_silent == _MAX_SILENT_PERIODS and not is_closed.is_set():
+  silent_since, said = {}, set()
+  while not is_closed.wait(_QUESTION_SECONDS):
+    for name, address in watched.items():
+      asked = time.monotonic()
+      error = _error_at(address)
+      if error is None:
+        silent_since.pop(name, None)
+        said.discard(name)
+        continue
+      seconds = time.monotonic() - silent_since.setdefault(name, asked)
+      is_refused = isinstance(error, ConnectionRefusedError)
+      limit = _REFUSED_SECONDS if is_refused else _SILENT_SECONDS
+      if seconds < limit or name in said or is_closed.is_set():
+        continue
+      said.add(name)
       with contextlib.suppress(OSError):
         print(
-          f"fedfish: Ray's head at {head} does not answer "
-          f'({describe_error(error)}). After 60 s of silence Ray ends this '
-          'process. Start Ray again on all machines; the same command then '
-          'continues from the last checkpoint.',
+          f'fedfish: {name} at {address} does not answer '
+          f'({describe_error(error)}). Unless it comes back, Ray ends this '
+          'process within about a minute. Start Ray again on all machines; the '
+          'same command then continues from the last checkpoint.',
           file=sys.stderr,
           flush=True,
         )
