@@ -15,7 +15,7 @@ from google.protobuf import message
 
 from pipelines.open_raw import START_BYTES, open_raw
 from pipelines.read_parquet import read_rows
-from pipelines.source import Drop, RawRecord, parse_each
+from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, parse_each
 from tff_fedfish.data import records
 from tff_fedfish.data.protos import messages
 from tff_fedfish.errors import UserError
@@ -215,11 +215,17 @@ def _read_document(
       data += piece
   except Drop as drop:
     damage = drop
+  try:
+    text = data.decode('utf-8-sig')
+  except UnicodeDecodeError as error:
+    text = data[: error.start].decode('utf-8-sig')
+    excerpt = bytes(data[error.start :][:EXCERPT_BYTES])
+    damage = damage or Drop('invalid_utf8', damage=True, excerpt=excerpt)
   num = 0
   try:
     if len(data) > _MAX_DOCUMENT_BYTES:
       raise ValueError('too large')
-    for num, value in enumerate(_values(data.decode('utf-8-sig')), start=1):
+    for num, value in enumerate(_values(text), start=1):
       yield num, value if isinstance(value, dict) else _not_an_object(value)
   except (ValueError, RecursionError) as error:
     if not num and any(map(_is_object, data[:START_BYTES].split(b'\n'))):
@@ -232,10 +238,9 @@ def _read_document(
         f'{_MAX_DOCUMENT_BYTES >> 20} MiB, but {path!r} is larger. Write an '
         "object to a line, for example with `jq -c '.[]'`."
       ) from error
-    is_text = not isinstance(error, UnicodeDecodeError)
-    reason = 'malformed_json' if is_text else 'invalid_utf8'
     # What ends the file counts for more than what is wrong before that.
-    damage = damage or Drop(reason, damage=True, excerpt=bytes(data[:1000]))
+    excerpt = bytes(data[:EXCERPT_BYTES])
+    damage = damage or Drop('malformed_json', damage=True, excerpt=excerpt)
   if damage is not None:
     yield num + 1, damage
 
