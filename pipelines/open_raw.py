@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 # zlib's interface at twice its speed, which is what reading json.gz waits for.
 from zlib_ng import zlib_ng
 
-from pipelines.input_files import open_stored
 from pipelines.source import Drop
+from tff_fedfish.data import places
 from tff_fedfish.errors import UserError
 
 START_BYTES = 1 << 17
@@ -73,7 +73,7 @@ def open_raw(path: str) -> io.BufferedReader:
   Raises:
     UserError: If the file is of a known format that is not read, or holds one.
   """
-  file = open_stored(path)
+  file = places.open_file(path)
   try:
     start = file.read(_PACKED_BYTES)
     if name := _find(_REFUSED, start):

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.input_files import open_stored
 from pipelines.source import Drop
+from tff_fedfish.data import places
 from tff_fedfish.errors import UserError
 
 # Small, since a row may hold a document of megabytes; fewer where rows do.
@@ -52,7 +52,7 @@ def read_rows(
       any amount of memory.
   """
   num = 0
-  with open_stored(path) as file:
+  with places.open_file(path) as file:
     # The mark with which a Parquet file ends. It also begins with one.
     num_bytes = file.seek(0, os.SEEK_END)
     file.seek(max(num_bytes - len(_MAGIC), len(_MAGIC)))

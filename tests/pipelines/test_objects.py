@@ -254,13 +254,13 @@ def test_damaged_array(tmp_path):
 
 def test_too_large_an_array_is_refused(tmp_path, monkeypatch):
   monkeypatch.setattr('pipelines.objects._MAX_DOCUMENT_BYTES', 1 << 20)
+  path = tmp_path / 'a'
   data = json.dumps([{'a': 'x' * 1000}] * 2000, indent=1).encode()
   with pytest.raises(UserError) as raised:
-    _read(tmp_path / 'a', gzip.compress(data))
+    _read(path, gzip.compress(data))
   assert str(raised.value) == (
-    f'`--input` must hold JSON documents of at most 1 MiB, but '
-    f'{str(tmp_path / "a")!r} is larger. Write an object to a line, for example '
-    "with `jq -c '.[]'`."
+    f'`--input` must hold JSON documents of at most 1 MiB, but {str(path)!r} is '
+    "larger. Write an object to a line, for example with `jq -c '.[]'`."
   )
 
 
