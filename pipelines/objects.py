@@ -6,6 +6,7 @@ bytes, after unpacking, tell which.
 """
 
 import codecs
+import io
 import json
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -13,9 +14,9 @@ from typing import Any, BinaryIO
 
 from google.protobuf import message
 
-from pipelines.open_raw import START_BYTES, open_raw
+from pipelines.open_raw import open_raw
 from pipelines.read_parquet import read_rows
-from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, parse_each
+from pipelines.source import Drop, RawRecord, parse_each
 from tff_fedfish.data import records
 from tff_fedfish.data.protos import messages
 from tff_fedfish.errors import UserError
@@ -24,20 +25,19 @@ Objects = Iterator[tuple[int, dict[str, Any] | Drop]]
 """(1-based number, object or why it is dropped)."""
 
 # Escapes make a text longer than it is (\u00e9 is six bytes for two, and no
-# other character that has to be escaped is frequent).
+# other character that has to be escaped is frequent); other fields stand beside
+# it.
 _BYTES_PER_TEXT_BYTE = 3
-# What may stand beside a text.
 _OTHER_FIELDS_BYTES = 1 << 20
 _SKIPPED_BYTES = 1 << 20
-# A document is in memory as bytes, and as text of up to 4 bytes a character.
 _MAX_DOCUMENT_BYTES = 1 << 29
 
 # An object that goes on in the next line, or a list of objects. Anything else
 # that begins with a bracket is the first, perhaps broken, of many lines.
 _DOCUMENT_START = re.compile(rb'\s*(?:\{[ \t\r]*\n\s*["}]|\[\s*[{\]])')
-_BYTE_ORDER_MARKS = re.compile(b'(?:%b)+' % codecs.BOM_UTF8)
+# A byte order mark, with which some editors begin a file, and white space.
+_BEFORE_OBJECT = re.compile(rb'(?:%b|\s)+' % codecs.BOM_UTF8)
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_SPACES = re.compile(r'[ \t\r\n]*')
 
 _raw_decode = json.JSONDecoder().raw_decode
 
@@ -54,9 +54,8 @@ def read_objects(
 
   Args:
     path: A local or remote path.
-    max_document_bytes: The longest text that the caller wants. A line is
-      document_too_large if it is longer than three times that and 1 MiB or,
-      without its escapes, than that and 1 MiB.
+    max_document_bytes: The longest text that the caller wants. A line or a
+      record of more than three times that and 1 MiB is document_too_large.
     column_names: The columns of a table that the caller looks at; None for all.
       Objects of other formats have all their names.
 
@@ -67,10 +66,7 @@ def read_objects(
   Raises:
     UserError: If the file is of a known format that is not read.
   """
-  limits = (
-    max_document_bytes * _BYTES_PER_TEXT_BYTE + _OTHER_FIELDS_BYTES,
-    max_document_bytes + _OTHER_FIELDS_BYTES,
-  )
+  max_bytes = max_document_bytes * _BYTES_PER_TEXT_BYTE + _OTHER_FIELDS_BYTES
   num = 0
   try:
     with open_raw(path) as stream:
@@ -78,16 +74,16 @@ def read_objects(
       if start.startswith(b'PAR1'):
         objects = read_rows(path, column_names)
       elif records.starts_with_frame(start):
-        objects = _read_examples(stream, limits[0])
+        objects = _read_examples(stream, max_bytes)
       elif start.startswith(_UTF16):
         raise UserError(
           f'`--input` must name files in UTF-8, but {path!r} is UTF-16. Save '
           'it as UTF-8, for example with `iconv -f UTF-16 -t UTF-8`.'
         )
       elif _DOCUMENT_START.match(start.removeprefix(codecs.BOM_UTF8)):
-        objects = _read_document(stream, path, limits)
+        objects = _read_document(stream, path, max_bytes)
       else:
-        objects = parse_each(parse_line, read_lines(stream, *limits))
+        objects = parse_each(parse_line, read_lines(stream, max_bytes))
       for num, value in objects:
         yield num, value
   except Drop as damage:
@@ -115,50 +111,42 @@ def record_reader(
 
 
 def read_lines(
-  stream: BinaryIO, max_bytes: int, max_content_bytes: int | None = None
+  stream: BinaryIO, max_bytes: int
 ) -> Iterator[tuple[int, bytes | Drop]]:
-  r"""Yields (1-based number, line with its end), the only line reader.
+  """Yields (1-based number, line with its end) of a raw file.
 
-  Args:
-    stream: A raw file, as `open_raw` returns it. Its damage is passed on.
-    max_bytes: How long a line may be. Of a longer one, which comes as the
-      `Drop` document_too_large, no more is ever in memory.
-    max_content_bytes: How long it may be where each of JSON's escapes, such as
-      \u0041, counts as one byte; None: as `max_bytes`.
+  A line of more than `max_bytes`, of which no more is ever in memory, comes as
+  the `Drop` document_too_large. The file's damage is passed on.
   """
-  max_content_bytes = max_content_bytes or max_bytes
   num = 0
   while line := stream.readline(max_bytes + 1):
     num += 1
-    if len(line) > max_content_bytes and _is_too_long(
-      line, max_bytes, max_content_bytes
-    ):
-      is_whole = line.endswith(b'\n')
+    if len(line) > max_bytes and not line.endswith(b'\n'):
       line = Drop('document_too_large', excerpt=line)
-      while not is_whole and (piece := stream.readline(_SKIPPED_BYTES)):
-        is_whole = piece.endswith(b'\n')
+      while piece := stream.readline(_SKIPPED_BYTES):
+        if piece.endswith(b'\n'):
+          break
     yield num, line
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
   """Returns the object that a line of JSON holds.
 
-  A byte order mark, with which some editors begin a file, is left out.
-
   Raises:
     Drop: empty_line, invalid_utf8, malformed_json or not_an_object.
   """
   try:
-    # As json.loads, which takes longer to pass over white space around.
-    text = line.decode().strip(' \t\r\n')
+    text = line.decode()
     value, end = _raw_decode(text)
-    if end != len(text):
+    # A copy without its end would cost time.
+    if text[end:].strip(' \t\r\n'):
       raise ValueError('something follows the object')
   except (ValueError, RecursionError) as error:
-    if marks := _BYTE_ORDER_MARKS.match(line):
-      return parse_line(line[marks.end() :])
-    if not line.strip():
+    before = _BEFORE_OBJECT.match(line)
+    if not line or (before and before.end() == len(line)):
       raise Drop('empty_line') from error
+    if before:
+      return parse_line(line[before.end() :])
     is_text = not isinstance(error, UnicodeDecodeError)
     reason = 'malformed_json' if is_text else 'invalid_utf8'
     raise Drop(reason, excerpt=line) from error
@@ -190,97 +178,32 @@ def decode_features(serialized: bytes) -> dict[str, Any]:
     raise Drop('invalid_utf8', excerpt=error.object) from error
 
 
-def _is_too_long(line: bytes, max_bytes: int, max_content_bytes: int) -> bool:
-  num_bytes = len(line) - line.endswith(b'\n')
-  # \\n is two bytes for one, \\u000a six.
-  num_extra_bytes = line.count(b'\\') + 4 * line.count(b'\\u')
-  return (
-    num_bytes > max_bytes or num_bytes - num_extra_bytes > max_content_bytes
-  )
-
-
-def _read_document(
-  stream: BinaryIO, path: str, limits: tuple[int, int]
-) -> Objects:
-  """Yields the object, or those of the array, that a file holds.
-
-  A fault ends an array. Where nothing precedes it, but a line of the file is an
-  object, only the first line is broken: the file is read as lines.
-  """
-  data, damage = bytearray(), None
+def _read_document(stream: BinaryIO, path: str, max_bytes: int) -> Objects:
+  """Yields the object, or those of the array, that a file holds."""
+  data = stream.read(_MAX_DOCUMENT_BYTES + 1)
+  if len(data) > _MAX_DOCUMENT_BYTES:
+    raise UserError(
+      '`--input` must hold JSON documents of at most '
+      f'{_MAX_DOCUMENT_BYTES >> 20} MiB, but {path!r} is larger. Write an '
+      "object to a line, for example with `jq -c '.[]'`."
+    )
   try:
-    while len(data) <= _MAX_DOCUMENT_BYTES and (
-      piece := stream.read(START_BYTES)
-    ):
-      data += piece
-  except Drop as drop:
-    damage = drop
-  try:
-    text = data.decode('utf-8-sig')
-  except UnicodeDecodeError as error:
-    text = data[: error.start].decode('utf-8-sig')
-    excerpt = bytes(data[error.start :][:EXCERPT_BYTES])
-    damage = damage or Drop('invalid_utf8', damage=True, excerpt=excerpt)
-  num = 0
-  try:
-    if len(data) > _MAX_DOCUMENT_BYTES:
-      raise ValueError('too large')
-    for num, value in enumerate(_values(text), start=1):
-      yield num, value if isinstance(value, dict) else _not_an_object(value)
+    values = json.loads(data)
   except (ValueError, RecursionError) as error:
-    if not num and any(map(_is_object, data[:START_BYTES].split(b'\n'))):
-      with open_raw(path) as lines:
-        yield from parse_each(parse_line, read_lines(lines, *limits))
+
+    def lines():
+      return parse_each(parse_line, read_lines(io.BytesIO(data), max_bytes))
+
+    if any(isinstance(value, dict) for _, value in lines()):
+      # Only the first line is broken.
+      yield from lines()
       return
-    if len(data) > _MAX_DOCUMENT_BYTES:
-      raise UserError(
-        '`--input` must hold JSON documents of at most '
-        f'{_MAX_DOCUMENT_BYTES >> 20} MiB, but {path!r} is larger. Write an '
-        "object to a line, for example with `jq -c '.[]'`."
-      ) from error
-    # What ends the file counts for more than what is wrong before that.
-    excerpt = bytes(data[:EXCERPT_BYTES])
-    damage = damage or Drop('malformed_json', damage=True, excerpt=excerpt)
-  if damage is not None:
-    yield num + 1, damage
-
-
-def _values(text: str) -> Iterator[Any]:
-  """Yields the elements of an array, or the only value; raises at a fault."""
-
-  def skip(position):
-    return _SPACES.match(text, position).end()
-
-  position = skip(0)
-  if not text.startswith('[', position):
-    yield json.loads(text)
-    return
-  position = skip(position + 1)
-  is_open = not text.startswith(']', position)
-  if not is_open:
-    position = skip(position + 1)
-  while is_open:
-    value, position = _raw_decode(text, position)
-    position = skip(position)
-    is_open = text.startswith(',', position)
-    if not (is_open or text.startswith(']', position)):
-      raise ValueError('neither comma nor bracket')
-    position = skip(position + 1)
-    if is_open or position == len(text):
-      yield value
-  if position < len(text):
-    raise ValueError('something follows the array')
-
-
-def _not_an_object(value: Any) -> Drop:
-  return Drop('not_an_object', excerpt=json.dumps(value).encode())
-
-
-def _is_object(line: bytes) -> bool:
-  try:
-    return bool(parse_line(line))
-  except Drop:
-    return False
+    raise Drop('malformed_json', damage=True, excerpt=data) from error
+  values = values if isinstance(values, list) else [values]
+  for num, value in enumerate(values, start=1):
+    if not isinstance(value, dict):
+      value = Drop('not_an_object', excerpt=json.dumps(value).encode())
+    yield num, value
 
 
 def _read_examples(stream: BinaryIO, max_bytes: int) -> Objects:

@@ -4,10 +4,11 @@ A file's first bytes tell how it is packed, never its name.
 """
 
 import bz2
+import contextlib
 import functools
 import io
 import lzma
-import posixpath
+import os
 import shlex
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -19,40 +20,34 @@ from pipelines.source import Drop
 from tff_fedfish.data import places
 from tff_fedfish.errors import UserError
 
-START_BYTES = 1 << 17
-"""How much of a file can be looked at before it is read."""
-
+# Of what is unpacked. `peek()` shows no more of a file.
+_BUFFER_BYTES = 1 << 17
 # What is unpacked at a time: what one call unpacks is lost where it fails.
 _PACKED_BYTES = 1 << 14
-# `xz -9` needs 65 MiB.
-_XZ_MEMORY_BYTES = 1 << 30
 
-_new_xz = functools.partial(lzma.LZMADecompressor, memlimit=_XZ_MEMORY_BYTES)
-# First bytes -> name, and a function that makes a decompressor.
+_new_gzip = functools.partial(
+  zlib_ng.decompressobj, wbits=16 + zlib_ng.MAX_WBITS
+)
+# `xz -9` needs 65 MiB.
+_new_xz = functools.partial(lzma.LZMADecompressor, memlimit=1 << 30)
+# First bytes -> name, and function that makes a decompressor. LZMA has no magic
+# number: every encoder's properties, and the low bytes of its window's size.
 _PACKINGS = {
-  b'\x1f\x8b': (
-    'gzip',
-    functools.partial(zlib_ng.decompressobj, wbits=16 + zlib_ng.MAX_WBITS),
-  ),
+  b'\x1f\x8b': ('gzip', _new_gzip),
   b'BZh': ('bzip2', bz2.BZ2Decompressor),
   b'\xfd7zXZ\0': ('xz', _new_xz),
-  # LZMA has no magic number: every encoder's properties, and the low bytes of a
-  # window of whole 64 KiB.
   b']\0\0': ('LZMA', _new_xz),
 }
 _FAULTS = (zlib_ng.error, lzma.LZMAError, OSError)
+# First bytes -> name, and command that prints the content.
 _REFUSED = {
-  b'\x28\xb5\x2f\xfd': 'zstd',
-  b'\x04\x22\x4d\x18': 'lz4',
-  b'PK\x03\x04': 'zip',
-  b'Rar!\x1a\x07': 'rar',
-  b'7z\xbc\xaf\x27\x1c': '7z',
+  b'\x28\xb5\x2f\xfd': ('zstd', 'zstd -dc {}'),
+  b'\x04\x22\x4d\x18': ('lz4', 'lz4 -dc {}'),
+  b'PK\x03\x04': ('zip', 'unzip -p {}'),
+  b'Rar!\x1a\x07': ('rar', 'unrar p -inul {}'),
+  b'7z\xbc\xaf\x27\x1c': ('7z', '7z e -so {} Posts.xml'),
 }
-_NOT_INSIDE = {
-  **{magic: name for magic, (name, _) in _PACKINGS.items()},
-  **_REFUSED,
-  b'PAR1': 'Parquet',
-}
+_NOT_INSIDE = _PACKINGS | _REFUSED | {b'PAR1': ('Parquet', '')}
 
 
 def open_raw(path: str) -> io.BufferedReader:
@@ -65,69 +60,48 @@ def open_raw(path: str) -> io.BufferedReader:
     path: A local or remote path.
 
   Returns:
-    A reader whose `peek()` gives the first `START_BYTES`, or all there are.
-    Reading raises `Drop` where the file is damaged: truncated_file or
-    corrupt_file, with `damage` set. Everything before that can be read, but for
-    what the 16 KiB hold in which the file is corrupt.
+    A file that cannot be sought in. Its `peek()` shows the start, of at least
+    some kB. Reading raises `Drop` where the file is damaged, truncated_file or
+    corrupt_file. Everything before that can be read, but for what the 16 KiB
+    hold in which the file is corrupt.
 
   Raises:
     UserError: If the file is of a known format that is not read, or holds one.
   """
-  file = places.open_file(path)
-  try:
+  with contextlib.ExitStack() as on_error:
+    file = on_error.enter_context(places.open_file(path))
     start = file.read(_PACKED_BYTES)
-    if name := _find(_REFUSED, start):
+    file.seek(0)
+    if refused := _find(_REFUSED, start):
+      name = os.path.basename(path)
+      command = refused[1].format(shlex.quote(name))
       raise UserError(
         '`--input` must name plain, gzip, xz or bzip2 files, but '
-        f'{path!r} is {name}. {_repacking(path, name)}.'
+        f'{path!r} is {refused[0]}. Pack it with gzip: `{command} | gzip > '
+        f'{shlex.quote(f"{name}.gz")}`.'
       )
-    name, new_stream = _find(_PACKINGS, start) or ('', None)
-    content = _Content(file, start, new_stream, path)
-    stream = io.BufferedReader(content, START_BYTES)
-    try:
-      inside = name and _find(_NOT_INSIDE, stream.peek())
-    except Drop:
-      inside = ''  # Damage at the start is met again.
-    if inside:
-      raise UserError(
-        f'`--input` must name files that are packed once, but {path!r} is '
-        f'{name} with {inside} inside. Unpack it.'
-      )
-  except BaseException:
-    file.close()
-    raise
-  return stream
+    if packing := _find(_PACKINGS, start):
+      file = io.BufferedReader(_Unpacked(file, packing[1]), _BUFFER_BYTES)
+      with contextlib.suppress(Drop):  # Who reads meets it again.
+        if inside := _find(_NOT_INSIDE, file.peek()):
+          raise UserError(
+            f'`--input` must name files that are packed once, but {path!r} is '
+            f'{packing[0]} with {inside[0]} inside. Unpack it.'
+          )
+    on_error.pop_all()
+  return file
 
 
 def _find(table: dict[bytes, Any], start: bytes) -> Any:
   return next((table[m] for m in table if start.startswith(m)), None)
 
 
-def _repacking(path: str, format_name: str) -> str:
-  """Returns what to do with a file of a format that is not read."""
-  if format_name != '7z':
-    return 'Unpack it, or pack it with gzip'
-  # The new name keeps that of the site, which tells its users apart.
-  name = posixpath.basename(path)
-  packed = f'{name.removesuffix(".7z")}.xml.gz'
-  command = f'7z e -so {shlex.quote(name)} Posts.xml | gzip > '
-  return f'Unpack it: {command}{shlex.quote(packed)}'
+class _Unpacked(io.RawIOBase):
+  """The content of a packed file; closes the file."""
 
-
-class _Content(io.RawIOBase):
-  """The unpacked content of a file; closes the file."""
-
-  def __init__(
-    self,
-    file: BinaryIO,
-    start: bytes,
-    new_stream: Callable[[], Any] | None,
-    path: str,
-  ):
-    self._file, self._packed, self._path = file, start, path
-    self._num_read = len(start)
-    self._new_stream = new_stream
-    self._stream = new_stream and new_stream()
+  def __init__(self, file: BinaryIO, new_stream: Callable[[], Any]):
+    self._file, self._new_stream = file, new_stream
+    self._stream, self._packed = new_stream(), b''
     self._damage: Drop | None = None
 
   def readable(self) -> bool:
@@ -140,10 +114,10 @@ class _Content(io.RawIOBase):
 
   def readinto(self, buffer: memoryview) -> int:
     size = 0
-    read = self._read_plain if self._stream is None else self._unpack
+    # Filled, so that `peek()` shows enough of a file of short streams.
     while size < len(buffer) and self._damage is None:
       # Bounded: 16 KiB may unpack to gigabytes.
-      data = read(min(len(buffer) - size, START_BYTES))
+      data = self._read(min(len(buffer) - size, _BUFFER_BYTES))
       if not data:
         break
       buffer[size : size + len(data)] = data
@@ -152,50 +126,31 @@ class _Content(io.RawIOBase):
       raise self._damage
     return size
 
-  def _read_plain(self, max_bytes: int) -> bytes:
-    if not self._packed:
-      return self._file.read(max_bytes)
-    data, self._packed = self._packed[:max_bytes], self._packed[max_bytes:]
-    return data
-
-  def _fetch(self) -> bytes:
-    data = self._file.read(_PACKED_BYTES)
-    self._num_read += len(data)
-    return data
-
-  def _unpack(self, max_bytes: int) -> bytes:
+  def _read(self, max_bytes: int) -> bytes:
     """Returns the next bytes; none at the end, and at damage."""
     data = b''
     while not data:
       if self._stream.eof:
         # Another stream may follow, and zeros.
         packed = self._packed.lstrip(b'\0')
-        while not packed and (fetched := self._fetch()):
+        while not packed and (fetched := self._file.read(_PACKED_BYTES)):
           packed = fetched.lstrip(b'\0')
         if not packed:
           return b''
         self._packed, self._stream = packed, self._new_stream()
       elif not self._packed and getattr(self._stream, 'needs_input', True):
-        self._packed = self._fetch()
+        self._packed = self._file.read(_PACKED_BYTES)
         if not self._packed:
           return self._end('truncated_file')
       try:
         data = self._stream.decompress(self._packed, max_bytes)
-      except _FAULTS as error:
-        if 'Memory usage limit' in str(error):
-          raise UserError(
-            f'`--input` must name xz files that {_XZ_MEMORY_BYTES >> 20} MiB '
-            f'of memory suffice to unpack, but {self._path!r} needs more. '
-            'Unpack it, or pack it with gzip.'
-          ) from error
+      except _FAULTS:
         return self._end('corrupt_file')
       # bz2 and lzma keep what they have not unpacked, zlib gives it back.
-      is_end = self._stream.eof
-      name = 'unused_data' if is_end else 'unconsumed_tail'
+      name = 'unused_data' if self._stream.eof else 'unconsumed_tail'
       self._packed = getattr(self._stream, name, b'')
     return data
 
   def _end(self, reason: str) -> bytes:
-    byte = self._num_read - len(self._packed)
-    self._damage = Drop(reason, damage=True, byte=byte)
+    self._damage = Drop(reason, damage=True, byte=self._file.tell())
     return b''

@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from typing import BinaryIO
 from xml.parsers import expat
 
-from pipelines import client_sqlite
 from pipelines.html_text import html_to_text
 from pipelines.objects import read_lines
 from pipelines.open_raw import open_raw
 from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source
 from pipelines.splits import moment_of
+from pipelines.tff_posts import read_database
 from tff_fedfish.data import tff_sqlite
 from tff_fedfish.data.time_order import time_key
 from tff_fedfish.errors import UserError
@@ -48,7 +48,7 @@ _TYPES = {'1': ('question', 'q'), '2': ('answer', 'a')}
 # A quote is one byte in a text and six in Body="&lt;p&gt;&quot;"; markup, of
 # which no text is left, comes on top of that.
 _ROW_BYTES_PER_TEXT_BYTE = 8
-_OTHER_ATTRIBUTES_BYTES = 1 << 20
+_OTHER_FIELDS_BYTES = 1 << 20
 _FIRST_TEST_TIME = time_key('2018-01-01')
 
 
@@ -68,7 +68,7 @@ def read_records(
     with open_raw(path) as stream:
       start = stream.peek()
       if start.startswith(tff_sqlite.MAGIC):
-        posts = client_sqlite.read_examples(path, max_document_bytes)
+        posts = read_database(stream, path, max_document_bytes)
       else:
         start = start.removeprefix(codecs.BOM_UTF8).lstrip()
         name = _ELEMENT.search(start) if start.startswith(b'<') else None
@@ -124,7 +124,7 @@ def _read_posts(
 ) -> Iterator[tuple[int, RawRecord | Drop]]:
   """Yields (1-based number, post or why it is dropped) of every row."""
   max_row_bytes = (
-    _ROW_BYTES_PER_TEXT_BYTE * max_document_bytes + _OTHER_ATTRIBUTES_BYTES
+    _ROW_BYTES_PER_TEXT_BYTE * max_document_bytes + _OTHER_FIELDS_BYTES
   )
   post_num, is_open = 0, False
   for _, line in read_lines(stream, max_row_bytes):

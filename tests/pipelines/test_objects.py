@@ -259,8 +259,8 @@ def test_too_large_an_array_is_refused(tmp_path, monkeypatch):
   with pytest.raises(UserError) as raised:
     _read(path, gzip.compress(data))
   assert str(raised.value) == (
-    f'`--input` must hold JSON documents of at most 1 MiB, but {str(path)!r} is '
-    "larger. Write an object to a line, for example with `jq -c '.[]'`."
+    f'`--input` must hold JSON documents of at most 1 MiB, but {str(path)!r} '
+    "is larger. Write an object to a line, for example with `jq -c '.[]'`."
   )
 
 

@@ -27,8 +27,8 @@ PART_FEATURE = 'part'
 
 _HEADER = struct.Struct('<QI')
 _CHECKSUM = struct.Struct('<I')
-# How much is read at a time of a payload that is skipped; a part of the first
-# piece is returned.
+_CUT_OFF = 'the record is cut off'
+# How much is read at a time of a payload that is too long, and returned of it.
 _SKIPPED_BYTES = 1 << 20
 _SHOWN_BYTES = 1 << 10
 
@@ -41,16 +41,11 @@ _TAGS = [bytes([number << 3 | 2]) for number in range(16)]
 
 
 class BrokenFrame(Exception):
-  """A frame that is cut off or fails a checksum.
+  """A frame at byte `offset` is cut off, or fails a checksum."""
 
-  Attributes:
-    offset: Where it begins, in bytes.
-    is_cut_off: Whether the file ends inside of it.
-  """
-
-  def __init__(self, offset: int, reason: str, *, is_cut_off: bool = False):
+  def __init__(self, offset: int, reason: str):
     super().__init__(reason)
-    self.offset, self.is_cut_off = offset, is_cut_off
+    self.offset, self.is_cut_off = offset, reason == _CUT_OFF
 
 
 class GroupRecord(NamedTuple):
@@ -96,51 +91,48 @@ def read_frames(
   """Yields (offset, length of the payload, payload) of every frame.
 
   Args:
-    file: A file of TFRecords, not compressed. It is read from where it stands;
-      offsets count from there.
-    max_payload_bytes: Of a longer payload only the beginning is yielded, up to
-      1 KiB. No more of it than 1 MiB is ever in memory.
+    file: TFRecords, not compressed, read from where it stands; offsets count
+      from there.
+    max_payload_bytes: Of a longer payload only the first 1 KiB are yielded.
 
   Raises:
     BrokenFrame: If a frame is cut off, or fails its checksum.
   """
   offset = 0
   while header := file.read(_HEADER.size):
-    # Before the length is believed: it decides how much memory is asked for.
-    if len(header) == _HEADER.size and not starts_with_frame(header):
-      raise BrokenFrame(offset, 'its length fails the checksum')
-    cut_off = BrokenFrame(offset, 'the record is cut off', is_cut_off=True)
     if len(header) < _HEADER.size:
-      raise cut_off
+      raise BrokenFrame(offset, _CUT_OFF)
+    # Before the length is believed: it decides how much memory is asked for.
+    if not starts_with_frame(header):
+      raise BrokenFrame(offset, 'its length fails the checksum')
     length, _ = _HEADER.unpack(header)
-    num_bytes = length + _CHECKSUM.size
+    num_left = length + _CHECKSUM.size
     if length > max_payload_bytes:
-      payload = file.read(min(_SHOWN_BYTES, length))
-      num_left = num_bytes - len(payload)
-      while num_left:
-        piece = file.read(min(num_left, _SKIPPED_BYTES))
-        if not piece:
-          raise cut_off
-        num_left -= len(piece)
+      body = b''
+      while num_left and (piece := file.read(min(num_left, _SKIPPED_BYTES))):
+        body, num_left = body or piece[:_SHOWN_BYTES], num_left - len(piece)
     else:
-      body = file.read(num_bytes)
-      if len(body) < num_bytes:
-        raise cut_off
-      payload = body[:length]
-      if masked_crc(payload) != _CHECKSUM.unpack_from(body, length)[0]:
-        raise BrokenFrame(offset, 'its content fails the checksum')
+      body = file.read(num_left)
+      num_left -= len(body)
+    if num_left:
+      raise BrokenFrame(offset, _CUT_OFF)
+    payload = body[:length]
+    if len(payload) == length and (
+      masked_crc(payload) != _CHECKSUM.unpack_from(body, length)[0]
+    ):
+      raise BrokenFrame(offset, 'its content fails the checksum')
     yield offset, length, payload
-    offset += _HEADER.size + num_bytes
+    offset += frame_size(length)
 
 
 def starts_with_frame(data: bytes) -> bool:
-  """Says whether a file that begins so is one of TFRecords.
+  """Says whether these are the first bytes of a file of TFRecords.
 
-  Another one passes with probability 1 in 4 billion.
+  Those of another file pass with probability 1 in 4 billion.
   """
-  if len(data) < _HEADER.size:
-    return False
-  return masked_crc(data[:8]) == _HEADER.unpack_from(data)[1]
+  return len(data) >= _HEADER.size and (
+    masked_crc(data[:8]) == _HEADER.unpack_from(data)[1]
+  )
 
 
 def read_record(path: str | os.PathLike, offset: int) -> bytes:

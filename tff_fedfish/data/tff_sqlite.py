@@ -24,14 +24,13 @@ _FIND_TABLE = """
 SELECT 1 FROM sqlite_master
 WHERE lower(name) = 'examples' AND type = 'table' AND rootpage > 0
 """
-# The scan runs through the rows as they were written. A longer example is not
-# even read.
+# In the order in which they were written. A longer example is not even read.
 _SELECT = """
 SELECT CAST(split_name AS TEXT), CAST(client_id AS TEXT),
   length(serialized_example_proto),
   CASE WHEN length(serialized_example_proto) <= ?
   THEN serialized_example_proto END
-FROM examples {condition} ORDER BY rowid
+FROM examples WHERE ? IN (split_name, '') ORDER BY rowid
 """
 _HEADER_BYTES = 100
 
@@ -50,7 +49,7 @@ class Row(NamedTuple):
 def read_rows(
   path: str | os.PathLike,
   *,
-  split_name: str | None = None,
+  split_name: str = '',
   max_example_bytes: int = sys.maxsize,
   shown_path: str | None = None,
 ) -> Iterator[Row]:
@@ -58,7 +57,7 @@ def read_rows(
 
   Args:
     path: A local file, which is only read.
-    split_name: The split to read; None: all.
+    split_name: The split to read; '' for all.
     max_example_bytes: A longer serialized example is not read.
     shown_path: The name for messages; None: `path`.
 
@@ -78,11 +77,8 @@ def read_rows(
       connection.text_factory = bytes
       if connection.execute(_FIND_TABLE).fetchone() is None:
         raise sqlite3.DatabaseError('there is no such table')
-      select, values = _SELECT.format(condition=''), (max_example_bytes,)
-      if split_name is not None:
-        select = _SELECT.format(condition='WHERE split_name = ?')
-        values = (max_example_bytes, split_name)
-      yield from map(Row._make, connection.execute(select, values))
+      values = max_example_bytes, split_name
+      yield from map(Row._make, connection.execute(_SELECT, values))
   except sqlite3.Error as error:
     raise UserError(
       f'{shown_path!r} must be a database with the table `examples` of TFF, '

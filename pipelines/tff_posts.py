@@ -1,13 +1,11 @@
 """Posts of TFF's stackoverflow.sqlite, plain or packed."""
 
-import contextlib
-import os
+import io
 import shutil
 import tempfile
 from collections.abc import Iterator
 
 from pipelines.objects import decode_features
-from pipelines.open_raw import open_raw
 from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, parse_each
 from tff_fedfish.data import tff_sqlite
 
@@ -15,8 +13,8 @@ from tff_fedfish.data import tff_sqlite
 _OTHER_FEATURES_BYTES = 1 << 20
 
 
-def read_examples(
-  path: str, max_document_bytes: int
+def read_database(
+  stream: io.BufferedReader, path: str, max_document_bytes: int
 ) -> Iterator[tuple[int, RawRecord | Drop]]:
   """Yields (1-based row number, record or why it is dropped) of a database.
 
@@ -24,25 +22,20 @@ def read_examples(
   `url` (always empty), the others where the example has them, and `split`:
   'train', 'test', or 'held_out' for what TFF calls heldout.
 
-  SQLite can only read local, plain files: others are copied to a temporary
-  file. Where that meets damage, all that is yielded is its `Drop`.
+  Args:
+    stream: What `open_raw` returns. SQLite reads only plain local files: others
+      are copied to a temporary one.
+    path: The file.
+    max_document_bytes: The longest text to accept.
 
   Raises:
     UserError: If the database is damaged, or none of TFF.
     OSError: If there is no room for the temporary file.
   """
-  with contextlib.ExitStack() as stack:
+  with tempfile.NamedTemporaryFile(suffix='.sqlite') as temporary:
     file = path
-    if not _is_local_database(path):
-      temporary = stack.enter_context(
-        tempfile.NamedTemporaryFile(suffix='.sqlite')
-      )
-      with open_raw(path) as stream:
-        try:
-          shutil.copyfileobj(stream, temporary)
-        except Drop as damage:
-          yield 1, damage
-          return
+    if not isinstance(stream.raw, io.FileIO):
+      shutil.copyfileobj(stream, temporary)
       temporary.flush()
       file = temporary.name
     rows = tff_sqlite.read_rows(
@@ -51,15 +44,9 @@ def read_examples(
       shown_path=path,
     )
     yield from parse_each(
-      lambda row: _to_record(row, max_document_bytes), enumerate(rows, 1)
+      lambda row: _to_record(row, max_document_bytes),
+      enumerate(rows, start=1),
     )
-
-
-def _is_local_database(path: str) -> bool:
-  if not os.path.isfile(path):
-    return False
-  with open(path, 'rb') as file:
-    return file.read(len(tff_sqlite.MAGIC)) == tff_sqlite.MAGIC
 
 
 def _to_record(row: tff_sqlite.Row, max_document_bytes: int) -> RawRecord:
@@ -89,15 +76,15 @@ def _to_record(row: tff_sqlite.Row, max_document_bytes: int) -> RawRecord:
     'url': '',
   }
   try:
-    author, split = (
+    author, split_name = (
       (value or b'').decode() for value in (row.client_id, row.split_name)
     )
   except UnicodeDecodeError as error:
     raise Drop('invalid_utf8', excerpt=error.object) from error
   if author:
     record['author'] = author
-  if split:
-    record['split'] = 'held_out' if split == 'heldout' else split
+  if split_name:
+    record['split'] = 'held_out' if split_name == 'heldout' else split_name
   for name in ('title', 'tags', 'type', 'score'):
     value = features.get(name)
     if isinstance(value, str | int) and value != '':
