@@ -237,24 +237,11 @@ def test_domain_instead_of_a_url(url, value, host, domain):
   assert keys.host_key({**record, 'url': 'http://a.com/'}) == b'a.com'
 
 
-_LABELS = st.sampled_from(
+_LABELS = st.text(max_size=4) | st.sampled_from(
   ['example', 'www', 'com', 'co', 'uk', 'github', 'io', 'a_b', 'Bücher', '1']
-  + [
-    'xn--bcher-kva',
-    'xn--',
-    'ＡＢ',
-    'Ⅎ',
-    'ς',
-    'Σ',
-    'İ',
-    '⒈',
-    '٣',
-    'א',
-    '❤',
-    '',
-  ]
-  + ['[::1]', '%41', '%C3%BC', '%zz', ' ', '@', ':', '\\', '\u200d']
-) | st.text(max_size=4)
+  + ['xn--bcher-kva', 'xn--', 'ＡＢ', 'Ⅎ', 'ς', 'Σ', 'İ', '⒈', '٣', 'א', '❤']
+  + ['', '[::1]', '%41', '%C3%BC', '%zz', ' ', '@', ':', '\\', '\u200d']
+)
 _AUTHORITIES = st.builds(
   '{}{}{}'.format,
   st.sampled_from(['', '', 'user@', 'u:p@']),
@@ -305,29 +292,6 @@ def test_domain_is_the_end_of_the_host(url):
   domain = keys.domain_key({'url': url})
   name = re.sub(rb':\d+$', b'', host)
   assert domain == host or name == domain or name.endswith(b'.' + domain)
-
-
-@hypothesis.given(
-  st.lists(
-    st.text('abcdefghijklmnopqrstuvwxyz0123456789_-', min_size=1),
-    min_size=1,
-  )
-)
-def test_case_does_not_matter(labels):
-  url = f'http://{".".join(labels)}/'
-  assert _host(url) == _host(url.upper()) == url[7:-1].encode()
-
-
-@hypothesis.given(
-  st.text('aeouäöüßéèñçčšžłąęабвгд日本語中文', min_size=1, max_size=20)
-)
-def test_punycode_is_the_same_host(label):
-  encoded = label.encode('idna' if label.isascii() else 'punycode').decode()
-  prefix = '' if label.isascii() else 'xn--'
-  hypothesis.assume(len(prefix + encoded) <= 63)
-  assert _host(f'http://www.{label}.de/') == (
-    _host(f'http://www.{prefix}{encoded}.de/')
-  )
 
 
 def test_hostile_urls_take_no_time():

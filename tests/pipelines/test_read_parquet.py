@@ -228,15 +228,15 @@ def test_one_wrong_byte(tmp_path_factory, data):
 
 @pytest.mark.parametrize('kind', ['plain', 'struct', 'list', 'unknown'])
 def test_one_long_value_in_many_rows(tmp_path, kind):
-  # Some kilobytes that stand for 10 GB.
-  num_rows = 200
+  # Some kilobytes that stand for 5 GB.
+  num_rows = 100
   column = pa.DictionaryArray.from_arrays(
     pa.array([0] * num_rows, pa.int32()), pa.array(['x' * 50_000_000])
   )
   if kind == 'struct':
     column = pa.StructArray.from_arrays([column], ['text'])
   elif kind == 'list':
-    offsets = pa.array(range(0, num_rows + 1, 50), pa.int32())
+    offsets = pa.array(range(0, num_rows + 1, 25), pa.int32())
     column = pa.ListArray.from_arrays(offsets, column)
   pq.write_table(
     pa.table({'text': column}),

@@ -177,16 +177,6 @@ def test_real_c4(shared_data, tmp_path):
   assert _read(tmp_path / 'b') == found
 
 
-def test_debian_descriptions(shared_data):
-  paths = sorted(shared_data('debian_descriptions').glob('c4-*.json.gz'))
-  counts = collections.Counter()
-  for path in paths:
-    for _, record in _C4.read_records(str(path), _MAX_BYTES):
-      assert not isinstance(record, Drop)
-      counts[_C4.split(str(path), record)] += 1
-  assert counts == {'train': 26_569, 'validation': 1_398}
-
-
 @pytest.mark.parametrize(
   ('path', 'part'),
   [
@@ -260,12 +250,15 @@ def _parse(value):
   return parse_article(value, 100)
 
 
-def test_row():
-  assert _parse(_ROW) == _RECORD
-
-
-def test_crawled_article():
-  assert _parse(_CRAWLED) == {**_RECORD, 'author': 'Ann, Bob'}
+def test_both_layouts(tmp_path):
+  crawled = {**_RECORD, 'author': 'Ann, Bob'}
+  path = tmp_path / 'a.json'
+  for indent in (None, 2):
+    path.write_text(json.dumps([_CRAWLED, _ROW], indent=indent))
+    assert _read(path, _CC_NEWS) == [(1, crawled), (2, _RECORD)]
+  without = {**_CRAWLED, 'authors': None, 'maintext': None}
+  pq.write_table(pa.Table.from_pylist([_CRAWLED, without]), path)
+  assert _read(path, _CC_NEWS) == [(1, crawled), (2, 'missing_text')]
 
 
 @pytest.mark.parametrize(
@@ -321,21 +314,6 @@ def test_missing_columns_of_a_table_are_nan():
   value = {**_ROW, 'title': nan, 'description': nan, 'date': nan}
   expected = {'text': 'One two.', 'timestamp': '', 'url': 'http://a.com/1'}
   assert _parse(value) == expected
-
-
-@pytest.mark.parametrize('indent', [None, 2, 4])
-def test_one_article_in_a_file(tmp_path, indent):
-  path = tmp_path / 'a.json'
-  path.write_text(json.dumps(_CRAWLED, indent=indent))
-  assert _read(path, _CC_NEWS) == [(1, {**_RECORD, 'author': 'Ann, Bob'})]
-
-
-def test_lists_in_a_table(tmp_path):
-  path = tmp_path / 'a.parquet'
-  without = {**_CRAWLED, 'authors': None, 'maintext': None}
-  pq.write_table(pa.Table.from_pylist([_CRAWLED, without]), path)
-  record = {**_RECORD, 'author': 'Ann, Bob'}
-  assert _read(path, _CC_NEWS) == [(1, record), (2, 'missing_text')]
 
 
 _NAMES = {

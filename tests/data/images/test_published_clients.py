@@ -87,23 +87,6 @@ def test_damaged_packing(database):
   assert [path.name for path in database.parent.iterdir()] == [packed.name]
 
 
-def test_no_room_to_unpack(database, monkeypatch):
-  packed = database.with_name('emnist_all.sqlite.lzma')
-  packed.write_bytes(lzma.compress(database.read_bytes()))
-  database.unlink()
-
-  def fail(*_):
-    raise OSError(28, 'No space left on device')
-
-  monkeypatch.setattr('shutil.copyfileobj', fail)
-  with pytest.raises(
-    UserError,
-    match="must be unpacked to 'emnist_all.sqlite' beside it, but that failed "
-    r'\(.*No space left on device\). Unpack it with `xz --decompress --keep`',
-  ):
-    _read(published_clients.EMNIST, database.parent)
-
-
 def test_cifar100_has_ints(tmp_path, example, write_database):
   pixels = np.random.RandomState(0).randint(256, size=(2, 32, 32, 3))
   # Ids of TFF's two splits coincide.
@@ -150,6 +133,10 @@ def test_a_database_that_tff_wrote(tmp_path):
   rows = clients.sequences(b'a')
   assert rows.labels.tolist() == [1, 2]
   np.testing.assert_array_equal(rows.images[..., 0], [_pixels(1), _pixels(2)])
+
+
+class TestProblems:
+  def test_missing(self, tmp_path):
 
 
 class TestProblems:
