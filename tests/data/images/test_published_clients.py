@@ -137,10 +137,6 @@ def test_a_database_that_tff_wrote(tmp_path):
 
 class TestProblems:
   def test_missing(self, tmp_path):
-
-
-class TestProblems:
-  def test_missing(self, tmp_path):
     (tmp_path / 'fed_emnist_train.h5').touch()
     with pytest.raises(
       UserError,
