@@ -22,7 +22,7 @@ _HOSTS = [
   ('http://example.com./', 'example.com'),
   ('http://example.com.:8080/', 'example.com:8080'),
   ('  http://example.com\n', 'example.com'),
-  ('\x00\u2028http://example.com\x85\ufeff', 'example.com'),
+  ('\u2028http://example.com\x85', 'example.com'),
   # Ports.
   ('http://example.com:80/', 'example.com'),
   ('https://example.com:443/', 'example.com'),
