@@ -1,7 +1,5 @@
 """Rows of whole, cut and corrupt tables."""
 
-import datetime
-
 import hypothesis
 import hypothesis.strategies as st
 import pyarrow as pa
@@ -83,11 +81,6 @@ def test_times(tmp_path, value, kind, text):
   pq.write_table(table, tmp_path / 'a')
   texts = [text, None, '1970-01-01T00:00:00Z']
   assert _read(tmp_path / 'a') == ([{'time': text} for text in texts], None)
-
-
-def test_dates(tmp_path):
-  path = _write(tmp_path / 'a', [{'date': datetime.date(2019, 4, 25)}])
-  assert _read(path) == ([{'date': '2019-04-25T00:00:00Z'}], None)
 
 
 @pytest.mark.parametrize('kind', [pa.binary(), pa.large_binary()])

@@ -1,6 +1,5 @@
 """C4 and CC-News: features, every reason to drop one, all formats, splits."""
 
-import collections
 import datetime
 import gzip
 import json
@@ -342,27 +341,6 @@ def test_columns_of_a_table(tmp_path, names):
   expected = {**article, 'timestamp': '2019-04-25', 'url': ''}
   del expected['date']
   assert _read(tmp_path / 'a.parquet', _CC_NEWS) == [(1, expected)]
-
-
-def test_free_articles(shared_data, tmp_path):
-  path = shared_data('ccnews_like_free') / 'news.jsonl.gz'
-  found = _read(path, _CC_NEWS)
-  with gzip.open(path, 'rt', encoding='utf-8') as file:
-    lines = [json.loads(line) for line in file]
-  assert [num for num, _ in found] == [*range(1, 4007)]
-  for line, (_, record) in zip(lines, found, strict=True):
-    names = ('title', 'text', 'description', 'url', 'author')
-    expected = {
-      name: line[name] for name in names if line.get(name) is not None
-    }
-    assert record == {**expected, 'timestamp': line['date'] or ''}
-  counts = collections.Counter(record.get('author') for _, record in found)
-  counts.pop('', None)
-  counts.pop(None, None)
-  assert len(counts) == 1_096
-  pq.write_table(pa.Table.from_pylist(lines[::4]), tmp_path / 'a')
-  as_rows = [record for _, record in _read(tmp_path / 'a', _CC_NEWS)]
-  assert as_rows == [record for _, record in found[::4]]
 
 
 def test_news_are_held_out():
