@@ -161,11 +161,10 @@ def test_array_of_other_things(tmp_path):
     (b'{\n "text": "\xff"\n}', 'malformed_json'),
     (b'{\n "text": ' + b'[' * 100_000, 'malformed_json'),
     (b'[{"a": 1},\n{"b": 2},\n{"c": ', 'malformed_json'),
-    (b'[{"a": 1}] {"b": 2}', 'malformed_json'),
     # Its compressed data are cut: what unpacks ends before the bracket.
     (gzip.compress(b'{\n "text": "a"\n}')[:-12], 'truncated_file'),
   ],
-  ids=range(6),
+  ids=range(5),
 )
 def test_bad_document_is_one_drop(tmp_path, data, reason):
   path = tmp_path / 'a'
@@ -202,6 +201,11 @@ def test_bad_first_line_does_not_make_a_document(tmp_path, first, reason):
   bad = [(i + 1, reason) for i in range(num_bad)]
   found = _read(tmp_path / 'a', first + b'\n{"a": 1}\n{"b": 2}')
   assert found == [*bad, (num_bad + 1, {'a': 1}), (num_bad + 2, {'b': 2})]
+
+
+def test_lines_of_arrays_are_no_document(tmp_path):
+  found = _read(tmp_path / 'a', b'[{"a": 1}]\n[{"b": 2}]\n')
+  assert found == [(1, 'not_an_object'), (2, 'not_an_object')]
 
 
 @hypothesis.settings(max_examples=100)
