@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines import output_files, splits, worker_reports
+from pipelines import splits, worker_reports
 from pipelines.job import GroupJob
-from pipelines.staging import Staging
+from pipelines.output import WorkDirectory
 from pipelines.worker_reports import Report
+from tff_fedfish.data import places
 from tff_fedfish.data.corpus_index import INDEX_NAME, fingerprint_of_index
 from tff_fedfish.data.manifest import (
   MANIFEST_NAME,
@@ -32,13 +33,15 @@ from tff_fedfish.errors import UserError
 _OTHER_SPLIT = 'other_split'
 
 
-def finish(job: GroupJob, num_tasks: int, staging: Staging) -> list[Manifest]:
+def finish(
+  job: GroupJob, num_tasks: int, work: WorkDirectory
+) -> list[Manifest]:
   """Writes index and manifest, of every part, if nothing was lost.
 
   Args:
     job: What was grouped.
     num_tasks: How many reading tasks there were.
-    staging: Where the shards and the reports are. Gets the names of all files
+    work: Where the shards and the reports are. Gets the names of all files
       of the grouped corpora.
 
   Returns:
@@ -48,9 +51,9 @@ def finish(job: GroupJob, num_tasks: int, staging: Staging) -> list[Manifest]:
     UserError: If not one record could be grouped.
     RuntimeError: If records were lost: a fault of this program.
   """
-  tasks = worker_reports.read_task_reports(staging.path)
+  tasks = worker_reports.read_task_reports(work.path)
   files = list(itertools.chain.from_iterable(tasks))
-  found = worker_reports.read_shard_reports(staging.path)
+  found = worker_reports.read_shard_reports(work.path)
   reports = {number: report for number, (_, report, _) in found.items()}
   all_there = len(tasks) == num_tasks and len(found) == job.num_all_shards()
   _check(job, files, reports.values(), all_there)
@@ -74,14 +77,14 @@ def finish(job: GroupJob, num_tasks: int, staging: Staging) -> list[Manifest]:
     )
     manifests.append(manifest)
     for number, shard in zip(numbers, manifest.shards, strict=True):
-      staging.files[found[number][0]] = posixpath.join(name or '', shard.name)
+      work.files[found[number][0]] = posixpath.join(name or '', shard.name)
     for file, content in (
       (INDEX_NAME, data),
       (MANIFEST_NAME, manifest.to_bytes()),
     ):
-      path = posixpath.join(staging.path, f'{i}-{file}')
-      output_files.write_bytes(path, content)
-      staging.files[path] = posixpath.join(name or '', file)
+      path = posixpath.join(work.path, f'{i}-{file}')
+      places.write_bytes(path, content)
+      work.files[path] = posixpath.join(name or '', file)
   return manifests
 
 

@@ -12,17 +12,12 @@ import dataclasses
 import functools
 import os
 import posixpath
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import apache_beam as beam
-from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import (
-  AzureOptions,
   DirectOptions,
-  HadoopFileSystemOptions,
   PipelineOptions,
-  S3Options,
 )
 
 from pipelines import finish_corpus, worker_reports
@@ -31,6 +26,7 @@ from pipelines.blocks import names_of, sort_blocks
 from pipelines.input_files import file_sizes
 from pipelines.job import GroupJob
 from pipelines.job_errors import raise_understood
+from pipelines.output import require_shared, work_directory
 from pipelines.pieces import (
   PieceKeys,
   merge_pieces,
@@ -38,7 +34,6 @@ from pipelines.pieces import (
   write_piece,
 )
 from pipelines.read_raw_files import RawFileReader
-from pipelines.staging import require_shared, stage
 from pipelines.write_groups import write_shard
 from tff_fedfish.data.manifest import Manifest
 from tff_fedfish.errors import UserError
@@ -65,12 +60,12 @@ def run_group_job(
 
   Args:
     job: What to group.
-    output: A directory that does not exist, or is empty; local, or one that
-      Beam's file systems know. Where the runner uses other machines, they must
-      see it under the same path.
+    output: A directory that does not exist, or is empty; local, or one of a
+      store. Where the runner uses other machines, they must see it under the
+      same path.
     beam_flags: Options that Beam's `PipelineOptions` knows.
-    watch: Called with (staging directory, number of reading tasks) at the
-      start; `worker_reports.progress` tells how far the job is.
+    watch: Called with (work directory, number of reading tasks) at the start;
+      `worker_reports.progress` tells how far the job is.
 
   Returns:
     The manifest; if the corpus is split, that of every part that has a record.
@@ -85,22 +80,19 @@ def run_group_job(
   if not any(flag.split('=')[0] == '--runner' for flag in beam_flags):
     beam_flags = [f'--runner={DEFAULT_RUNNER}', *beam_flags]
   options = PipelineOptions(list(beam_flags))
-  # Files are looked for before there is a pipeline.
-  FileSystems.set_options(options)
   _require_sound(options)
   lock_buffers()
   watch_workers()
   tasks, task_bytes = _plan_tasks(job)
   try:
-    with stage(str(output)) as staging:
-      staging.make_directories(worker_reports.DIRECTORIES)
+    directories = worker_reports.DIRECTORIES
+    with work_directory(str(output), directories) as staging:
       if watch is not None:
         watch(staging.path, len(tasks))
       work = _Work(
         # The functions need not carry the names of all files.
         job=dataclasses.replace(job, paths=()),
         staging=staging.path,
-        file_system_options=_file_system_options(options),
         num_bytes=sum(task_bytes),
         num_tasks=len(tasks),
       )
@@ -162,14 +154,13 @@ class _Work:
 
   job: GroupJob
   staging: str
-  file_system_options: Mapping[str, Any]
   num_bytes: int
   """Size of all that is read."""
   num_tasks: int
 
   def prepare(self) -> None:
-    """Makes the worker's process ready for the job, the first time."""
-    _prepare(self.staging, tuple(self.file_system_options.items()))
+    """Checks, once in a process, that the worker sees what others write."""
+    _require_shared(self.staging)
 
   def features(self) -> tuple[str, ...]:
     """Returns the optional features that the corpus stores, sorted."""
@@ -184,32 +175,8 @@ class _Work:
     )
 
 
-def _file_system_options(options: PipelineOptions) -> dict[str, Any]:
-  """Returns what was said about how to reach file systems."""
-  found = {}
-  for kind in (HadoopFileSystemOptions, S3Options, AzureOptions):
-    found |= options.view_as(kind).get_all_options(
-      drop_default=True, current_only=True
-    )
-  return found
-
-
-# Whether this process has file-system options of a job.
-_has_options = False
-
-
 # Not in a DoFn's `setup`, which not all runners call.
-@functools.lru_cache(1)
-def _prepare(staging: str, options: tuple[tuple[str, Any], ...]) -> None:
-  global _has_options
-  if options or _has_options:
-    # Workers that no runner of Beam starts have not heard of them; those of
-    # Dask have perhaps heard of an earlier job's.
-    FileSystems.set_options(PipelineOptions.from_dictionary(dict(options)))
-    _has_options = bool(options)
-  require_shared(staging)
-
-
+_require_shared = functools.lru_cache(1)(require_shared)
 _read_features = functools.lru_cache(1)(worker_reports.read_features)
 
 

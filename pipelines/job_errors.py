@@ -16,7 +16,7 @@ from apache_beam.options.pipeline_options import (
 
 from pipelines.beam_internals import LostWorkerError
 from pipelines.input_files import PATH_ERRORS
-from pipelines.remote_files import StoreError
+from tff_fedfish.data.places import StoreError
 from tff_fedfish.errors import FailedError, UserError
 
 _USER_ERROR, _STORE_ERROR = (

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from pipelines import output_files
 from pipelines.blocks import RECORD_SCHEMA, encode_block, new_stream
+from tff_fedfish.data import places
 
 MAX_PIECE_BYTES = 64 << 20
 """Examples and group ids of a piece, unless one record has more by itself."""
@@ -134,7 +134,7 @@ def write_piece(path: str, table: pa.Table) -> None:
   """Writes sorted records, in batches that are small in memory."""
   rows = max(1, table.num_rows * _BATCH_BYTES // max(1, table.nbytes))
   with (
-    output_files.open_to_write(path) as file,
+    places.write(path) as file,
     new_stream(file, RECORD_SCHEMA) as writer,
   ):
     writer.write_table(table, max_chunksize=rows)
@@ -190,7 +190,7 @@ def _take(rows: Iterator[Row]) -> Iterator[Row]:
 def _read_piece(path: str) -> Iterator[Row]:
   options = pa.ipc.IpcReadOptions(use_threads=False)
   with (
-    output_files.open_local_copy(path) as file,
+    places.open_copy(path) as file,
     pa.ipc.open_stream(file, options=options) as batches,
   ):
     for batch in batches:

@@ -9,7 +9,7 @@
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pipelines.source import Drop, RawRecord, Source
 from tff_fedfish.data.client_splits import split_position
@@ -59,27 +59,35 @@ class SplitRule:
       )
 
 
-def split_names(rule: SplitRule, source: Source) -> tuple[str, ...]:
+def split_names(
+  rule: SplitRule, source: Source, paths: Iterable[str] = ()
+) -> tuple[str, ...]:
   """Returns the names of the parts.
 
+  Args:
+    rule: How to split.
+    source: What to split.
+    paths: Raw files, whose names are checked where they tell the part.
+
   Raises:
-    UserError: If the source has no split of its own and the rule asks for it.
+    UserError: If the source has no split of its own and the rule asks for it,
+      or a file's name must tell the part and does not.
   """
   if rule.kind == 'time':
     return 'train', 'test'
   if rule.kind == 'client':
     # Only parts that can get a group.
-    fractions = {
-      'train': 1.0,
-      'validation': rule.validation_fraction,
-      'held_out': rule.held_out_fraction,
-    }
-    return tuple(name for name, fraction in fractions.items() if fraction)
+    validation = ('validation',) if rule.validation_fraction else ()
+    held_out = ('held_out',) if rule.held_out_fraction else ()
+    return 'train', *validation, *held_out
   if source.split is None:
     raise UserError(
       f'`--split_by source` needs a corpus with a split of its own, but '
       f'{source.name} has none. Split it by client or by time.'
     )
+  if source.splits_by_path:
+    for path in paths:
+      source.split(path, {})
   return source.split_names
 
 

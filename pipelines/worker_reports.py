@@ -16,7 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipelines import output_files
+from pipelines import output
+from tff_fedfish.data import places
 
 _TASKS, _FEATURES, _PIECES, _SHARDS = DIRECTORIES = (
   *('tasks', 'features', 'pieces', 'shards'),
@@ -43,11 +44,11 @@ def write_task_report(
   if features:
     # The name is all: a list of the directory says which were met in all.
     directory = posixpath.join(staging, _FEATURES)
-    path = output_files.name_attempt(directory, str(features), 'met')
-    output_files.write_bytes(path, b'')
+    path = output.name_attempt(directory, str(features), 'met')
+    places.write_bytes(path, b'')
   directory = posixpath.join(staging, _TASKS)
-  path = output_files.name_attempt(directory, f'{task_num:08d}', 'json')
-  output_files.write_bytes(path, _to_json(file_reports))
+  path = output.name_attempt(directory, f'{task_num:08d}', 'json')
+  places.write_bytes(path, _to_json(file_reports))
 
 
 def read_features(staging: str) -> int:
@@ -56,7 +57,7 @@ def read_features(staging: str) -> int:
   They are known when all tasks have been read: once a runner has grouped what
   they returned.
   """
-  paths = output_files.list_files(posixpath.join(staging, _FEATURES))
+  paths = places.list_files(posixpath.join(staging, _FEATURES))
   return functools.reduce(operator.or_, map(_number_of, paths), 0)
 
 
@@ -64,19 +65,19 @@ def name_piece(staging: str, key: Iterable[int]) -> str:
   """Returns a path for an attempt at a piece."""
   directory = posixpath.join(staging, _PIECES)
   name = '-'.join(f'{number:08d}' for number in key)
-  return output_files.name_attempt(directory, name, 'arrow')
+  return output.name_attempt(directory, name, 'arrow')
 
 
 def name_shard(staging: str, number: int) -> str:
   """Returns a path for an attempt at a shard."""
   directory = posixpath.join(staging, _SHARDS)
-  return output_files.name_attempt(directory, f'{number:08d}', 'tfrecord')
+  return output.name_attempt(directory, f'{number:08d}', 'tfrecord')
 
 
 def write_shard_report(shard_path: str, report: Any, index: pa.Table) -> None:
   """Leaves the `ShardReport` of a shard and its part of the index."""
   path = shard_path.removesuffix('tfrecord') + 'parquet'
-  with output_files.open_to_write(path) as file:
+  with places.write(path) as file:
     metadata = {_REPORT_KEY: _to_json(report)}
     pq.write_table(index.replace_schema_metadata(metadata), file)
 
@@ -89,7 +90,7 @@ def progress(staging: str) -> tuple[int, int]:
 def read_task_reports(staging: str) -> list[list[Report]]:
   """Returns the reports of the files of every reading task."""
   paths = _find(staging, _TASKS)
-  contents = output_files.read_all(list(paths.values()))
+  contents = places.read_all(list(paths.values()))
   return list(map(json.loads, contents))
 
 
@@ -99,7 +100,7 @@ def read_shard_reports(
   """Returns the number of a shard -> its path, report, part of the index."""
   found = {}
   paths = _find(staging, _SHARDS)
-  contents = output_files.read_all(list(paths.values()))
+  contents = places.read_all(list(paths.values()))
   for (number, path), data in zip(paths.items(), contents, strict=True):
     index = pq.read_table(io.BytesIO(data))
     report = json.loads(index.schema.metadata[_REPORT_KEY])
@@ -110,7 +111,7 @@ def read_shard_reports(
 
 def _find(staging: str, kind: str) -> dict[int, str]:
   """Returns number -> path of one attempt's report, sorted by the numbers."""
-  paths = output_files.list_files(posixpath.join(staging, kind))
+  paths = places.list_files(posixpath.join(staging, kind))
   return {
     _number_of(path): path for path in paths if not path.endswith('.tfrecord')
   }

@@ -16,11 +16,10 @@ from typing import BinaryIO
 
 import pyarrow as pa
 
-from pipelines import output_files
 from pipelines.job import GroupJob
 from pipelines.pieces import Row
 from pipelines.source import Tally
-from tff_fedfish.data import records
+from tff_fedfish.data import places, records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
 from tff_fedfish.data.manifest import Shard
 from tff_fedfish.data.time_order import kind_of
@@ -71,7 +70,7 @@ def write_shard(
   """Writes the groups of one shard.
 
   Args:
-    path: Where to write, a local path or one that Beam knows.
+    path: Where to write, local, or of a store.
     shard_num: 0-based number of the shard.
     rows: The shard's records, in the stored order.
     job: What limits its groups and records.
@@ -85,7 +84,7 @@ def write_shard(
   offset = 0
 
   drop = _count_drops(report.drops)
-  with output_files.open_to_write(path) as file:
+  with places.write(path) as file:
     hashing = _HashingWriter(file)
     for group_id, group in itertools.groupby(rows, _group_id):
       kept = _select(group, job, drop)

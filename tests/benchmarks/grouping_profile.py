@@ -47,12 +47,9 @@ _OWN_STAGES = [
   ('sort', r'/blocks\.py'),
   ('write and index', r'/write_groups|/output_files|/files\.py|/finish_'),
   ('encode', r'/records\.py|/protos\.py|ncode'),
-  (
-    'read lines',
-    r'/raw_bytes\.py|/read_(objects|json)\.py',
-  ),
+  ('read lines', r'/open_raw\.py|/objects\.py'),
   ('loop over records', r'/read_raw_files\.py'),
-  ('check records', r'/c4\.py|/read_\w+\.py'),
+  ('check records', r'/web_articles\.py|/read_\w+\.py'),
 ]
 # Of libraries, the first that matches the file.
 _LIBRARY_STAGES = [

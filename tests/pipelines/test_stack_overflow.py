@@ -2,12 +2,10 @@
 
 import collections
 import gzip
-import json
 import lzma
 
 import pytest
 
-from pipelines import client_sqlite, stack_overflow
 from pipelines.source import Drop, load_source
 from tff_fedfish.errors import UserError
 
@@ -38,7 +36,13 @@ def test_nothing(tmp_path, data):
 
 
 @pytest.mark.parametrize(
-  ('data', 'start'), [(b'{"text": 1}', '{"text": 1}'), (b'\0' * 99, r'\x00')]
+  ('data', 'start'),
+  [
+    (b'{"text": 1}', '{"text": 1}'),
+    (b'\0' * 99, r'\x00'),
+    (b'<?xml version="1.0"?>\n<users>\n<row Id="1" />', '<users'),
+    (b'<p/>', '<p'),
+  ],
 )
 def test_neither_posts_nor_a_database(tmp_path, data, start):
   path = tmp_path / 'a.json'
@@ -53,13 +57,11 @@ def test_neither_posts_nor_a_database(tmp_path, data, start):
   assert message.endswith('. Leave it out.')
 
 
-@pytest.mark.parametrize('size', [5, 19, 25])
-def test_damage_at_the_very_start(tmp_path, size):
+def test_damage_at_the_very_start(tmp_path):
   path = tmp_path / 'a'
-  path.write_bytes(gzip.compress(_ROW)[:size])
+  path.write_bytes(gzip.compress(_ROW)[:19])
   ((num, drop),) = _read(path)
-  assert num == 1
-  assert (drop.reason, drop.byte) == ('truncated_file', size)
+  assert (num, drop.reason, drop.damage) == (1, 'truncated_file', True)
 
 
 @pytest.mark.parametrize(
@@ -137,13 +139,6 @@ def _summary(path):
       {'train': 1013, 'held_out': 156},
     ),
     (
-      # 2,235 + 119 = 2,354 rows.
-      'beer.stackexchange.com',
-      {'kept': 2235, 'owned': 2225, 'other_post_type': 119},
-      781,
-      {'train': 2009, 'held_out': 216},
-    ),
-    (
       # 1,380 + 44 + 22 = 1,446 rows. 41 of the 44 have an owner: with them the
       # 1,339 become the 1,380 posts that the corpus's own description counts.
       'bicycles.meta.stackexchange.com',
@@ -151,62 +146,8 @@ def _summary(path):
       233,
       {'train': 1063, 'held_out': 69, 'test': 207},
     ),
-    (
-      # 1,904 + 157 = 2,061 rows.
-      'matheducators.stackexchange.com',
-      {'kept': 1904, 'owned': 1896, 'other_post_type': 157},
-      360,
-      {'train': 1634, 'held_out': 262},
-    ),
   ],
 )
 def test_real_dumps(shared_data, site, counts, num_authors, parts):
   path = shared_data('stackexchange_dev') / site / 'Posts.xml.xz'
   assert _summary(path) == (counts, num_authors, parts)
-
-
-def test_real_posts_are_those_of_the_reference(shared_data):
-  directory = shared_data('stackexchange_dev') / 'beer.stackexchange.com'
-  with gzip.open(directory / 'posts.jsonl.gz') as lines:
-    url_to_post = {post['url']: post for post in map(json.loads, lines)}
-  found = [
-    record
-    for _, record in _read(directory / 'Posts.xml.xz')
-    if not isinstance(record, Drop) and 'author' in record
-  ]
-  assert len(found) == len(url_to_post) == 2225
-  for record in found:
-    post = url_to_post.pop(record['url'])
-    assert record['author'] == f'{post["client_id"]}@beer.stackexchange.com'
-    timestamp = record['timestamp'].replace('T', ' ')
-    assert f'{timestamp} UTC' == post['creation_date']
-    assert record['type'] == post['type']
-    assert record['score'] == str(post['score'])
-    if post['type'] == 'question':
-      assert record['title'] == post['title']
-      assert record['tags'] == post['tags']
-
-
-def test_packing_changes_nothing(shared_data, tmp_path):
-  packed = shared_data('stackexchange_dev') / 'beer.stackexchange.com'
-  packed = packed / 'Posts.xml.xz'
-  directory = tmp_path / 'beer.stackexchange.com'
-  directory.mkdir()
-  plain = directory / 'Posts.xml'
-  plain.write_bytes(lzma.decompress(packed.read_bytes()))
-
-  def comparable(path):
-    return [
-      (num, record.reason if isinstance(record, Drop) else record)
-      for num, record in _read(path)
-    ]
-
-  expected = comparable(packed)
-  assert len(expected) == 2354
-  assert comparable(plain) == expected
-
-
-def test_sources_agree_on_names():
-  assert _SOURCE.default_key == 'author'
-  assert client_sqlite.MAGIC == b'SQLite format 3\0'
-  assert stack_overflow.site_of('x') == 'stackoverflow.com'

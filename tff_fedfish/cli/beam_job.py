@@ -34,7 +34,6 @@ def read_beam_flags(arguments: argparse.Namespace) -> list[str]:
   flags = list(arguments.extra)
   if not flags:
     return flags
-  from apache_beam.io.filesystems import FileSystems
   from apache_beam.options.pipeline_options import (
     PipelineOptions,
     StandardOptions,
@@ -59,8 +58,6 @@ def read_beam_flags(arguments: argparse.Namespace) -> list[str]:
   _, unknown = parsers[0].parse_known_args(flags)
   if unknown:
     arguments.parser.error(f'unrecognized arguments: {" ".join(unknown)}')
-  # Some file systems are reached only with options, such as HDFS's host.
-  FileSystems.set_options(PipelineOptions(flags))
   return flags
 
 
@@ -159,10 +156,11 @@ def show_progress(title: str, num_shards: int) -> Iterator[Watch]:
     task = bar.add_task(title)
 
     def poll(staging: str, num_tasks: int) -> None:
-      from pipelines import remote_files, worker_reports
+      from pipelines import worker_reports
+      from tff_fedfish.data import places
 
       # Looking is free on a local disk only.
-      seconds = 10.0 if remote_files.is_remote(staging) else 0.5
+      seconds = 10.0 if places.is_remote(staging) else 0.5
       while not done.wait(seconds):
         read, written = worker_reports.progress(staging)
         bar.update(

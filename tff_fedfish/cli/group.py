@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     required=True,
     nargs='+',
     metavar='GLOB',
-    help='raw files or quoted patterns, local or of a file system that Beam '
-    'knows; plain, gzip, bzip2 or xz, told from their first bytes',
+    help='raw files or quoted patterns, local or s3://, gs://, abfs://; '
+    'plain, gzip, bzip2 or xz, told from their first bytes',
   )
   parser.add_argument(
     '--output', required=True, metavar='DIR', help='new or empty directory'
@@ -146,16 +146,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Groups the corpus and prints what came in, what came out, and what not."""
-  from pipelines import output_files
+  from pipelines.output import find_work, require_usable
   from tff_fedfish.cli import beam_job
   from tff_fedfish.cli.inspect import print_counts
+  from tff_fedfish.data import places
   from tff_fedfish.printing import count
 
   with beam_job.quiet_beam(arguments.extra):
     flags = beam_job.read_beam_flags(arguments)
     job = build_job(arguments)
-    output = output_files.require_usable(arguments.output)
-    for path in output_files.find_staging(output):
+    output = require_usable(arguments.output)
+    for path in find_work(output):
       print(
         f'fedfish: note: {path!r} is of another job for this output. If none '
         'is running, remove it.',
@@ -168,7 +169,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def clean_up():
       for staging in stagings:
-        output_files.remove(staging)
+        places.remove_directory(staging)
 
     with beam_job.interruptible(clean_up):
       if job.fields is not None:

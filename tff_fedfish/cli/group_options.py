@@ -51,11 +51,13 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   split, split_options = None, _split_options(arguments)
   if arguments.split_by is not None:
     split = SplitRule(kind=arguments.split_by, **split_options)
-    # Raises if the source has no such split.
-    split_names(split, source)
+  paths = tuple(find_input_files(arguments.input))
+  if split is not None:
+    # Raises if the source has no such split, or a file's name does not tell it.
+    split_names(split, source, paths)
   return GroupJob(
     source_name=arguments.corpus,
-    paths=tuple(find_input_files(arguments.input)),
+    paths=paths,
     key=arguments.key or source.default_key,
     split=split,
     fields=fields,

@@ -1,0 +1,80 @@
+"""Posts of TFF's stackoverflow.sqlite, plain or packed."""
+
+import io
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+from pipelines.objects import decode_features
+from pipelines.source import Drop, RawRecord, parse_each
+from pipelines.web_articles import to_record
+from tff_fedfish.data import tff_sqlite
+
+# What an example may hold beside its text.
+_OTHER_FEATURES_BYTES = 1 << 20
+_SPLIT_NAMES = {'heldout': 'held_out'}
+
+
+def read_database(
+  stream: io.BufferedReader, path: str, max_document_bytes: int
+) -> Iterator[tuple[int, RawRecord | Drop]]:
+  """Yields (1-based row number, record or why it is dropped) of a database.
+
+  A record has `text` (the tokens, with a space between two), `timestamp` and
+  `url` (always empty), the others where the example has them, and `split`:
+  'train', 'test', or 'held_out' for what TFF calls heldout.
+
+  Args:
+    stream: What `open_raw` returns. SQLite reads only plain local files: others
+      are copied to a temporary one.
+    path: The file.
+    max_document_bytes: The longest text to accept.
+
+  Raises:
+    UserError: If the database is damaged, or none of TFF.
+    OSError: If there is no room for the temporary file.
+  """
+  with tempfile.NamedTemporaryFile(suffix='.sqlite') as temporary:
+    file = path
+    if not isinstance(stream.raw, io.FileIO):
+      shutil.copyfileobj(stream, temporary)
+      temporary.flush()
+      file = temporary.name
+    rows = tff_sqlite.read_rows(
+      file,
+      max_example_bytes=max_document_bytes + _OTHER_FEATURES_BYTES,
+      shown_path=path,
+    )
+    yield from parse_each(
+      lambda row: _to_record(row, max_document_bytes),
+      enumerate(rows, start=1),
+    )
+
+
+def _to_record(row: tff_sqlite.Row, max_document_bytes: int) -> RawRecord:
+  """Returns the features of one row.
+
+  Raises:
+    Drop: malformed_example, invalid_utf8, or as `web_articles.to_record`.
+  """
+  if row.num_bytes is not None and row.serialized is None:
+    raise Drop('document_too_large')
+  if not isinstance(row.serialized, bytes):
+    raise Drop('malformed_example')
+  features = decode_features(row.serialized)
+  try:
+    author, split_name = (
+      (value or b'').decode() for value in (row.client_id, row.split_name)
+    )
+  except UnicodeDecodeError as error:
+    raise Drop('invalid_utf8', excerpt=error.object) from error
+  value = {'author': author, 'split': _SPLIT_NAMES.get(split_name, split_name)}
+  for name in ('title', 'tags', 'type', 'score'):
+    if isinstance(feature := features.get(name), str | int):
+      value[name] = str(feature)
+  value = {name: text for name, text in value.items() if text}
+  common = {
+    'text': features.get('tokens'),
+    'timestamp': features.get('creation_date'),
+  }
+  return to_record(value | common, max_document_bytes, tuple(value))
