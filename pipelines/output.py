@@ -70,6 +70,9 @@ def require_usable(output: str) -> str:
     is_claimed = places.exists(places.join(output, CLAIM_NAME))
   published = list(filter(_PUBLISHED.fullmatch, names))
   incomplete = [name for name in published if not _is_complete(name, published)]
+  if is_claimed and incomplete:
+    # Of a split, some parts may have their manifests.
+    incomplete = published
   if is_claimed and published and not incomplete:
     raise UserError(
       f'`--output` must be empty or new, but {output!r} holds a corpus that '

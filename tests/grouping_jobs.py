@@ -58,7 +58,7 @@ def wait_until_read(
 
   def is_read():
     assert process.poll() is None, process.communicate()
-    if not any(raw.parent.glob('.*.grouping-*/job')):
+    if not any(raw.parent.glob('*/.fedfish-*/job')):
       return False
     for pid in pids:
       for link in pathlib.Path(f'/proc/{pid}/fd').glob('*'):

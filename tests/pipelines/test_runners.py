@@ -1,4 +1,4 @@
-"""One input gives the same bytes on every runner, and on remote disks."""
+"""One input gives the same bytes on every runner."""
 
 import contextlib
 import os
@@ -6,14 +6,11 @@ import pathlib
 import random
 import sys
 
-import bucket_file_system
 import pytest
 from apache_beam.runners.portability import local_job_service
 from grouping_jobs import contents, make_job, raw_records, write_lines
 
-from pipelines import output_files
 from pipelines.group_job import run_group_job
-from pipelines.splits import SplitRule
 from tff_fedfish.errors import UserError
 
 _TESTS = pathlib.Path(__file__).parents[1]
@@ -133,50 +130,3 @@ def test_error_of_a_worker_process(raw, tmp_path, worker_environment):
   ):
     run_group_job(job, tmp_path / 'out', flags)
   assert list(tmp_path.iterdir()) == []
-
-
-class TestRemoteOutput:
-  @pytest.fixture(autouse=True)
-  def bucket(self, tmp_path, monkeypatch):
-    assert bucket_file_system.BucketFileSystem.scheme() == 'bucket'
-    root = tmp_path / 'bucket'
-    root.mkdir()
-    monkeypatch.setenv('BUCKET_ROOT', str(root))
-    return root
-
-  def test_same_bytes(self, raw, expected, bucket):
-    output = output_files.require_usable('bucket://b/corpora/c4/')
-    run_group_job(make_job(raw, num_shards=4), output)
-    # Nothing else is left in the bucket.
-    assert contents(bucket) == {
-      f'b/corpora/c4/{name}': data for name, data in expected.items()
-    }
-
-  def test_remote_input(self, raw, expected, bucket, tmp_path):
-    for path in raw:
-      (bucket / path.name).write_bytes(path.read_bytes())
-    paths = [f'bucket://{path.name}' for path in raw]
-    run_group_job(make_job(paths, num_shards=4), tmp_path / 'out')
-    assert contents(tmp_path / 'out') == expected
-
-  def test_parts_of_a_split(self, raw, bucket, tmp_path):
-    rule = SplitRule(kind='client', held_out_fraction=0.5)
-    job = make_job(raw, num_shards=2, split=rule)
-    run_group_job(job, 'bucket://out')
-    run_group_job(job, tmp_path / 'local')
-    assert contents(bucket / 'out') == contents(tmp_path / 'local')
-
-  def test_failure_leaves_nothing(self, raw, bucket):
-    job = make_job(raw, key='author', strict=True)
-    with pytest.raises(UserError, match='record 2 .* missing_author'):
-      run_group_job(job, 'bucket://out')
-    assert contents(bucket) == {}
-
-  def test_file_system_that_beam_does_not_know(self):
-    with pytest.raises(
-      UserError,
-      match=r"must be a directory that can be written to, but 'none://out' is "
-      r"not \('none://out': Unable to get filesystem .*\)\. Check the name, "
-      r'and how the file system is reached, or name a local directory\.$',
-    ):
-      output_files.require_usable('none://out')

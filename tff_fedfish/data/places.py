@@ -18,6 +18,7 @@ import pathlib
 import posixpath
 import shutil
 import tempfile
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -289,6 +290,9 @@ class _StoreFile(io.RawIOBase):
     self._position += len(data)
     return len(data)
 
+  def readall(self):
+    return self.read(max(0, self._num_bytes - self._position))
+
   def close(self):
     if not self.closed:
       self._file.close()
@@ -356,7 +360,7 @@ def _upload(file: BinaryIO, path: str) -> None:
   written = name
   with _reaching(path):
     if store.type_name not in _SHOW_WHOLE_FILES:
-      written = posixpath.join(parent, f'.{base}.tmp')
+      written = posixpath.join(parent, f'.{base}.{uuid.uuid4().hex}')
       store.create_dir(parent)
     sink = store.open_output_stream(written)
     try:
@@ -385,7 +389,7 @@ def _reaching(path: str) -> Iterator[None]:
   """Turns a store's errors into those that the module promises."""
   try:
     yield
-  except (StoreError, FileExistsError):
+  except StoreError:
     raise
   except FileNotFoundError as error:
     raise _no_such_file(path) from error
