@@ -9,7 +9,7 @@ import hypothesis
 import hypothesis.strategies as st
 from grouping_jobs import make_job
 
-from pipelines.group_job import run_group_job
+from pipelines.job import run_group_job
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.verify import verify_corpus
 from tff_fedfish.errors import UserError

@@ -15,7 +15,7 @@ import pytest
 from grouping_jobs import contents, make_job, raw_records, write_lines
 
 from pipelines import output_files
-from pipelines.group_job import run_group_job
+from pipelines.job import run_group_job
 from tff_fedfish.cli.main import main
 from tff_fedfish.errors import FailedError, UserError
 

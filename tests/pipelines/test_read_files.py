@@ -1,29 +1,26 @@
 """Blocks of files: no record is lost, whatever the files hold."""
 
-import collections
 import dataclasses
 import hashlib
-import json
 
 import hypothesis
 import hypothesis.strategies as st
-import pytest
 from grouping_jobs import make_job, write_lines
 
-from pipelines.blocks import decode_block, mask_of, names_of
-from pipelines.pieces import PieceKeys
-from pipelines.read_raw_files import RawFileReader, count_words
-from pipelines.source import Tally, excerpt
+from pipelines.blocks import decode_block
+from pipelines.pieces import PieceBlocks
+from pipelines.read_files import FileReader, num_words
+from pipelines.reports import excerpt
 from pipelines.splits import SplitRule
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
 from tff_fedfish.data.time_order import time_key
-from tff_fedfish.errors import UserError
 
 
 def _read(paths, **options):
   """Returns ([(shard, row)], blocks, reader) of some files."""
-  reader = RawFileReader(make_job([], **options), PieceKeys(0, 1))
+  job = make_job([], **options)
+  reader = FileReader(job, PieceBlocks(0, 1, job.block_bytes))
   task = [(str(path), path.name) for path in paths]
   blocks = list(reader.read(task))
   rows = [
@@ -36,6 +33,10 @@ def _read(paths, **options):
 
 def _line(text, url, **more):
   return {'text': text, 'url': url, **more}
+
+
+def _first(line, shown, file='x.json'):
+  return {'file': file, 'line': line, 'group': None, 'excerpt': shown}
 
 
 def test_report_by_hand(tmp_path):
@@ -76,10 +77,10 @@ def test_report_by_hand(tmp_path):
   assert dataclasses.asdict(report) == {
     'name': 'x.json',
     'records_in': 6,
-    'parts': [{'num': 3, 'first': (1, 'one')}],
+    'parts': [{'num': 3, 'first': _first(1, 'one')}],
     'drops': {
-      'malformed_json': {'num': 2, 'first': (2, '{bad')},
-      'missing_url': {'num': 1, 'first': (3, 'two')},
+      'malformed_json': {'num': 2, 'first': _first(2, '{bad')},
+      'missing_url': {'num': 1, 'first': _first(3, 'two')},
     },
     'damage': None,
     'damage_byte': None,
@@ -122,18 +123,9 @@ def test_split_and_shard(tmp_path):
   # ca97...48bb is the digest of b'a': shard 3 of 4; the second part's is 4 + 3.
   assert sorted(shard for shard, _ in rows) == [3, 7]
   (report,) = reader.reports
-  assert report.parts == [Tally(1, (1, 'early')), Tally(1, (2, 'late'))]
-  assert report.drops == {'malformed_timestamp': Tally(1, (3, 'soon'))}
-
-
-def test_strict_names_the_record(tmp_path):
-  path = write_lines(tmp_path / 'x', [_line('one', 'http://a/'), b'{"a'])
-  with pytest.raises(
-    UserError,
-    match=r"`--strict` accepts .* but record 2 of 'x' has one: malformed_json "
-    r"\('{\"a'\). Correct the file, or leave out `--strict`",
-  ):
-    _read([path], strict=True)
+  shown = [tally.first.excerpt for tally in report.parts]
+  assert shown == ['early', 'late']
+  assert report.drops['malformed_timestamp'].first.excerpt == 'soon'
 
 
 def test_shard_of_a_group_by_hand():
@@ -141,11 +133,6 @@ def test_shard_of_a_group_by_hand():
   assert hashlib.sha256(b'a').hexdigest().endswith('bb')
   assert shard_of(b'a', 16) == 0xB
   assert shard_of(b'a', 256) == 0xBB
-
-
-def test_names_of_a_mask():
-  assert names_of(0b101, ('a', 'b', 'c')) == ('a', 'c')
-  assert mask_of(('c', 'a'), ('a', 'b', 'c')) == 0b101
 
 
 def test_excerpt_is_short_and_printable():
@@ -158,38 +145,4 @@ def test_excerpt_is_short_and_printable():
   )
 )
 def test_words_are_counted_as_split_does(text):
-  assert count_words(text, text.encode()) == len(text.split())
-
-
-_VALUES = st.one_of(
-  st.none(), st.text(), st.sampled_from(['http://a/', 'http://b:1/', 'x'])
-)
-_LINES = st.lists(
-  st.one_of(
-    st.binary(max_size=20).filter(lambda line: b'\n' not in line),
-    st.fixed_dictionaries(
-      {}, optional={name: _VALUES for name in ('text', 'url', 'author')}
-    ).map(lambda value: json.dumps(value).encode()),
-  )
-)
-
-
-@pytest.mark.parametrize('key', ['host', 'domain', 'author'])
-@hypothesis.settings(max_examples=60)
-@hypothesis.given(lines=_LINES, num_shards=st.integers(1, 4))
-def test_nothing_is_lost(tmp_path_factory, key, lines, num_shards):
-  path = write_lines(tmp_path_factory.mktemp('any') / 'a', lines)
-  # What looks compressed, or like another kind of file, is tested elsewhere.
-  hypothesis.assume(path.read_bytes()[:1] in (b'', b'{', b'\n', b'x'))
-  rows, _, reader = _read([path], key=key, num_shards=num_shards)
-  (report,) = reader.reports
-  assert [len(rows)] == [tally.num for tally in report.parts]
-  num_drops = sum(tally.num for tally in report.drops.values())
-  assert report.records_in == len(rows) + num_drops
-  assert all(tally.first for tally in report.drops.values())
-  for shard, row in rows:
-    assert shard == shard_of(row['group_id'], num_shards)
-  texts = collections.Counter(
-    records.decode_example(row['example'])['text'] for _, row in rows
-  )
-  assert texts.total() == len(rows)
+  assert num_words(text, text.encode()) == len(text.split())
