@@ -52,7 +52,7 @@ class WorkDirectory:
 
 
 def require_usable(output: str) -> str:
-  """Checks, before any work, that a job can write to a directory.
+  """Checks, before any work, that an output is empty.
 
   Args:
     output: The directory; local, or one of a store. It need not exist.
@@ -61,21 +61,13 @@ def require_usable(output: str) -> str:
     The path; absolute and without links, if it is local.
 
   Raises:
-    UserError: If it holds something, or cannot be written to.
+    UserError: If it holds something, or cannot be looked into.
   """
   remote = places.is_remote(output)
   output = output.rstrip('/') if remote else os.path.realpath(output)
-  claim = places.join(output, CLAIM_NAME)
-  try:
+  with _as_user_error(output):
     names = _other_files(output)
-    is_claimed = places.exists(claim)
-    places.require_writable(output)
-  except (OSError, places.StoreError) as error:
-    reason = getattr(error, 'strerror', None) or error
-    raise UserError(
-      f'`--output` must be a directory that can be written to, but {output!r} '
-      f'is not ({reason}). Check name and permissions, or name another.'
-    ) from error
+    is_claimed = places.exists(places.join(output, CLAIM_NAME))
   published = list(filter(_PUBLISHED.fullmatch, names))
   incomplete = [name for name in published if not _is_complete(name, published)]
   if is_claimed and published and not incomplete:
@@ -127,17 +119,18 @@ def work_directory(
       that does not share the disk, or outlives its job, writes nothing.
 
   Raises:
-    UserError: If the output was filled meanwhile.
+    UserError: If the output cannot be written to, or was filled meanwhile.
   """
   # Named before it is made: an interruption can come between any two steps.
   work = WorkDirectory(places.join(output, f'.fedfish-{uuid.uuid4().hex}'))
   is_local = not places.is_remote(output)
   is_new = is_local and not os.path.exists(output)
   try:
-    if is_local:
-      for name in ('', *directories):
-        os.makedirs(os.path.join(work.path, name))
-    places.write_bytes(places.join(work.path, _MARKER), b'')
+    with _as_user_error(output):
+      if is_local:
+        for name in ('', *directories):
+          os.makedirs(os.path.join(work.path, name))
+      places.write_bytes(places.join(work.path, _MARKER), b'')
     yield work
     _publish(work, output)
   finally:
@@ -167,40 +160,62 @@ def name_attempt(directory: str, name: str, suffix: str) -> str:
   return places.join(directory, f'{name}.{uuid.uuid4().hex}.{suffix}')
 
 
+@contextlib.contextmanager
+def _as_user_error(output: str) -> Iterator[None]:
+  try:
+    yield
+  except (OSError, places.StoreError) as error:
+    reason = getattr(error, 'strerror', None) or error
+    raise UserError(
+      f'`--output` must be a directory that can be written to, but {output!r} '
+      f'is not ({reason}). Check its name and permissions, or name another.'
+    ) from error
+
+
 def _publish(work: WorkDirectory, output: str) -> None:
   """Gives all files their names in the output, or none."""
   targets = {
     source: places.join(output, name) for source, name in work.files.items()
   }
+  manifests = {
+    source: target
+    for source, target in targets.items()
+    if posixpath.basename(target) == MANIFEST_NAME
+  }
+  shards = {source: targets[source] for source in targets.keys() - manifests}
   claim = places.join(output, CLAIM_NAME)
   content = _claim_of(work)
   moved: list[str] = []
   made: list[str] = []
+  is_complete = False
   try:
     _claim(output, claim, content)
     if not places.is_remote(output):
       _make_directories(targets.values(), made)
-    for is_manifest in (False, True):
-      _require_own(claim, content, output)
-      some = {
-        source: target
-        for source, target in targets.items()
-        if (posixpath.basename(target) == MANIFEST_NAME) == is_manifest
-      }
-      _move_all(some, moved, output)
+    _move_all(shards, moved, output)
     _require_own(claim, content, output)
+    written = list(places.read_all([*manifests]))
+    _move_all(manifests, moved, output)
+    is_complete = True
+    _require_own(claim, content, output)
+    for target, data in zip(manifests.values(), written, strict=True):
+      _require_own(target, data, output)
     places.remove(claim)
   except BaseException:
     if _holds(claim, content):
-      if len(moved) < len(targets):
-        # The manifests first: with one, shards would be a corpus.
-        for target in reversed(moved):
-          places.remove(target)
-        for directory in reversed(made):
-          with contextlib.suppress(OSError):
-            os.rmdir(directory)
+      if not is_complete:
+        _take_back(moved, made)
       places.remove(claim)
     raise
+
+
+def _take_back(moved: list[str], made: list[str]) -> None:
+  # The manifests first: with one, shards would be a corpus.
+  for target in reversed(moved):
+    places.remove(target)
+  for directory in reversed(made):
+    with contextlib.suppress(OSError):
+      os.rmdir(directory)
 
 
 def _claim_of(work: WorkDirectory) -> bytes:
@@ -226,8 +241,8 @@ def _claim(output: str, claim: str, content: bytes) -> None:
     raise _filled_meanwhile(output)
 
 
-def _require_own(claim: str, content: bytes, output: str) -> None:
-  if not _holds(claim, content):
+def _require_own(path: str, content: bytes, output: str) -> None:
+  if not _holds(path, content):
     raise _filled_meanwhile(output)
 
 

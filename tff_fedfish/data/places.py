@@ -260,24 +260,6 @@ def remove_directory(directory: str) -> None:
       return
 
 
-def require_writable(directory: str) -> None:
-  """Writes to a directory that need not exist, and leaves nothing.
-
-  Raises:
-    OSError, StoreError: If it cannot be written to.
-  """
-  if is_remote(directory):
-    probe = join(directory, '.fedfish-probe')
-    write_bytes(probe, b'probe')
-    remove(probe)
-    return
-  while not os.path.lexists(directory):
-    directory = os.path.dirname(directory)
-  # `os.access` says yes to the superuser on a read-only disk.
-  with tempfile.TemporaryFile(dir=directory):
-    pass
-
-
 class _StoreFile(io.RawIOBase):
   """Reads ranges of a store's file, each by one request."""
 
