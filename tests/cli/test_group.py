@@ -200,11 +200,6 @@ class TestGroupErrors:
         "'raw[1].json'.",
       ),
       (
-        {'--output': '/proc/none/out'},
-        "must be a directory that can be written to, but '/proc/none/out' is "
-        'not (No such file or directory).',
-      ),
-      (
         {'--num_shards': '0'},
         '`--num_shards` must be from 1 to 99999, but is 0.',
       ),
