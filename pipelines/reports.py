@@ -20,9 +20,9 @@ from pipelines import output
 from tff_fedfish.data import places
 from tff_fedfish.data.manifest import DropExample, Shard
 
-DIRECTORIES = ('tasks', 'features', 'pieces', 'shards')
+DIRECTORIES = ('tasks', 'pieces', 'shards')
 """Directories of a work directory, in which workers leave files."""
-_TASKS, _FEATURES, _PIECES, _SHARDS = DIRECTORIES
+_TASKS, _PIECES, _SHARDS = DIRECTORIES
 
 _REPORT_KEY = b'report'
 _SHOWN_BYTES = 80
@@ -87,12 +87,8 @@ def write_task_report(
     files: Those of its files.
     features: Optional features of the source that were met, as bits.
   """
-  if features:
-    # The name is all: a list of the directory says which were met in all.
-    directory = places.join(work, _FEATURES)
-    path = output.name_attempt(directory, str(features), 'met')
-    places.write_bytes(path, b'')
-  path = _name(work, _TASKS, (task_num,), 'json')
+  # So a list of the directory says which features were met in all.
+  path = _name(work, _TASKS, (task_num, features), 'json')
   places.write_bytes(path, _to_json(files))
 
 
@@ -102,8 +98,8 @@ def read_features(work: str) -> int:
   They are known when all tasks have been read: once a runner has grouped what
   they returned.
   """
-  paths = places.list_files(places.join(work, _FEATURES))
-  return functools.reduce(operator.or_, map(_number_of, paths), 0)
+  paths = places.list_files(places.join(work, _TASKS))
+  return functools.reduce(operator.or_, (_numbers(path)[1] for path in paths))
 
 
 def name_piece(work: str, key: Iterable[int]) -> str:
@@ -175,12 +171,14 @@ def _find(work: str, kind: str) -> dict[int, str]:
   """Returns number -> path of one attempt's report, sorted by the numbers."""
   paths = places.list_files(places.join(work, kind))
   return {
-    _number_of(path): path for path in paths if not path.endswith('.tfrecord')
+    _numbers(path)[0]: path for path in paths if not path.endswith('.tfrecord')
   }
 
 
-def _number_of(path: str) -> int:
-  return int(path.rpartition('/')[2].partition('.')[0])
+def _numbers(path: str) -> list[int]:
+  """Returns the numbers in the name of a file."""
+  name = path.rpartition('/')[2].partition('.')[0]
+  return list(map(int, name.split('-')))
 
 
 def _to_json(value: Any) -> bytes:
