@@ -132,25 +132,6 @@ def test_same_shards_however_records_lie_in_files(tmp_path):
   ).read_bytes()
 
 
-def test_parts_are_joined(tmp_path):
-  path = write_lines(
-    tmp_path / 'a.json',
-    [
-      {'text': f'text {i}', 'timestamp': f'{i}', 'url': 'http://g/'}
-      for i in range(5)
-    ],
-  )
-  output = tmp_path / 'out'
-  # An example takes 67 bytes: two to a part.
-  (manifest,) = run_group_job(make_job([path], max_record_bytes=150), output)
-  assert (manifest.counts.num_groups, manifest.counts.num_records) == (1, 3)
-  corpus = GroupedCorpus(output)
-  assert list(corpus.client_ids) == [b'g']
-  assert corpus.num_examples(b'g') == 5
-  texts = [example['text'] for example in corpus.examples(b'g')]
-  assert texts == [b'text %d' % i for i in range(5)]
-
-
 def test_nothing_to_group(tmp_path):
   path = write_lines(
     tmp_path / 'a.json', [{'text': 'a'}, {'text': ''}, {'text': 'b'}]
@@ -195,51 +176,6 @@ def test_file_that_vanishes(tmp_path):
       watch=lambda staging, num_tasks: gone.unlink(),
     )
   assert [path.name for path in tmp_path.iterdir()] == ['a.json']
-
-
-def test_debian_descriptions(tmp_path, shared_data):
-  paths = sorted(shared_data('debian_descriptions').glob('c4-*.json.gz'))
-  (manifest,) = run_group_job(make_job(paths), tmp_path / 'out')
-  # 26,569 records in four train shards, 1,398 in one for validation.
-  assert manifest.counts.records_in == 26_569 + 1_398
-  assert manifest.counts.records_out == manifest.counts.records_in
-  assert manifest.counts.num_groups == 6_524
-  corpus = GroupedCorpus(tmp_path / 'out')
-  assert corpus.num_examples(b'github.com') == 10_907
-  assert corpus.num_examples(b'metacpan.org') == 3_417
-  assert corpus.num_words(b'github.com') == 840_510
-  assert corpus.sizes('num_examples').sum() == 27_967
-  assert (corpus.sizes('num_examples') >= 2).sum() == 1_166
-
-
-def test_stack_exchange_by_its_own_split(tmp_path, shared_data):
-  paths = shared_data('stackexchange_dev').glob('*/Posts.xml.xz')
-  job = make_job(
-    paths,
-    source_name='stack_overflow',
-    key='author',
-    split=SplitRule(kind='source'),
-  )
-  manifests = run_group_job(job, tmp_path / 'out')
-  # 7,140 rows = 6,629 posts + 44 empty + 60 without owner + 407 of other types.
-  assert [
-    (
-      manifest.split.name,
-      manifest.counts.records_out,
-      manifest.counts.num_groups,
-    )
-    for manifest in manifests
-  ] == [('train', 5_719, 1_487), ('held_out', 703, 179), ('test', 207, 56)]
-  assert 5_719 + 703 + 207 == 6_629
-  assert manifests[0].counts.drops == {
-    'empty_text': 44,
-    'missing_author': 60,
-    'other_post_type': 407,
-    'other_split': 703 + 207,
-  }
-  assert manifests[0].counts.records_in == 7_140
-  held_out = GroupedCorpus(tmp_path / 'out' / 'held_out').client_ids
-  assert all(int(client_id.split(b'@')[0]) % 10 == 0 for client_id in held_out)
 
 
 def test_split_by_time_by_hand(tmp_path):

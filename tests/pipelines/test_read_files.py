@@ -11,7 +11,6 @@ from pipelines.blocks import decode_block
 from pipelines.pieces import PieceBlocks
 from pipelines.read_files import FileReader, num_words
 from pipelines.reports import excerpt
-from pipelines.splits import SplitRule
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
 from tff_fedfish.data.time_order import time_key
@@ -85,47 +84,6 @@ def test_report_by_hand(tmp_path):
     'damage': None,
     'damage_byte': None,
   }
-
-
-def test_small_blocks_hold_the_same_records(tmp_path):
-  lines = [_line(f'{i}', f'http://h{i % 7}/') for i in range(40)]
-  path = write_lines(tmp_path / 'a', lines)
-  rows, large, _ = _read([path])
-  # One block for each shard that got a record.
-  assert len(large) == len({key[0] for key, _ in large}) > 1
-  small_rows, small, _ = _read([path], block_bytes=150)
-  # An example has 50 to 60 bytes: 3 to a block, of which some share a shard.
-  assert len(small) > 20
-  key = str
-  assert sorted(small_rows, key=key) == sorted(rows, key=key)
-
-
-def test_small_files_share_blocks(tmp_path):
-  paths = [
-    write_lines(tmp_path / f'{i}', [_line(f'{i}', 'http://a/')])
-    for i in range(5)
-  ]
-  rows, blocks, reader = _read(paths)
-  assert (len(blocks), len(rows), len(reader.reports)) == (1, 5, 5)
-
-
-def test_split_and_shard(tmp_path):
-  path = write_lines(
-    tmp_path / 'a',
-    [
-      _line('early', 'http://a/', timestamp='2017-12-31T23:59:59Z'),
-      _line('late', 'http://a/', timestamp='2018-01-01T00:00:00Z'),
-      _line('never', 'http://a/', timestamp='soon'),
-    ],
-  )
-  rule = SplitRule(kind='time', time='2018-01-01')
-  rows, _, reader = _read([path], split=rule, num_shards=4)
-  # ca97...48bb is the digest of b'a': shard 3 of 4; the second part's is 4 + 3.
-  assert sorted(shard for shard, _ in rows) == [3, 7]
-  (report,) = reader.reports
-  shown = [tally.first.excerpt for tally in report.parts]
-  assert shown == ['early', 'late']
-  assert report.drops['malformed_timestamp'].first.excerpt == 'soon'
 
 
 def test_shard_of_a_group_by_hand():

@@ -96,19 +96,6 @@ def test_order_and_index(tmp_path):
   assert report.drops == {}
 
 
-def test_any_order_of_blocks_gives_the_same_bytes(tmp_path):
-  # Equal keys, equal times and urls, and one record twice: only the contents'
-  # hash is left to order them by.
-  rows = [_row(b'g', text, b'1', b'/') for text in (b'x', b'y', b'z', b'y')]
-  blocks = [_block(row) for row in (*rows, _row(b'f', b'x'))]
-  contents = set()
-  for order in itertools.permutations(blocks):
-    _, index, path = _write(tmp_path, order)
-    contents.add((path.read_bytes(), str(index.to_pydict())))
-  assert len(contents) == 1
-  assert index.column('num_examples').to_pylist() == [1, 4]
-
-
 def test_group_in_three_parts(tmp_path):
   rows = [_row(b'g', b'%d' % i * 10, b'%d' % i) for i in range(5)]
   small = [_row(b'small', b'%d' % i * 10, b'%d' % i) for i in range(2)]
@@ -153,13 +140,6 @@ def test_features_that_a_reader_had_not_met_yet(tmp_path):
   (record,) = records.read_group_records(path)
   digests = [hashlib.sha256(example).digest() for example in record.examples]
   assert digests == sorted(digests)
-
-
-def test_shard_without_groups(tmp_path):
-  report, index, path = _write(tmp_path, [])
-  assert path.read_bytes() == b''
-  assert (report.shard.num_bytes, report.shard.num_records) == (0, 0)
-  assert index.num_rows == 0
 
 
 def test_duplicates(tmp_path):
