@@ -10,8 +10,8 @@ from typing import Any
 
 from waiting import wait_until
 
-from pipelines.group_job import run_group_job
-from pipelines.job import GroupJob
+from pipelines.job import run_group_job
+from pipelines.options import GroupJob
 
 
 def make_job(paths: Iterable[pathlib.Path], **options: Any) -> GroupJob:

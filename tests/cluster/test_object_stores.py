@@ -15,8 +15,8 @@ from cluster.hosts import Cluster
 from grouping_jobs import contents, make_job, raw_records, write_lines
 
 from pipelines import output_files, s3_files
-from pipelines.group_job import run_group_job
 from pipelines.input_files import find_input_files
+from pipelines.job import run_group_job
 from pipelines.staging import stage
 from tff_fedfish.errors import FailedError, UserError
 

@@ -16,8 +16,8 @@ from damaged_corpora import (
   shard_path,
 )
 
-from pipelines.group_job import run_group_job
-from pipelines.job import GroupJob
+from pipelines.job import run_group_job
+from pipelines.options import GroupJob
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import fingerprint_of_index
 from tff_fedfish.data.manifest import read_manifest
