@@ -117,7 +117,7 @@ def test_same_bytes(store, network, raw, expected, tmp_path, kind):
     timeout=300,
   )
   assert done.returncode == 0, done.stderr
-  assert ': all is as it must be: 8 shards,' in done.stdout
+  assert ': OK (8 shards,' in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -77,8 +77,10 @@ def test_order_and_index(tmp_path):
     (b'a', None, [b'x']),
     (b'b', None, [b'first', b'early', b'late one']),
   ]
-  offsets = [offset for offset, _ in records.iterate_records(path)]
-  sizes = [len(payload) for _, payload in records.iterate_records(path)]
+  with open(path, 'rb') as file:
+    stored = list(records.iterate_records(file, path))
+  offsets = [offset for offset, _ in stored]
+  sizes = [len(payload) for _, payload in stored]
   assert index.to_pydict() == {
     'group_id': [b'a', b'b'],
     'part': [0, 0],
