@@ -23,7 +23,7 @@ from grouping_jobs import (
 )
 
 from pipelines import output
-from pipelines.group_job import run_group_job
+from pipelines.job import run_group_job
 from tff_fedfish.cli.main import main
 from tff_fedfish.data import places
 from tff_fedfish.errors import FailedError, UserError
