@@ -60,6 +60,16 @@ def join(directory: str | os.PathLike, name: str) -> str:
   return posixpath.join(os.fspath(directory), name)
 
 
+def directory_of(path: str | os.PathLike) -> pathlib.Path | str:
+  """Returns a directory without a final slash: a Path, or a store's URL."""
+  return path.rstrip('/') if is_remote(path) else pathlib.Path(path)
+
+
+def absolute(path: str) -> str:
+  """Returns a path that means the same everywhere: links are resolved."""
+  return path.rstrip('/') if is_remote(path) else os.path.realpath(path)
+
+
 def exists(path: str) -> bool:
   """Says whether there is a file or a directory."""
   if not is_remote(path):
@@ -68,13 +78,17 @@ def exists(path: str) -> bool:
 
 
 def size(path: str) -> int:
-  """Returns how many bytes a file has."""
-  if not is_remote(path):
+  """Returns how many bytes a file has.
+
+  Raises:
+    FileNotFoundError: If there is no file.
+  """
+  if is_remote(path):
+    if (found := _find(path)) and found.is_file:
+      return found.size
+  elif os.path.isfile(path):
     return os.path.getsize(path)
-  found = _find(path)
-  if found is None or not found.is_file:
-    raise _no_such_file(path)
-  return found.size
+  raise _no_such_file(path)
 
 
 def list_files(directory: str) -> list[str]:
