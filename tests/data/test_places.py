@@ -1,7 +1,5 @@
 """Files of this machine and of a store, by the same functions."""
 
-import threading
-
 import buckets
 import pytest
 from grouping_jobs import contents
@@ -44,26 +42,6 @@ def test_file_that_must_be_new(root, directory):
   with pytest.raises(FileExistsError):
     places.create(f'{root}/x', b'2')
   assert contents(directory) == {'x': b'1'}
-
-
-def test_one_of_many_creates_a_local_file(tmp_path):
-  path, barrier, created = str(tmp_path / 'x'), threading.Barrier(8), []
-
-  def create(number):
-    barrier.wait()
-    try:
-      places.create(path, b'%d' % number)
-      created.append(number)
-    except FileExistsError:
-      pass
-
-  threads = [threading.Thread(target=create, args=(i,)) for i in range(8)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  assert contents(tmp_path) == {'x': b'%d' % created[0]}
-  assert len(created) == 1
 
 
 def test_lists(root, directory):
