@@ -6,12 +6,13 @@ field of that very name. Lists have no fields.
 """
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pipelines import c4
-from pipelines.read_objects import read_objects, record_reader
+from pipelines.objects import read_objects, record_reader
 from pipelines.source import Drop, Fields, RawRecord, Source
+from pipelines.web_articles import beginning, to_record
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import UserError
 
@@ -21,6 +22,9 @@ _ABSENT = object()
 _MAX_NAMES = 40
 _MAX_NAME_CHARACTERS = 60
 _MAX_DEPTH = 5
+# What is looked at before the job starts.
+_MAX_FILES = 10
+_MAX_RECORDS = 1000
 
 
 def build_source(fields: Fields) -> Source:
@@ -46,12 +50,12 @@ def parse_record(
   """Returns the text, the timestamp and, as `key`, the key of one object.
 
   A key that is an integer becomes its digits; other numbers have no one
-  spelling. A timestamp is read, and a text limited, as `c4.to_record` does.
+  spelling. A timestamp is read, and a text limited, as in `to_record`.
 
   Raises:
     Drop: missing_key (absent or null), malformed_key (neither text nor
       integer), empty_key (nothing but white space), malformed_text (no text but
-      a number, list, ...), or as `c4.to_record`.
+      a number, list, ...), or as `to_record`.
   """
   text, key = find(value, fields.text), find(value, fields.key)
   if isinstance(key, int) and not isinstance(key, bool):
@@ -61,7 +65,7 @@ def parse_record(
   try:
     if text is not None and not isinstance(text, str):
       raise Drop('malformed_text')
-    record = c4.to_record(common, max_document_bytes, (_KEY,))
+    record = to_record(common, max_document_bytes, (_KEY,))
     if key is None:
       raise Drop('missing_key')
     if _KEY not in record:
@@ -70,7 +74,7 @@ def parse_record(
       raise Drop('empty_key')
   except Drop as drop:
     if drop.reason not in ('document_too_large', 'unpaired_surrogate'):
-      drop.excerpt = c4.beginning(value)
+      drop.excerpt = beginning(value)
     raise
   return record
 
@@ -88,42 +92,54 @@ def find(value: Any, path: str, default: Any = None) -> Any:
 def require_fields(
   fields: Fields, paths: Sequence[str], max_document_bytes: int
 ) -> None:
-  """Reads files until every field was met, mostly in the first record.
+  """Looks for the fields in the first 1,000 records of the first 10 files.
 
   Raises:
-    UserError: If a field is in no record; names the option and the fields that
-      there are.
+    UserError: If a field is in none of them, or no value of the key is text or
+      an integer; names the option, and what there is instead.
   """
-  option_to_path = {
-    f'--{name}_field': path
-    for name, path in vars(fields).items()
-    if path is not None
+  missing = {
+    f'--{name}_field': path for name, path in vars(fields).items() if path
   }
-  names = {}
-  for path in paths:
-    for _, value in read_objects(path, max_document_bytes):
+  names, num_records, has_key, odd_key = {}, 0, False, None
+  for path in paths[:_MAX_FILES]:
+    objects = read_objects(path, max_document_bytes)
+    for _, value in itertools.islice(objects, _MAX_RECORDS):
       if isinstance(value, Drop):
         continue
-      option_to_path = {
+      num_records += 1
+      missing = {
         option: field
-        for option, field in option_to_path.items()
+        for option, field in missing.items()
         if find(value, field, _ABSENT) is _ABSENT
       }
-      if not option_to_path:
+      key = find(value, fields.key)
+      if isinstance(key, str | int) and not isinstance(key, bool):
+        has_key = True
+      elif odd_key is None:
+        odd_key = key
+      if has_key and not missing:
         return
       if len(names) <= _MAX_NAMES:
         names.update(dict.fromkeys(_names(value)))
-  if not names:
-    return  # Nothing can be read at all: the job says why.
-  wanted = ' and '.join(
-    f'`{option}` {_show(field)!r}' for option, field in option_to_path.items()
-  )
-  found = ', '.join(sorted(map(_show, names))[:_MAX_NAMES])
-  raise UserError(
-    f'{wanted} must be in at least one record of `--input`, but no record has '
-    f'it. There are: {found}{", ..." * (len(names) > _MAX_NAMES)}. Name one of '
-    'these.'
-  )
+  if missing and names:
+    # Without names nothing can be read at all: the job says why.
+    wanted = ' and '.join(
+      f'`{option}` {_show(field)!r}' for option, field in missing.items()
+    )
+    found = ', '.join(sorted(map(_show, names))[:_MAX_NAMES])
+    raise UserError(
+      f'{wanted} must be in one of the first {num_records:,} records of '
+      f'`--input`, but none has it. There are: {found}'
+      f'{", ..." * (len(names) > _MAX_NAMES)}. Name one of these.'
+    )
+  if odd_key is not None and not has_key and not missing:
+    raise UserError(
+      f'`--key_field` {_show(fields.key)!r} must hold text or integers, but '
+      f'the first {num_records:,} records have none: it holds '
+      f'{_show(repr(odd_key))}, of type {type(odd_key).__name__}. Name another '
+      'field, or store this one as text.'
+    )
 
 
 def _names(value: Mapping[str, Any], depth: int = 1) -> Iterator[str]:

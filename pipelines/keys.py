@@ -13,8 +13,8 @@
 A record without a URL may have a `domain` instead, as in CC-News. That is taken
 as a URL without a scheme, of any host.
 
-URLs are read by RFC 3986, IPv6 addresses by RFC 5952, and names that are not
-ASCII by UTS #46 and Punycode (RFC 3492), as browsers do.
+Names that are not ASCII, names with escapes and IPv6 addresses are read as
+browsers do (https://url.spec.whatwg.org/#host-parsing).
 """
 
 import functools
@@ -38,16 +38,13 @@ _AROUND = '\ufeff' + ''.join(
 _URL = re.compile(r'(?:([a-z][a-z0-9+.\-]*):)?//([^/?#]*)', re.I | re.A)
 _SCHEMELESS = re.compile('[^/?#]*')
 # An IPv6 address in brackets or a name, and the port.
-_AUTHORITY = re.compile(r'(?:\[([^]]*)\]|([^:]*))(?::(0*([0-9]{0,5})))?', re.A)
+_AUTHORITY = re.compile(r'(\[[^]]*\]|[^]:@[]*)(?::([0-9]*))?', re.A)
 _SCHEME_TO_PORT = {'http': 80, 'https': 443, 'ftp': 21, 'ws': 80, 'wss': 443}
-# The full stops of UTS #46.
-_DOTS = re.compile('[.\u3002\uff0e\uff61]')
-# What no host can hold: the delimiters of a URL, white space, control
-# characters, and halves of characters.
-_FORBIDDEN = re.compile(r'[\s\x00-\x1f\x7f-\x9f\ud800-\udfff#/:<>?@\[\\\]^|%]')
-_ESCAPES = re.compile('(?:%[0-9a-f]{2})+', re.I)
-_MAX_LABEL_CHARACTERS = 63
+_ASCII_NAME = re.compile(r'[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?', re.I | re.A)
 _MAX_HOST_CHARACTERS = 253
+# With escapes and letters of several bytes.
+_MAX_NAME_CHARACTERS = 12 * _MAX_HOST_CHARACTERS
+_MAX_PORT = 65535
 
 # Servers where a path starts with the owner's name, or with the project's after
 # one of these words ('' for no word). Subdomains of an owner, such as
@@ -177,63 +174,31 @@ def find_location(url: str, *, is_web: bool = False) -> tuple[str, str] | None:
     scheme, authority = (match[1] or '').lower(), match[2].rpartition('@')[2]
   if not (parts := _AUTHORITY.fullmatch(authority)):
     return None
-  address, name, port, digits = parts.groups()
-  host = _spell_name(name) if address is None else _spell_address(address)
-  number = int(digits or 0)
-  if host is None or number > 65535:
+  host, digits = _spell(parts[1]), (parts[2] or '').lstrip('0')
+  number = int(digits[:6] or 0)
+  if not host or number > _MAX_PORT:
     return None
   if not (match or is_web or _is_address(host) or _registrable_domain(host)):
     return None
   # A URL without a scheme is one of the web.
-  is_default = not port or number == _SCHEME_TO_PORT.get(scheme or 'http')
+  is_default = not parts[2] or number == _SCHEME_TO_PORT.get(scheme or 'http')
   return host, '' if is_default else f':{number}'
 
 
-def _spell_address(address: str) -> str | None:
+def _spell(name: str) -> str | None:
+  """Returns a name or an address in its one spelling; None if it is none."""
+  if _ASCII_NAME.fullmatch(name):
+    return name.lower().removesuffix('.')
+  if len(name) > _MAX_NAME_CHARACTERS:
+    return None
+  import ada_url
+
   try:
-    found = ipaddress.IPv6Address(address)
+    host = ada_url.URL(f'https://{name}/').hostname
   except ValueError:
     return None
-  # A zone, as in `fe80::1%eth0`, is a cable of one machine.
-  return None if found.scope_id else f'[{found.compressed}]'
-
-
-def _spell_name(host: str) -> str | None:
-  """Returns a name or an IPv4 address in its one spelling."""
-  try:
-    host = _ESCAPES.sub(
-      lambda match: bytes.fromhex(match[0].replace('%', '')).decode(), host
-    )
-  except UnicodeDecodeError:
-    return None
-  if host.isascii():
-    host = host.lower()
-  else:
-    host = '.'.join(map(_spell_label, _DOTS.split(host)))
   host = host.removesuffix('.')
-  if _FORBIDDEN.search(host) or not all(host.split('.')):
-    return None
-  return host
-
-
-def _spell_label(label: str) -> str:
-  """Returns one label of a name that is not ASCII as a whole."""
-  import idna
-
-  try:
-    mapped = idna.uts46_remap(label, std3_rules=False)
-  except idna.IDNAError:
-    # It has a character that no host name may have; nothing is known to mean
-    # the same but its lower case.
-    lower = label.lower()
-    return label if lower == label else _spell_label(lower)
-  if '.' in mapped:
-    return '.'.join(map(_spell_label, mapped.split('.')))
-  # Longer ones cannot be registered, and Punycode takes quadratic time.
-  if mapped.isascii() or len(mapped) > _MAX_LABEL_CHARACTERS:
-    return mapped
-  encoded = f'xn--{mapped.encode("punycode").decode("ascii")}'
-  return encoded if len(encoded) <= _MAX_LABEL_CHARACTERS else mapped
+  return host if all(host.split('.')) else None
 
 
 def _is_address(host: str) -> bool:

@@ -92,8 +92,9 @@ class GroupJob:
       )
     if self.fields is not None:
       self._check_fields(self.fields)
-    # Raises if the source has no split of its own.
-    self.part_names()
+    if self.split is not None:
+      # Raises if the source has no such split, or a file's name does not tell.
+      split_names(self.split, self.load_source(), self.paths)
 
   def _check_fields(self, fields: Fields) -> None:
     for name, path in vars(fields).items():

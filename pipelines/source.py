@@ -1,6 +1,6 @@
 """Declaration of a raw corpus, and the list of those that exist.
 
-A new source is one new module with a `SOURCE`, and one line below.
+A new source is a `Source` in some module, and one line below.
 """
 
 import dataclasses
@@ -8,14 +8,15 @@ import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
-_MODULES = {
-  'c4': 'pipelines.c4',
-  'cc_news': 'pipelines.cc_news',
-  'stack_overflow': 'pipelines.stack_overflow',
-  'json_lines': 'pipelines.json_lines',
+# Name -> module, and the name of the `Source` in it.
+_SOURCES = {
+  'c4': ('web_articles', 'C4'),
+  'cc_news': ('web_articles', 'CC_NEWS'),
+  'stack_overflow': ('stack_overflow', 'SOURCE'),
+  'json_lines': ('json_lines', 'SOURCE'),
 }
 
-SOURCE_NAMES = tuple(_MODULES)
+SOURCE_NAMES = tuple(_SOURCES)
 
 EXCERPT_BYTES = 200
 """How much of a dropped record goes with its `Drop`."""
@@ -37,8 +38,8 @@ class Drop(Exception):
   damage: bool = False
   """Whether the file could not be read beyond this record."""
   byte: int | None = None
-  """For damage, how many bytes of the file as it is stored (compressed) could
-  be used; None otherwise."""
+  """For damage, about how many bytes of the file as it is stored (compressed)
+  could be used, if that is known."""
   excerpt: bytes = b''
   """The first `EXCERPT_BYTES` of what was dropped."""
 
@@ -74,6 +75,8 @@ class Source:
   """The parts into which the corpus's own split divides it, if it has one."""
   split: Callable[[str, RawRecord], str] | None = None
   """Called with a path and a record; returns one of `split_names`."""
+  splits_by_path: bool = False
+  """Whether `split` looks at nothing but the path."""
   key: Callable[[RawRecord], bytes] | None = None
   """Called with a record, returns its group id or raises `Drop`; None: the key
   is chosen among `pipelines.keys.KEYS`."""
@@ -104,5 +107,8 @@ def load_source(name: str, fields: Fields | None = None) -> Source:
     name: One of `SOURCE_NAMES`.
     fields: What json_lines reads; None for all others.
   """
-  module = importlib.import_module(_MODULES[name])
-  return module.SOURCE if fields is None else module.build_source(fields)
+  module_name, source_name = _SOURCES[name]
+  module = importlib.import_module(f'pipelines.{module_name}')
+  if fields is not None:
+    return module.build_source(fields)
+  return getattr(module, source_name)

@@ -9,7 +9,7 @@
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pipelines.source import Drop, RawRecord, Source
 from tff_fedfish.data.client_splits import split_position
@@ -59,11 +59,19 @@ class SplitRule:
       )
 
 
-def split_names(rule: SplitRule, source: Source) -> tuple[str, ...]:
+def split_names(
+  rule: SplitRule, source: Source, paths: Iterable[str] = ()
+) -> tuple[str, ...]:
   """Returns the names of the parts.
 
+  Args:
+    rule: How to split.
+    source: What to split.
+    paths: Raw files, whose names are checked where they tell the part.
+
   Raises:
-    UserError: If the source has no split of its own and the rule asks for it.
+    UserError: If the source has no split of its own and the rule asks for it,
+      or a file's name must tell the part and does not.
   """
   if rule.kind == 'time':
     return 'train', 'test'
@@ -80,6 +88,9 @@ def split_names(rule: SplitRule, source: Source) -> tuple[str, ...]:
       f'`--split_by source` needs a corpus with a split of its own, but '
       f'{source.name} has none. Split it by client or by time.'
     )
+  if source.splits_by_path:
+    for path in paths:
+      source.split(path, {})
   return source.split_names
 
 

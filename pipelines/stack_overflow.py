@@ -5,10 +5,8 @@ A file's first bytes, after unpacking, tell which it is. TFF's users are those
 of stackoverflow.com; users of other sites get the site's name after their
 number, as in `7@beer.stackexchange.com`.
 
-In a dump, a post is an element `<row Id="1" PostTypeId="1" Body="..." />`. No
-`<` stands inside an attribute, so a post is what lies between `<row` and the
-next `<`, however the lines run. Each is parsed on its own: a malformed one
-costs nothing but itself, and a file of 100 GB needs the memory of one post.
+In a dump, a post is a line `<row Id="1" PostTypeId="1" Body="..." />`. Each is
+parsed on its own: a malformed one costs nothing but itself.
 
 The split is TFF's: posts of users whose number ends in 0 are `held_out`, those
 of other users `train` before 2018-01-01T00:00:00 UTC and `test` from then on.
@@ -16,15 +14,17 @@ of other users `train` before 2018-01-01T00:00:00 UTC and `test` from then on.
 
 import codecs
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import BinaryIO
 from xml.parsers import expat
 
-from pipelines import client_sqlite
 from pipelines.html_text import html_to_text
-from pipelines.input_files import file_sizes
-from pipelines.raw_bytes import read_chunks, read_start
+from pipelines.objects import read_lines
+from pipelines.open_raw import open_raw
 from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source
 from pipelines.splits import moment_of
+from pipelines.tff_posts import read_database
+from tff_fedfish.data import tff_sqlite
 from tff_fedfish.data.time_order import time_key
 from tff_fedfish.errors import UserError
 
@@ -35,13 +35,20 @@ _SITE = re.compile(
   r'(?:stackexchange\.com|stackoverflow\.com|serverfault\.com|superuser\.com'
   r'|askubuntu\.com|stackapps\.com|mathoverflow\.net)(?![a-z0-9])'
 )
-_IS_ROW = re.compile(rb'row(?:[\s/>]|\Z)').match
+# What may stand around the rows.
+_FRAME = re.compile(
+  rb'(?:\s|<\?xml[^>]*>|<!--(?:[^-]|-(?!->))*-->|</?posts\s*>)*'
+)
+_ELEMENT = re.compile(rb'<([^\s/>!?]+)')
+# What XML cannot hold, not even as a reference; dumps have it all the same.
+_FORBIDDEN = re.compile('[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]')
+_REFERENCE = re.compile(r'&#(?:x([0-9a-fA-F]{1,8})|([0-9]{1,10}));')
 _TYPES = {'1': ('question', 'q'), '2': ('answer', 'a')}
 
 # A quote is one byte in a text and six in Body="&lt;p&gt;&quot;"; markup, of
 # which no text is left, comes on top of that.
 _ROW_BYTES_PER_TEXT_BYTE = 8
-_MORE_ROW_BYTES = 1 << 20
+_OTHER_FIELDS_BYTES = 1 << 20
 _FIRST_TEST_TIME = time_key('2018-01-01')
 
 
@@ -50,21 +57,33 @@ def read_records(
 ) -> Iterator[tuple[int, RawRecord | Drop]]:
   """Reads a file as `Source.read_records` does.
 
+  A file that ends before `</posts>` ends with the `Drop` truncated_file. A row
+  of more than eight times `max_document_bytes` and 1 MiB is document_too_large.
+
   Raises:
     UserError: If the file is neither a Posts.xml nor TFF's database.
   """
-  start, _ = read_start(read_chunks(path), len(client_sqlite.MAGIC))
-  if start.startswith(client_sqlite.MAGIC):
-    read = client_sqlite.read_examples
-  else:
-    read = read_posts
-    start = start.removeprefix(codecs.BOM_UTF8).lstrip()
-    if start and not start.startswith(b'<'):
-      raise UserError(
-        "`--input` must name Posts.xml files or TFF's stackoverflow.sqlite, "
-        f'but {path!r} is neither: it begins with {start[:20]!r}. Leave it out.'
-      )
-  return read(read_chunks(path), path, max_document_bytes)
+  num = 0
+  try:
+    with open_raw(path) as stream:
+      start = stream.peek()
+      if start.startswith(tff_sqlite.MAGIC):
+        posts = read_database(stream, path, max_document_bytes)
+      else:
+        start = start.removeprefix(codecs.BOM_UTF8).lstrip()
+        name = _ELEMENT.search(start) if start.startswith(b'<') else None
+        if start and not (name and name[1] in (b'posts', b'row')):
+          found = name[0] if name else start
+          raise UserError(
+            "`--input` must name Posts.xml files or TFF's stackoverflow.sqlite,"
+            f' but {path!r} is neither: it begins with {found[:20]!r}. Leave '
+            'it out.'
+          )
+        posts = _read_posts(stream, site_of(path), max_document_bytes)
+      for num, record in posts:
+        yield num, record
+  except Drop as damage:
+    yield num + 1, damage
 
 
 def split(path: str, record: RawRecord) -> str:
@@ -100,111 +119,69 @@ def site_of(path: str) -> str:
   return _DEFAULT_SITE
 
 
-def read_posts(
-  chunks: Iterable[bytes], path: str, max_document_bytes: int
+def _read_posts(
+  stream: BinaryIO, site: str, max_document_bytes: int
 ) -> Iterator[tuple[int, RawRecord | Drop]]:
-  """Yields (1-based number, post or why it is dropped) of every `<row`.
-
-  A row that is cut off at the end goes with the damage of the file. A file
-  without damage that ends inside a row, or before `</posts>`, yields the `Drop`
-  truncated_file with `damage` set.
-
-  The file's path tells the site. A row of more than eight times
-  `max_document_bytes` and 1 MiB is not even held in memory.
-
-  Raises:
-    UserError: If the file holds something else, as Users.xml does.
-  """
-  site = site_of(path)
+  """Yields (1-based number, post or why it is dropped) of every row."""
   max_row_bytes = (
-    _ROW_BYTES_PER_TEXT_BYTE * max_document_bytes + _MORE_ROW_BYTES
+    _ROW_BYTES_PER_TEXT_BYTE * max_document_bytes + _OTHER_FIELDS_BYTES
   )
-  post_num, is_known, is_open, damage = 0, False, False, None
-  try:
-    for piece, is_last in _pieces(chunks, max_row_bytes):
-      if not _IS_ROW(piece):
-        name = re.match(rb'[^\s/>]*', piece)[0]
-        if name != b'posts' and not is_known and name[:1] not in (b'?', b'!'):
-          found = name[:40].decode('utf-8', 'backslashreplace')
-          raise UserError(
-            '`--input` must name Posts.xml files of the Stack Exchange dump, '
-            f'but {path!r} begins with <{found}>. Leave it out.'
-          )
-        is_known = is_known or name == b'posts'
-        if piece.startswith((b'posts', b'/posts')):
-          is_open = not piece.startswith(b'/')
-        continue
-      is_known = True
-      try:
-        if len(piece) > max_row_bytes:
-          raise Drop('document_too_large')
-        if not (attributes := _attributes(piece)):
-          if is_last:
-            is_open = True
-            continue
-          raise Drop('malformed_xml')
-        record = _to_record(attributes, site, max_document_bytes)
-      except Drop as drop:
-        drop.excerpt = b'<' + piece[: EXCERPT_BYTES - 1]
-        record = drop
-      post_num += 1
-      yield post_num, record
-  except Drop as drop:
-    damage = drop
-  if is_open and damage is None:
-    # Every byte that there is could be used.
-    damage = Drop('truncated_file', damage=True, byte=file_sizes([path])[0])
-  if damage is not None:
-    yield post_num + 1, damage
+  post_num, is_open = 0, False
+  for _, line in read_lines(stream, max_row_bytes):
+    try:
+      if isinstance(line, Drop):
+        raise line
+      row = line.strip()
+      if not (row.startswith(b'<row ') and row.endswith(b'/>')):
+        # The first lines, the last, or both ends of a row.
+        row = row.removeprefix(codecs.BOM_UTF8)
+        frame = _FRAME.match(row)[0]
+        is_open = (is_open or b'<posts' in frame) and b'</posts' not in row
+        row = row[len(frame) :].removesuffix(b'</posts>')
+        if not row:
+          continue
+      record = _to_record(_attributes(row), site, max_document_bytes)
+    except Drop as drop:
+      drop.excerpt = drop.excerpt or line[:EXCERPT_BYTES]
+      record = drop
+    post_num += 1
+    yield post_num, record
+  if is_open:
+    yield post_num + 1, Drop('truncated_file', damage=True)
 
 
-def _pieces(
-  chunks: Iterable[bytes], max_bytes: int
-) -> Iterator[tuple[bytes, bool]]:
-  """Yields (what follows a `<`, whether nothing follows it).
-
-  A piece of more than `max_bytes` is cut somewhere behind that. Damage is
-  raised after all pieces were yielded.
-  """
-  # What stands before the first `<` is no piece.
-  damage, pending = None, None
-  try:
-    for chunk in chunks:
-      first, *others = chunk.split(b'<')
-      if pending is not None and len(pending) <= max_bytes:
-        pending += first
-      for piece in others:
-        if pending is not None:
-          yield bytes(pending), False
-        # Grows in one place: adding to bytes would copy it again and again.
-        pending = bytearray(piece)
-  except Drop as drop:
-    damage = drop
-  if pending is not None:
-    yield bytes(pending), True
-  if damage is not None:
-    raise damage
-
-
-def _attributes(row: bytes) -> dict[str, str] | None:
-  """Returns the attributes of a row without its `<`; None if it has no end.
+def _attributes(row: bytes) -> dict[str, str]:
+  """Returns the attributes of a row; leaves out what XML forbids.
 
   Raises:
     Drop: invalid_utf8 or malformed_xml.
   """
+  try:
+    return _parse(row)
+  except expat.ExpatError:
+    pass
+  try:
+    text = _FORBIDDEN.sub('', row.decode())
+    return _parse(_REFERENCE.sub(_without_forbidden, text).encode())
+  except UnicodeDecodeError as error:
+    raise Drop('invalid_utf8') from error
+  except expat.ExpatError as error:
+    raise Drop('malformed_xml') from error
+
+
+def _parse(row: bytes) -> dict[str, str]:
   found = []
   # Made again: a parser reads one document, and costs less than a post.
   parser = expat.ParserCreate('utf-8')
   parser.StartElementHandler = lambda name, attributes: found.append(attributes)
-  try:
-    parser.Parse(b'<' + row, False)
-  except expat.ExpatError as error:
-    try:
-      row.decode('utf-8')
-    except UnicodeDecodeError as error:
-      raise Drop('invalid_utf8') from error
-    raise Drop('malformed_xml') from error
-  return found[0] if found else None
+  parser.Parse(row, True)
+  return found[0]
+
+
+def _without_forbidden(reference: re.Match) -> str:
+  number = int(reference[1], 16) if reference[1] else int(reference[2])
+  is_allowed = number < 0x110000 and not _FORBIDDEN.match(chr(number))
+  return reference[0] if is_allowed else ''
 
 
 def _to_record(

@@ -50,12 +50,9 @@ _OWN_STAGES = [
     r'/(write_groups|output|places|files|finish|reports)\.py',
   ),
   ('encode', r'/records\.py|/protos\.py|ncode'),
-  (
-    'read lines',
-    r'/raw_bytes\.py|/read_(objects|json)\.py',
-  ),
+  ('read lines', r'/open_raw\.py|/objects\.py'),
   ('loop over records', r'/read_files\.py'),
-  ('check records', r'/c4\.py|/read_\w+\.py'),
+  ('check records', r'/web_articles\.py|/read_\w+\.py'),
 ]
 # Of libraries, the first that matches the file.
 _LIBRARY_STAGES = [

@@ -7,12 +7,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from pipelines.read_objects import (
-  decode_features,
-  is_tfrecord,
-  read_examples,
-  read_objects,
-)
+from pipelines.objects import decode_features, read_objects
 from pipelines.source import Drop
 from tff_fedfish.data import records
 from tff_fedfish.data.protos import messages
@@ -78,24 +73,24 @@ def test_payloads_that_are_no_text(tmp_path):
   assert (drop.damage, drop.excerpt) == (False, b'\xff\xff')
 
 
-def test_long_record_is_skipped():
-  data = _frames([b'x' * 1000, _encode(_ROWS[1]), b'y' * 1000])
-  found = list(read_examples(iter([data[:300], data[300:]]), 999))
-  assert found[1] == (2, _ROWS[1])
-  for i, excerpt in (0, b'x' * 200), (2, b'y' * 200):
-    assert found[i][1].reason == 'document_too_large'
-    assert found[i][1].excerpt == excerpt
-  assert len(found) == 3
+# Longer than three times 1,000 and 1 MiB.
+_LONG = b'x' * (1_100_000)
 
 
-@pytest.mark.parametrize('num_bytes', [1, 11, 12, 15, 1011, 1015])
-def test_cut_long_record(num_bytes):
+def test_long_record_is_skipped(tmp_path):
+  data = _frames([_LONG, _encode(_ROWS[1]), _LONG])
+  values, drop = _read(tmp_path / 'a', data)
+  assert values == ['document_too_large', _ROWS[1], 'document_too_large']
+  assert drop.excerpt == b'x' * 200
+
+
+@pytest.mark.parametrize('num_bytes', [1, 11, 12, 15, 1_100_011, 1_100_015])
+def test_cut_long_record(tmp_path, num_bytes):
   good = _frames([_encode(_ROWS[1])])
-  data = _frames([b'x' * 1000])
-  found = list(read_examples(iter([good, data[:num_bytes]]), 999))
-  assert [num for num, _ in found] == [1, 2]
-  drop = found[1][1]
-  assert (drop.reason, drop.byte) == ('truncated_file', len(good))
+  data = good + _frames([_LONG])[:num_bytes]
+  values, drop = _read(tmp_path / 'a', data)
+  assert values == [_ROWS[1], 'truncated_file']
+  assert (drop.damage, drop.byte) == (True, len(good))
 
 
 @hypothesis.given(size=st.integers(12, len(_DATA) - 1))
@@ -127,19 +122,3 @@ def test_damage_of_the_packing(tmp_path):
   values, drop = _read(tmp_path / 'a', packed)
   assert values == [*_ROWS, 'truncated_file']
   assert drop.byte == len(packed)
-
-
-@hypothesis.given(sizes=st.lists(st.integers(1, 300)))
-def test_pieces_make_no_difference(sizes):
-  pieces, start = [], 0
-  for size in sizes:
-    pieces.append(_DATA[start : start + size])
-    start += size
-  pieces = [piece for piece in [*pieces, _DATA[start:]] if piece]
-  assert [value for _, value in read_examples(iter(pieces), 1000)] == _ROWS
-
-
-@hypothesis.given(start=st.binary(max_size=20))
-def test_other_files_are_none(start):
-  assert not is_tfrecord(start)
-  assert is_tfrecord(_DATA[:12])

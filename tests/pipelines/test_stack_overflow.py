@@ -7,7 +7,6 @@ import lzma
 
 import pytest
 
-from pipelines import client_sqlite, stack_overflow
 from pipelines.source import Drop, load_source
 from tff_fedfish.errors import UserError
 
@@ -38,7 +37,13 @@ def test_nothing(tmp_path, data):
 
 
 @pytest.mark.parametrize(
-  ('data', 'start'), [(b'{"text": 1}', '{"text": 1}'), (b'\0' * 99, r'\x00')]
+  ('data', 'start'),
+  [
+    (b'{"text": 1}', '{"text": 1}'),
+    (b'\0' * 99, r'\x00'),
+    (b'<?xml version="1.0"?>\n<users>\n<row Id="1" />', '<users'),
+    (b'<p/>', '<p'),
+  ],
 )
 def test_neither_posts_nor_a_database(tmp_path, data, start):
   path = tmp_path / 'a.json'
@@ -53,13 +58,11 @@ def test_neither_posts_nor_a_database(tmp_path, data, start):
   assert message.endswith('. Leave it out.')
 
 
-@pytest.mark.parametrize('size', [5, 19, 25])
-def test_damage_at_the_very_start(tmp_path, size):
+def test_damage_at_the_very_start(tmp_path):
   path = tmp_path / 'a'
-  path.write_bytes(gzip.compress(_ROW)[:size])
+  path.write_bytes(gzip.compress(_ROW)[:19])
   ((num, drop),) = _read(path)
-  assert num == 1
-  assert (drop.reason, drop.byte) == ('truncated_file', size)
+  assert (num, drop.reason, drop.damage) == (1, 'truncated_file', True)
 
 
 @pytest.mark.parametrize(
@@ -185,28 +188,3 @@ def test_real_posts_are_those_of_the_reference(shared_data):
     if post['type'] == 'question':
       assert record['title'] == post['title']
       assert record['tags'] == post['tags']
-
-
-def test_packing_changes_nothing(shared_data, tmp_path):
-  packed = shared_data('stackexchange_dev') / 'beer.stackexchange.com'
-  packed = packed / 'Posts.xml.xz'
-  directory = tmp_path / 'beer.stackexchange.com'
-  directory.mkdir()
-  plain = directory / 'Posts.xml'
-  plain.write_bytes(lzma.decompress(packed.read_bytes()))
-
-  def comparable(path):
-    return [
-      (num, record.reason if isinstance(record, Drop) else record)
-      for num, record in _read(path)
-    ]
-
-  expected = comparable(packed)
-  assert len(expected) == 2354
-  assert comparable(plain) == expected
-
-
-def test_sources_agree_on_names():
-  assert _SOURCE.default_key == 'author'
-  assert client_sqlite.MAGIC == b'SQLite format 3\0'
-  assert stack_overflow.site_of('x') == 'stackoverflow.com'

@@ -6,10 +6,10 @@ import itertools
 import pytest
 from grouping_jobs import make_job
 
-from pipelines import c4
 from pipelines.blocks import encode_block, sort_blocks
 from pipelines.pieces import merge_pieces, write_piece
 from pipelines.reports import Tally
+from pipelines.web_articles import C4
 from pipelines.write_groups import shard_name, write_shard
 from tff_fedfish.data import records
 from tff_fedfish.data.manifest import DropExample
@@ -41,7 +41,7 @@ def _write(directory, blocks, features=(), **options):
   paths = [str(directory / f'{i}.arrow') for i in range(2)]
   pieces = [blocks[i::2] for i in range(2) if blocks[i::2]]
   for path, piece in zip(paths, pieces, strict=False):
-    write_piece(path, sort_blocks(piece, c4.SOURCE, features))
+    write_piece(path, sort_blocks(piece, C4, features))
   options = {'max_record_bytes': 1000} | options
   job = make_job([], num_shards=4, **options)
   with merge_pieces(paths[: len(pieces)]) as rows:

@@ -11,6 +11,7 @@ and, for a group that is stored in several records, `part` are added.
 import functools
 import os
 import struct
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple
 
@@ -24,11 +25,12 @@ EXAMPLES_FEATURE = 'serialized_bytes'
 GROUP_ID_FEATURE = 'group_id'
 PART_FEATURE = 'part'
 
-HEADER = struct.Struct('<QI')
-"""Header of a frame: the payload's length, and the checksum of that."""
-
-CHECKSUM = struct.Struct('<I')
-"""Footer of a frame: the payload's checksum."""
+_HEADER = struct.Struct('<QI')
+_CHECKSUM = struct.Struct('<I')
+_CUT_OFF = 'the record is cut off'
+# How much is read at a time of a payload that is too long, and returned of it.
+_SKIPPED_BYTES = 1 << 20
+_SHOWN_BYTES = 1 << 10
 
 # Lengths whose headers are held: nearly every value has one that was met.
 _MAX_CACHED = 1 << 14
@@ -36,6 +38,14 @@ _MAX_CACHED = 1 << 14
 _MAX_MESSAGE_BYTES = (1 << 31) - 1
 # Wire type 2: the length of the content, and the content.
 _TAGS = [bytes([number << 3 | 2]) for number in range(16)]
+
+
+class BrokenFrame(Exception):
+  """A frame at byte `offset` is cut off, or fails a checksum."""
+
+  def __init__(self, offset: int, reason: str):
+    super().__init__(reason)
+    self.offset, self.is_cut_off = offset, reason == _CUT_OFF
 
 
 class GroupRecord(NamedTuple):
@@ -56,15 +66,15 @@ class GroupRecord(NamedTuple):
 def write_record(file: BinaryIO, payload: bytes) -> int:
   """Writes one frame and returns its length in bytes, frame included."""
   length = struct.pack('<Q', len(payload))
-  file.write(length + CHECKSUM.pack(masked_crc(length)))
+  file.write(length + _CHECKSUM.pack(masked_crc(length)))
   file.write(payload)
-  file.write(CHECKSUM.pack(masked_crc(payload)))
+  file.write(_CHECKSUM.pack(masked_crc(payload)))
   return frame_size(len(payload))
 
 
 def frame_size(num_payload_bytes: int) -> int:
   """Returns how many bytes a frame around such a payload takes in a file."""
-  return HEADER.size + num_payload_bytes + CHECKSUM.size
+  return _HEADER.size + num_payload_bytes + _CHECKSUM.size
 
 
 def masked_crc(data: bytes) -> int:
@@ -73,6 +83,56 @@ def masked_crc(data: bytes) -> int:
   # sums stays meaningful.
   crc = google_crc32c.value(data)
   return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def read_frames(
+  file: BinaryIO, max_payload_bytes: int = sys.maxsize
+) -> Iterator[tuple[int, int, bytes]]:
+  """Yields (offset, length of the payload, payload) of every frame.
+
+  Args:
+    file: TFRecords, not compressed, read from where it stands; offsets count
+      from there.
+    max_payload_bytes: Of a longer payload only the first 1 KiB are yielded.
+
+  Raises:
+    BrokenFrame: If a frame is cut off, or fails its checksum.
+  """
+  offset = 0
+  while header := file.read(_HEADER.size):
+    if len(header) < _HEADER.size:
+      raise BrokenFrame(offset, _CUT_OFF)
+    # Before the length is believed: it decides how much memory is asked for.
+    if not starts_with_frame(header):
+      raise BrokenFrame(offset, 'its length fails the checksum')
+    length, _ = _HEADER.unpack(header)
+    num_left = length + _CHECKSUM.size
+    if length > max_payload_bytes:
+      body = b''
+      while num_left and (piece := file.read(min(num_left, _SKIPPED_BYTES))):
+        body, num_left = body or piece[:_SHOWN_BYTES], num_left - len(piece)
+    else:
+      body = file.read(num_left)
+      num_left -= len(body)
+    if num_left:
+      raise BrokenFrame(offset, _CUT_OFF)
+    payload = body[:length]
+    if len(payload) == length and (
+      masked_crc(payload) != _CHECKSUM.unpack_from(body, length)[0]
+    ):
+      raise BrokenFrame(offset, 'its content fails the checksum')
+    yield offset, length, payload
+    offset += frame_size(length)
+
+
+def starts_with_frame(data: bytes) -> bool:
+  """Says whether these are the first bytes of a file of TFRecords.
+
+  Those of another file pass with probability 1 in 4 billion.
+  """
+  return len(data) >= _HEADER.size and (
+    masked_crc(data[:8]) == _HEADER.unpack_from(data)[1]
+  )
 
 
 def read_record(file: BinaryIO, offset: int, path: str | os.PathLike) -> bytes:
@@ -92,10 +152,12 @@ def read_record(file: BinaryIO, offset: int, path: str | os.PathLike) -> bytes:
   except OSError as error:
     # No file is as long as that.
     raise _damaged(path, offset, 'no file can be so long') from error
-  payload = _read_frame(file, path, offset)
-  if payload is None:
-    raise _damaged(path, offset, 'the file ends there')
-  return payload
+  try:
+    for _, _, payload in read_frames(file):
+      return payload
+  except BrokenFrame as broken:
+    raise _damaged(path, offset, str(broken)) from broken
+  raise _damaged(path, offset, 'the file ends there')
 
 
 def iterate_records(
@@ -109,10 +171,11 @@ def iterate_records(
     UserError: If a frame is cut off or fails its checksum; names the file and
       the byte.
   """
-  offset = 0
-  while (payload := _read_frame(file, path, offset)) is not None:
-    yield offset, payload
-    offset += frame_size(len(payload))
+  try:
+    for offset, _, payload in read_frames(file):
+      yield offset, payload
+  except BrokenFrame as broken:
+    raise _damaged(path, broken.offset, str(broken)) from broken
 
 
 def read_group_records(path: str | os.PathLike) -> Iterator[GroupRecord]:
@@ -333,28 +396,6 @@ def _check_size(num_bytes: int) -> None:
       f'a message must take less than 2 GiB, but this one takes {num_bytes} '
       'bytes: store fewer bytes in a record'
     )
-
-
-def _read_frame(
-  file: BinaryIO, path: str | os.PathLike, offset: int
-) -> bytes | None:
-  """Returns the payload at the file's position; None at the end."""
-  header = file.read(HEADER.size)
-  if not header:
-    return None
-  if len(header) < HEADER.size:
-    raise _damaged(path, offset, 'the record is cut off')
-  length, length_crc = HEADER.unpack(header)
-  # Before `length` is believed: it decides how much memory is asked for.
-  if masked_crc(header[:8]) != length_crc:
-    raise _damaged(path, offset, 'its length fails the checksum')
-  body = file.read(length + CHECKSUM.size)
-  if len(body) < length + CHECKSUM.size:
-    raise _damaged(path, offset, 'the record is cut off')
-  payload = body[:length]
-  if masked_crc(payload) != CHECKSUM.unpack_from(body, length)[0]:
-    raise _damaged(path, offset, 'its content fails the checksum')
-  return payload
 
 
 def _single_bytes(feature: message.Message, name: str) -> bytes:

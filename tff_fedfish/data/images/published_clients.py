@@ -7,30 +7,23 @@ who train. Pixels are those of TFF: 255 is the background, 0 the ink.
 CIFAR-100: partitioned by Reddi et al. (2021), "Adaptive federated
 optimization", appendix F, into 500 and 100 clients of 100 examples each.
 
-Both are a SQLite database of all splits, packed by LZMA: the table `examples`
-has a row per example, with `split_name`, `client_id` and
-`serialized_example_proto`, a `tf.train.Example`
-(tensorflow_federated/python/simulation/datasets/sql_client_data.py).
+Both are a SQLite database of all splits, packed by LZMA.
 """
 
 import array
 import collections
-import contextlib
 import lzma
 import math
 import os
 import pathlib
 import shutil
-import sqlite3
-import urllib.parse
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from google.protobuf import message
 
 from tff_fedfish import files
-from tff_fedfish.data import sqlite_files
+from tff_fedfish.data import tff_sqlite
 from tff_fedfish.data.images.corpus_files import check_labels, find_files
 from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
@@ -38,11 +31,8 @@ from tff_fedfish.data.protos import messages
 from tff_fedfish.errors import UserError
 
 _BUCKET = 'https://storage.googleapis.com/tff-datasets-public'
-_LABEL = 'label'
 _COPY_BYTES = 1 << 20
-
-# Client id, uint8 image [height, width, channels], label.
-_Example = tuple[bytes, np.ndarray, int]
+_LABEL = 'label'
 
 
 class PublishedClients(NamedTuple):
@@ -107,26 +97,43 @@ def read_published_clients(
   )
   if path.suffix == '.lzma':
     path = _unpack_database(path)
+  facts = IMAGE_CORPORA[published.corpus]
   # One buffer that grows: lists of arrays would have to be copied once more.
   images, labels = bytearray(), array.array('i')
-  rows = collections.defaultdict(lambda: array.array('q'))
-  facts = IMAGE_CORPORA[published.corpus]
-  layout = published.image_feature, facts.image_shape
+  client_rows = collections.defaultdict(lambda: array.array('q'))
   for split, prefix in zip(published.splits, (b'', b'test-'), strict=True):
-    for client_id, image, label in _read_database(path, split, *layout):
+    num_before = len(labels)
+    rows = tff_sqlite.read_rows(path, split_name=split)
+    for row_num, row in enumerate(rows, start=1):
+      try:
+        image, label = _parse(
+          row.serialized, published.image_feature, facts.image_shape
+        )
+      except (ValueError, TypeError, message.DecodeError) as error:
+        raise UserError(
+          f'{str(path)!r}, example {row_num} of {split!r}: must be a '
+          f'tf.train.Example with `{published.image_feature}` of '
+          f'{" x ".join(map(str, facts.image_shape))} and one `{_LABEL}`, but '
+          f'is not ({error}). Check which file it is, or get it again.'
+        ) from error
       check_labels(np.array([label]), facts.num_classes, path)
-      rows[prefix + client_id].append(len(labels))
+      client_rows[prefix + (row.client_id or b'')].append(len(labels))
       images += image.tobytes()
       labels.append(label)
+    if len(labels) == num_before:
+      raise UserError(
+        f'{str(path)!r} must hold examples of the split {split!r}, but holds '
+        'none. Check which file it is.'
+      )
   return ImageClients(
     images=np.frombuffer(images, np.uint8).reshape(-1, *facts.image_shape),
     labels=np.array(labels, np.int32),
     client_rows={
-      client_id: np.array(found) for client_id, found in rows.items()
+      client_id: np.array(found) for client_id, found in client_rows.items()
     },
     num_classes=facts.num_classes,
     held_out=tuple(
-      client_id for client_id in rows if client_id.startswith(b'test-')
+      client_id for client_id in client_rows if client_id.startswith(b'test-')
     ),
   )
 
@@ -157,108 +164,28 @@ def _unpack_database(packed: pathlib.Path) -> pathlib.Path:
   return unpacked
 
 
-def _read_database(
-  path: pathlib.Path,
-  split_name: str,
-  image_feature: str,
-  image_shape: tuple[int, int, int],
-) -> Iterator[_Example]:
-  """Yields the examples of one split, one by one, as they were written."""
-  if sqlite_files.is_database(path) and sqlite_files.is_cut_off(path):
-    raise UserError(
-      f'{str(path)!r} must have the {sqlite_files.read_sizes(path)[1]:,} bytes '
-      f'that its header names, found {path.stat().st_size:,}. Get it again.'
-    )
-  num_rows = 0
-  try:
-    with contextlib.closing(_connect(path)) as connection:
-      rows = connection.execute(
-        'SELECT client_id, serialized_example_proto FROM examples '
-        'WHERE split_name = ? ORDER BY rowid',
-        (split_name,),
-      )
-      for client_id, serialized in rows:
-        num_rows += 1
-        where = f'{str(path)!r}, example {num_rows} of {split_name!r}'
-        pixels, label = _parse(serialized, image_feature, where)
-        yield (
-          str(client_id).encode(),
-          _to_image(pixels, image_shape, where),
-          label,
-        )
-      if num_rows:
-        return
-      found = connection.execute('SELECT DISTINCT split_name FROM examples')
-      names = sorted(str(name) for (name,) in found)
-  except sqlite3.Error as error:
-    raise UserError(
-      f'{str(path)!r} must be a database with the table `examples` of TFF, but '
-      f'it cannot be read as one ({error}). Get it again.'
-    ) from error
-  raise UserError(
-    f'{str(path)!r} must hold examples of the split {split_name!r}, but it '
-    f'holds {", ".join(map(repr, names)) or "none"}. Check which file it is.'
-  )
-
-
-def _connect(path: pathlib.Path) -> sqlite3.Connection:
-  # Immutable: no locks and no files beside it, which may be a read-only place.
-  name = urllib.parse.quote(str(path.resolve()))
-  return sqlite3.connect(f'file:{name}?mode=ro&immutable=1', uri=True)
-
-
 def _parse(
-  serialized: bytes, image_feature: str, where: str
+  serialized: bytes | None, image_feature: str, shape: tuple[int, int, int]
 ) -> tuple[np.ndarray, int]:
-  """Returns the pixels, flat, and the label of a `tf.train.Example`."""
-  try:
-    features = messages().Example.FromString(serialized).features.feature
-  except (message.DecodeError, TypeError) as error:
-    raise UserError(
-      f'{where}: must be a tf.train.Example, but it cannot be read as one. Get '
-      'the file again.'
-    ) from error
-  for name in (image_feature, _LABEL):
-    # Not by looking it up, which would add it.
-    if name not in features:
-      raise _lacks_feature(where, name, sorted(features))
-  image = features[image_feature]
-  if image.HasField('float_list'):
-    pixels = np.array(image.float_list.value, np.float32)
+  """Returns uint8 [height, width, channels] and the label; may raise."""
+  features = messages().Example.FromString(serialized).features.feature
+  # Not by looking them up, which would add them.
+  image = features[image_feature] if image_feature in features else None
+  if image is not None and image.HasField('float_list'):
+    pixels, highest = np.array(image.float_list.value, np.float32), 1
   else:
-    pixels = np.array(image.int64_list.value, np.int64)
-  labels = features[_LABEL].int64_list.value
-  if len(labels) != 1:
-    raise UserError(
-      f'{where}: `{_LABEL}` must be one int, but it is {len(labels)}. Get the '
-      'file again.'
-    )
-  return pixels, labels[0]
-
-
-def _to_image(
-  pixels: np.ndarray, image_shape: tuple[int, int, int], where: str
-) -> np.ndarray:
-  """Returns flat pixels as uint8 [height, width, channels]."""
-  if pixels.size != math.prod(image_shape):
-    raise UserError(
-      f'{where}: an image must have {" x ".join(map(str, image_shape))} '
-      f'pixels, but it has {pixels.size}. Check which file it is.'
-    )
-  highest = 1 if pixels.dtype.kind == 'f' else 255
+    values = image.int64_list.value if image is not None else ()
+    pixels, highest = np.array(values, np.int64), 255
+  if pixels.size != math.prod(shape):
+    raise ValueError(f'`{image_feature}` has {pixels.size} values')
   # Not the other way round: a NaN must not pass.
   if not (pixels.min() >= 0 and pixels.max() <= highest):
-    raise UserError(
-      f'{where}: pixels must lie between 0 and {highest}, but they lie between '
-      f'{pixels.min()} and {pixels.max()}. Check which file it is.'
+    raise ValueError(
+      f'values from {pixels.min()} to {pixels.max()}, not 0 to {highest}'
     )
-  if pixels.dtype.kind == 'f':
+  labels = features[_LABEL].int64_list.value if _LABEL in features else ()
+  if len(labels) != 1:
+    raise ValueError(f'`{_LABEL}` has {len(labels)} values')
+  if highest == 1:
     pixels = np.rint(pixels * 255)
-  return pixels.astype(np.uint8).reshape(image_shape)
-
-
-def _lacks_feature(where: str, name: str, found: list[str]) -> UserError:
-  return UserError(
-    f'{where}: must have the feature {name!r}, but it has '
-    f'{", ".join(map(repr, found)) or "none"}. Check which file it is.'
-  )
+  return pixels.astype(np.uint8).reshape(shape), labels[0]

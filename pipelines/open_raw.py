@@ -1,0 +1,156 @@
+"""Opens raw files and unpacks them: gzip, bzip2, xz and LZMA.
+
+A file's first bytes tell how it is packed, never its name.
+"""
+
+import bz2
+import contextlib
+import functools
+import io
+import lzma
+import os
+import shlex
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+# zlib's interface at twice its speed, which is what reading json.gz waits for.
+from zlib_ng import zlib_ng
+
+from pipelines.source import Drop
+from tff_fedfish.data import places
+from tff_fedfish.errors import UserError
+
+# Of what is unpacked. `peek()` shows no more of a file.
+_BUFFER_BYTES = 1 << 17
+# What is unpacked at a time: what one call unpacks is lost where it fails.
+_PACKED_BYTES = 1 << 14
+
+_new_gzip = functools.partial(
+  zlib_ng.decompressobj, wbits=16 + zlib_ng.MAX_WBITS
+)
+# `xz -9` needs 65 MiB.
+_new_xz = functools.partial(lzma.LZMADecompressor, memlimit=1 << 30)
+# First bytes -> name, and function that makes a decompressor. LZMA has no magic
+# number: every encoder's properties, and the low bytes of its window's size.
+_PACKINGS = {
+  b'\x1f\x8b': ('gzip', _new_gzip),
+  b'BZh': ('bzip2', bz2.BZ2Decompressor),
+  b'\xfd7zXZ\0': ('xz', _new_xz),
+  b']\0\0': ('LZMA', _new_xz),
+}
+_FAULTS = (zlib_ng.error, lzma.LZMAError, OSError)
+# First bytes -> name, and command that prints the content.
+_REFUSED = {
+  b'\x28\xb5\x2f\xfd': ('zstd', 'zstd -dc {}'),
+  b'\x04\x22\x4d\x18': ('lz4', 'lz4 -dc {}'),
+  b'PK\x03\x04': ('zip', 'unzip -p {}'),
+  b'Rar!\x1a\x07': ('rar', 'unrar p -inul {}'),
+  b'7z\xbc\xaf\x27\x1c': ('7z', '7z e -so {} Posts.xml'),
+}
+_NOT_INSIDE = _PACKINGS | _REFUSED | {b'PAR1': ('Parquet', '')}
+
+
+def open_raw(path: str) -> io.BufferedReader:
+  """Opens a raw file, to read its unpacked content once.
+
+  Reads plain files, gzip, bzip2, xz and LZMA, also several streams one after
+  another, and zeros behind them. Memory does not depend on the file.
+
+  Args:
+    path: A local or remote path.
+
+  Returns:
+    A file that cannot be sought in. Its `peek()` shows the start, of at least
+    some kB. Reading raises `Drop` where the file is damaged, truncated_file or
+    corrupt_file. Everything before that can be read, but for what the 16 KiB
+    hold in which the file is corrupt.
+
+  Raises:
+    UserError: If the file is of a known format that is not read, or holds one.
+  """
+  with contextlib.ExitStack() as on_error:
+    file = on_error.enter_context(places.open_file(path))
+    start = file.read(_PACKED_BYTES)
+    file.seek(0)
+    if refused := _find(_REFUSED, start):
+      name = os.path.basename(path)
+      command = refused[1].format(shlex.quote(name))
+      raise UserError(
+        '`--input` must name plain, gzip, xz or bzip2 files, but '
+        f'{path!r} is {refused[0]}. Pack it with gzip: `{command} | gzip > '
+        f'{shlex.quote(f"{name}.gz")}`.'
+      )
+    if packing := _find(_PACKINGS, start):
+      file = io.BufferedReader(_Unpacked(file, packing[1]), _BUFFER_BYTES)
+      with contextlib.suppress(Drop):  # Who reads meets it again.
+        if inside := _find(_NOT_INSIDE, file.peek()):
+          raise UserError(
+            f'`--input` must name files that are packed once, but {path!r} is '
+            f'{packing[0]} with {inside[0]} inside. Unpack it.'
+          )
+    on_error.pop_all()
+  return file
+
+
+def _find(table: dict[bytes, Any], start: bytes) -> Any:
+  return next((table[m] for m in table if start.startswith(m)), None)
+
+
+class _Unpacked(io.RawIOBase):
+  """The content of a packed file; closes the file."""
+
+  def __init__(self, file: BinaryIO, new_stream: Callable[[], Any]):
+    self._file, self._new_stream = file, new_stream
+    self._stream, self._packed = new_stream(), b''
+    self._damage: Drop | None = None
+
+  def readable(self) -> bool:
+    return True
+
+  def close(self) -> None:
+    if not self.closed:
+      self._file.close()
+    super().close()
+
+  def readinto(self, buffer: memoryview) -> int:
+    size = 0
+    # Filled, so that `peek()` shows enough of a file of short streams.
+    while size < len(buffer) and self._damage is None:
+      # Bounded: 16 KiB may unpack to gigabytes.
+      data = self._read(min(len(buffer) - size, _BUFFER_BYTES))
+      if not data:
+        break
+      buffer[size : size + len(data)] = data
+      size += len(data)
+    if not size and self._damage is not None:
+      raise self._damage
+    return size
+
+  def _read(self, max_bytes: int) -> bytes:
+    """Returns the next bytes; none at the end, and at damage."""
+    data = b''
+    while not data:
+      if self._stream.eof:
+        # Another stream may follow, and zeros.
+        packed = self._packed.lstrip(b'\0')
+        while not packed and (fetched := self._file.read(_PACKED_BYTES)):
+          packed = fetched.lstrip(b'\0')
+        if not packed:
+          return b''
+        self._packed, self._stream = packed, self._new_stream()
+      elif not self._packed and getattr(self._stream, 'needs_input', True):
+        self._packed = self._file.read(_PACKED_BYTES)
+        if not self._packed:
+          return self._end('truncated_file')
+      try:
+        data = self._stream.decompress(self._packed, max_bytes)
+      except _FAULTS:
+        return self._end('corrupt_file')
+      # bz2 and lzma keep what they have not unpacked, zlib gives it back.
+      name = 'unused_data' if self._stream.eof else 'unconsumed_tail'
+      self._packed = getattr(self._stream, name, b'')
+    return data
+
+  def _end(self, reason: str) -> bytes:
+    self._damage = Drop(reason, damage=True, byte=self._file.tell())
+    return b''

@@ -1,0 +1,212 @@
+"""Whole, joined, cut, corrupt and enormous files of every packing."""
+
+import bz2
+import functools
+import gzip
+import lzma
+import random
+import re
+import tracemalloc
+
+import hypothesis
+import hypothesis.strategies as st
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines.open_raw import open_raw
+from pipelines.source import Drop
+from tff_fedfish.errors import UserError
+
+
+def _lzma(data):
+  return lzma.compress(data, format=lzma.FORMAT_ALONE)
+
+
+_PACKS = {
+  'plain': bytes,
+  'gzip': gzip.compress,
+  'xz': lzma.compress,
+  'lzma': _lzma,
+  'bzip2': bz2.compress,
+}
+_COMPRESSED = pytest.mark.parametrize(
+  'pack', list(_PACKS.values())[1:], ids=list(_PACKS)[1:]
+)
+# Packed, it has 128 KiB: more than is unpacked at once of any kind of file.
+_RANDOM = random.Random(1).randbytes(1 << 17)
+
+
+@functools.cache
+def _packed_random(pack):
+  return pack(_RANDOM)
+
+
+def _read(path, data):
+  """Returns (content, Drop or None)."""
+  path.write_bytes(data)
+  content = bytearray()
+  with open_raw(str(path)) as stream:
+    try:
+      while byte := stream.read1():
+        content += byte
+    except Drop as drop:
+      assert drop.damage
+      assert 0 <= drop.byte <= len(data)
+      return bytes(content), drop
+  return bytes(content), None
+
+
+@pytest.mark.parametrize('pack', _PACKS.values(), ids=_PACKS.keys())
+@pytest.mark.parametrize(
+  'data',
+  [b'', b'a', _RANDOM, bytes(3_000_000), b'ab' * (1 << 19) + b'c'],
+  ids=['nothing', 'byte', 'random', 'zeros', 'two pieces and a byte'],
+)
+def test_content(tmp_path, pack, data):
+  assert _read(tmp_path / 'any.name', pack(data)) == (data, None)
+
+
+@_COMPRESSED
+@pytest.mark.parametrize('padding', [0, 4, 5000, 300_000])
+def test_streams_one_after_another_and_zeros(tmp_path, pack, padding):
+  data = pack(b'a') + bytes(padding) + pack(_RANDOM) + pack(b'') + pack(b'c')
+  path = tmp_path / 'a'
+  expected = b'a' + _RANDOM + b'c'
+  assert _read(path, data + bytes(padding)) == (expected, None)
+  # The start is whole, however short the first stream is.
+  with open_raw(str(path)) as stream:
+    assert stream.peek() == expected[: 1 << 17]
+
+
+@pytest.mark.parametrize('rest', [b'BZh9', b'garbage'])
+def test_something_else_behind_a_stream_is_corrupt(tmp_path, rest):
+  content, drop = _read(tmp_path / 'a', gzip.compress(b'a') + rest)
+  assert (content, drop.reason) == (b'a', 'corrupt_file')
+
+
+@_COMPRESSED
+@hypothesis.settings(max_examples=20)
+@hypothesis.given(data=st.data())
+def test_cut_file(tmp_path_factory, pack, data):
+  packed = _packed_random(pack)
+  size = data.draw(st.integers(6, len(packed) - 1))
+  path = tmp_path_factory.getbasetemp() / 'cut'
+  content, drop = _read(path, packed[:size])
+  assert (drop.reason, drop.byte) == ('truncated_file', size)
+  assert _RANDOM.startswith(content)
+  # Random bytes cannot be packed: all but what a block of bzip2 holds back.
+  if pack is not bz2.compress:
+    assert len(content) > size - 2000
+
+
+@_COMPRESSED
+@hypothesis.settings(max_examples=20)
+@hypothesis.given(data=st.data())
+def test_one_wrong_byte(tmp_path_factory, pack, data):
+  packed = bytearray(_packed_random(pack))
+  # Behind what tells the packing: gzip 2, lzma 3, bzip2 3, xz 6.
+  position = data.draw(st.integers(6, len(packed) - 1))
+  packed[position] ^= 1 << data.draw(st.integers(0, 7))
+  try:
+    content, drop = _read(tmp_path_factory.getbasetemp() / 'wrong', packed)
+  except UserError as error:
+    # It may stand where .lzma says how much memory it needs.
+    assert 'MiB of memory' in str(error)
+    return
+  if drop is None:
+    # In a part that says nothing of the content, such as gzip's time; .lzma
+    # has no checksum at all.
+    assert pack is _lzma or content == _RANDOM
+  elif pack is not _lzma:
+    assert drop.reason in ('corrupt_file', 'truncated_file')
+
+
+@pytest.mark.parametrize('pack', [gzip.compress, lzma.compress, bz2.compress])
+def test_what_precedes_a_fault_is_kept(tmp_path, pack):
+  # The second stream is broken in its middle.
+  packed = bytearray(pack(_RANDOM))
+  packed[50_000] ^= 1
+  content, drop = _read(tmp_path / 'a', pack(_RANDOM) + packed)
+  assert drop.reason == 'corrupt_file'
+  assert content.startswith(_RANDOM)
+
+
+@pytest.mark.parametrize('pack', [gzip.compress, lzma.compress, bz2.compress])
+def test_memory_is_bounded(tmp_path, pack):
+  # 4 x 32 MiB from 130 KiB or less.
+  member = pack(bytes(1 << 25))
+  path = tmp_path / 'a'
+  path.write_bytes(member * 4)
+  del member
+  num_bytes = 0
+  tracemalloc.start()
+  try:
+    with open_raw(str(path)) as stream:
+      while data := stream.read(1 << 20):
+        num_bytes += len(data)
+    _, peak = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  assert num_bytes == 4 << 25
+  # Beside some pieces, the 8 MiB window of xz and the 4 MB of bzip2.
+  assert peak < 24 << 20
+
+
+def _packed_table():
+  sink = pa.BufferOutputStream()
+  pq.write_table(pa.table({'text': ['a']}), sink)
+  return gzip.compress(sink.getvalue())
+
+
+@pytest.mark.parametrize(
+  ('name', 'data', 'found'),
+  [
+    *(
+      (
+        'a.json',
+        magic + b'...',
+        '`--input` must name plain, gzip, xz or bzip2 files, but {path!r} is '
+        f'{kind}. Unpack it, or pack it with gzip.',
+      )
+      for magic, kind in [
+        (b'\x28\xb5\x2f\xfd', 'zstd'),
+        (b'\x04\x22\x4d\x18', 'lz4'),
+        (b'PK\x03\x04', 'zip'),
+        (b'Rar!\x1a\x07', 'rar'),
+      ]
+    ),
+    (
+      'beer.stackexchange.com.7z',
+      b'7z\xbc\xaf\x27\x1c...',
+      '{path!r} is 7z. Unpack it: 7z e -so beer.stackexchange.com.7z Posts.xml '
+      '| gzip > beer.stackexchange.com.xml.gz.',
+    ),
+    (
+      'a.jsonl.gz',
+      gzip.compress(gzip.compress(b'{}')),
+      '`--input` must name files that are packed once, but {path!r} is gzip '
+      'with gzip inside. Unpack it.',
+    ),
+    (
+      'a.jsonl.xz',
+      lzma.compress(b'\x28\xb5\x2f\xfd'),
+      'is xz with zstd inside. Unpack it.',
+    ),
+    (
+      'a.parquet.gz',
+      _packed_table(),
+      'is gzip with Parquet inside. Unpack it.',
+    ),
+    # The 4 bytes behind the first say how large the window is: here 2 GiB.
+    (
+      'a.lzma',
+      _lzma(b'a')[:1] + (1 << 31).to_bytes(4, 'little') + _lzma(b'a')[5:],
+      'name xz files that 1024 MiB of memory suffice to unpack, but {path!r}',
+    ),
+  ],
+)
+def test_refused(tmp_path, name, data, found):
+  path = str(tmp_path / name)
+  with pytest.raises(UserError, match=re.escape(found.format(path=path))):
+    _read(tmp_path / name, data)

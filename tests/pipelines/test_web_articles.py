@@ -1,0 +1,392 @@
+"""C4 and CC-News: features, every reason to drop one, all formats, splits."""
+
+import collections
+import datetime
+import gzip
+import json
+import urllib.parse
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipelines import splits
+from pipelines.source import Drop, load_source
+from pipelines.splits import SplitRule
+from pipelines.web_articles import parse_article, to_record
+from tff_fedfish.data import records
+from tff_fedfish.errors import UserError
+
+_C4 = load_source('c4')
+_CC_NEWS = load_source('cc_news')
+_MAX_BYTES = 1 << 20
+
+
+def _to_record(value, max_document_bytes=100):
+  return to_record(value, max_document_bytes, ('author', 'title'))
+
+
+def test_all_features():
+  value = {
+    'text': 'a b',
+    'timestamp': '2019',
+    'url': 'http://x',
+    'author': 'z',
+    'title': '',
+    'other': 1,
+  }
+  expected = {name: value[name] for name in value if name != 'other'}
+  assert _to_record(value) == expected
+
+
+def test_what_is_absent():
+  expected = {'text': 'a', 'timestamp': '', 'url': ''}
+  assert _to_record({'text': 'a'}) == expected
+  value = {'text': 'a', 'url': None, 'timestamp': [], 'author': 3}
+  assert _to_record(value) == expected
+
+
+@pytest.mark.parametrize(
+  ('timestamp', 'stored'),
+  [
+    (17, '17'),
+    (-1, '-1'),
+    (1.5, '1.5'),
+    (True, ''),
+    (float('nan'), ''),
+    (float('inf'), ''),
+    ({}, ''),
+  ],
+)
+def test_timestamp_that_is_no_string(timestamp, stored):
+  value = {'text': 'a', 'timestamp': timestamp}
+  assert _to_record(value)['timestamp'] == stored
+
+
+@pytest.mark.parametrize(
+  ('value', 'reason', 'excerpt'),
+  [
+    ({'url': 'x'}, 'missing_text', b'{"url": "x"}'),
+    ({'text': None}, 'missing_text', b'{"text": null}'),
+    ({'text': float('nan')}, 'missing_text', b'{"text": NaN}'),
+    ({'text': ['a']}, 'missing_text', b'{"text": ["a"]}'),
+    (
+      {'date': datetime.date(2019, 4, 25)},
+      'missing_text',
+      b'{"date": "2019-04-25"}',
+    ),
+    ({'text': ''}, 'empty_text', b'{"text": ""}'),
+    ({'text': ' \n\u00a0'}, 'empty_text', b'{"text": " \\n\xc2\xa0"}'),
+    ({'text': 'a\ud800'}, 'unpaired_surrogate', b'a\\ud800'),
+    (
+      {'text': 'a', 'url': '\udfff'},
+      'unpaired_surrogate',
+      b'\\udfff',
+    ),
+    ({'text': 'a', 'title': 'b\ud83d'}, 'unpaired_surrogate', b'b\\ud83d'),
+    ({'text': 'x' * 101}, 'document_too_large', b'x' * 101),
+    ({'text': 'x' * 300}, 'document_too_large', b'x' * 200),
+    # 33 characters of 3 bytes are 99, and 2 more 101.
+    (
+      {'text': '中' * 33 + 'ab'},
+      'document_too_large',
+      '中'.encode() * 33 + b'ab',
+    ),
+  ],
+)
+def test_dropped(value, reason, excerpt):
+  with pytest.raises(Drop, match=f'^{reason}$') as raised:
+    _to_record(value)
+  assert not raised.value.damage
+  assert raised.value.excerpt == excerpt
+
+
+def test_value_too_deep_to_show():
+  value = {'text': None, 'more': []}
+  inner = value['more']
+  for _ in range(100_000):
+    inner.append([])
+    inner = inner[0]
+  with pytest.raises(Drop, match='^missing_text$') as raised:
+    _to_record(value)
+  assert raised.value.excerpt == b''
+
+
+def test_largest_document():
+  for text in ('x' * 100, '中' * 33 + 'a'):
+    assert _to_record({'text': text})['text'] == text
+  # Only the text counts.
+  value = {'text': 'a', 'url': 'x' * 200, 'title': '中' * 100}
+  assert _to_record(value)['url'] == 'x' * 200
+
+
+def test_paired_surrogates_are_a_character():
+  line = json.dumps({'text': '\N{GRINNING FACE}'})
+  assert '\\ud83d' in line
+  assert _to_record(json.loads(line))['text'] == '\N{GRINNING FACE}'
+
+
+def _read(path, source=_C4, max_document_bytes=_MAX_BYTES):
+  return [
+    (num, record.reason if isinstance(record, Drop) else record)
+    for num, record in source.read_records(str(path), max_document_bytes)
+  ]
+
+
+def test_records_and_drops_of_a_file(tmp_path):
+  path = tmp_path / 'a.json'
+  lines = [
+    b'{"text": "a", "url": "u", "timestamp": 3, "author": "b", "x": 1}',
+    b'',
+    b'[]',
+    b'{"text": ""}',
+    b'{"text": "abcdef"}',
+    b'{"text": "b", "title": "c"}',
+  ]
+  path.write_bytes(b'\n'.join(lines))
+  assert _read(path, _C4, 5) == [
+    (1, {'text': 'a', 'timestamp': '3', 'url': 'u', 'author': 'b'}),
+    (2, 'empty_line'),
+    (3, 'not_an_object'),
+    (4, 'empty_text'),
+    (5, 'document_too_large'),
+    (6, {'text': 'b', 'timestamp': '', 'url': '', 'title': 'c'}),
+  ]
+
+
+def test_real_c4(shared_data, tmp_path):
+  path = shared_data('c4_en_sample_a') / 'c4-train.00000-of-00001.json.gz'
+  found = _read(path)
+  with gzip.open(path, 'rt', encoding='utf-8') as file:
+    lines = [json.loads(line) for line in file]
+  assert [num for num, _ in found] == [*range(1, 1001)]
+  assert [record for _, record in found] == lines
+  hosts = {urllib.parse.urlsplit(record['url']).netloc for _, record in found}
+  assert len(hosts) == 998
+  # The same as a table, and as TensorFlow Datasets stores it.
+  pq.write_table(
+    pa.Table.from_pylist(lines), tmp_path / 'a', row_group_size=300
+  )
+  assert _read(tmp_path / 'a') == found
+  with open(tmp_path / 'b', 'wb') as file:
+    for line in lines:
+      features = {name: value.encode() for name, value in line.items()}
+      features['content-length'] = b'17'
+      features['content-type'] = b'text/html'
+      records.write_record(file, records.encode_example(features))
+  assert _read(tmp_path / 'b') == found
+
+
+def test_debian_descriptions(shared_data):
+  paths = sorted(shared_data('debian_descriptions').glob('c4-*.json.gz'))
+  counts = collections.Counter()
+  for path in paths:
+    for _, record in _C4.read_records(str(path), _MAX_BYTES):
+      assert not isinstance(record, Drop)
+      counts[_C4.split(str(path), record)] += 1
+  assert counts == {'train': 26_569, 'validation': 1_398}
+
+
+@pytest.mark.parametrize(
+  ('path', 'part'),
+  [
+    ('c4-train.00000-of-01024.json.gz', 'train'),
+    ('/validation/c4-train.00000-of-01024.json.gz', 'train'),
+    ('c4-validation.00000-of-00008.json.gz', 'validation'),
+    ('gs://b/c4/en/3.1.0/c4-train.tfrecord-00003-of-01024', 'train'),
+    ('Train_part-1.parquet', 'train'),
+    ('c4-de-validation.json', 'validation'),
+  ],
+)
+def test_split(path, part):
+  assert _C4.split(path, {'text': 'a'}) == part
+  assert part in _C4.split_names
+
+
+@pytest.mark.parametrize(
+  ('name', 'found'),
+  [
+    ('a.json', 'neither'),
+    ('training.json', 'neither'),
+    ('train-and-validation.json', 'both'),
+  ],
+)
+def test_name_without_split_is_refused_before_a_file_is_read(name, found):
+  paths = ['/c4-train.json', f'/train/{name}']
+  message = (
+    "file names, which must hold the word 'train' or 'validation', but "
+    f"'{name}' holds {found}. Rename the file, as in"
+  )
+  with pytest.raises(UserError, match=message):
+    splits.split_names(SplitRule(kind='source'), _C4, paths)
+
+
+# The two layouts of one article.
+_ROW = {
+  'title': 'T',
+  'text': 'One two.',
+  'domain': 'a.com',
+  'date': '2018-01-02 03:04:05',
+  'description': 'D',
+  'url': 'http://a.com/1',
+  'image_url': 'http://a.com/1.png',
+}
+_CRAWLED = {
+  'authors': ['Ann', 'Bob'],
+  'date_download': '2019-01-01 00:00:00',
+  'date_modify': None,
+  'date_publish': '2018-01-02 03:04:05',
+  'description': 'D',
+  'filename': 'x.json',
+  'image_url': 'http://a.com/1.png',
+  'language': 'en',
+  'localpath': None,
+  'maintext': 'One two.',
+  'source_domain': 'a.com',
+  'title': 'T',
+  'title_page': None,
+  'url': 'http://a.com/1',
+}
+_RECORD = {
+  'text': 'One two.',
+  'timestamp': '2018-01-02 03:04:05',
+  'url': 'http://a.com/1',
+  'description': 'D',
+  'title': 'T',
+}
+
+
+def _parse(value):
+  return parse_article(value, 100)
+
+
+def test_row():
+  assert _parse(_ROW) == _RECORD
+
+
+def test_crawled_article():
+  assert _parse(_CRAWLED) == {**_RECORD, 'author': 'Ann, Bob'}
+
+
+@pytest.mark.parametrize(
+  ('change', 'expected'),
+  [
+    ({'authors': []}, {}),
+    ({'authors': None}, {}),
+    ({'authors': ['Ann']}, {'author': 'Ann'}),
+    ({'authors': [None, 'Bob', 3]}, {'author': 'Bob'}),
+    ({'authors': 'Ann'}, {'author': 'Ann'}),
+    ({'author': 'Cid'}, {'author': 'Cid'}),
+    ({'date_publish': None}, {'author': 'Ann, Bob', 'timestamp': ''}),
+    (
+      {'date_publish': '2018-01-02T03:04:05+00:00'},
+      {'author': 'Ann, Bob', 'timestamp': '2018-01-02T03:04:05+00:00'},
+    ),
+  ],
+)
+def test_changed_article(change, expected):
+  assert _parse({**_CRAWLED, **change}) == {**_RECORD, **expected}
+
+
+@pytest.mark.parametrize('url', [None, '', ' ', float('nan')])
+def test_domain_stands_for_a_url(url):
+  kept = url if isinstance(url, str) else ''
+  expected = {**_RECORD, 'url': kept, 'domain': 'a.com'}
+  assert _parse({**_ROW, 'url': url}) == expected
+  del expected['domain']
+  assert _parse({**_ROW, 'url': url, 'domain': None}) == expected
+  found = _parse({**_CRAWLED, 'url': url})
+  assert (found['url'], found['domain']) == (kept, 'a.com')
+
+
+@pytest.mark.parametrize(
+  ('change', 'reason'),
+  [
+    ({'text': None}, 'missing_text'),
+    ({'text': float('nan')}, 'missing_text'),
+    ({'text': ''}, 'empty_text'),
+    ({'text': '\n'}, 'empty_text'),
+    ({'text': 'x' * 101}, 'document_too_large'),
+    ({'description': '\ud800'}, 'unpaired_surrogate'),
+    ({'url': None, 'domain': '\ud800'}, 'unpaired_surrogate'),
+  ],
+)
+def test_dropped_article(change, reason):
+  with pytest.raises(Drop, match=f'^{reason}$'):
+    _parse({**_ROW, **change})
+
+
+def test_missing_columns_of_a_table_are_nan():
+  nan = float('nan')
+  value = {**_ROW, 'title': nan, 'description': nan, 'date': nan}
+  expected = {'text': 'One two.', 'timestamp': '', 'url': 'http://a.com/1'}
+  assert _parse(value) == expected
+
+
+@pytest.mark.parametrize('indent', [None, 2, 4])
+def test_one_article_in_a_file(tmp_path, indent):
+  path = tmp_path / 'a.json'
+  path.write_text(json.dumps(_CRAWLED, indent=indent))
+  assert _read(path, _CC_NEWS) == [(1, {**_RECORD, 'author': 'Ann, Bob'})]
+
+
+def test_lists_in_a_table(tmp_path):
+  path = tmp_path / 'a.parquet'
+  without = {**_CRAWLED, 'authors': None, 'maintext': None}
+  pq.write_table(pa.Table.from_pylist([_CRAWLED, without]), path)
+  record = {**_RECORD, 'author': 'Ann, Bob'}
+  assert _read(path, _CC_NEWS) == [(1, record), (2, 'missing_text')]
+
+
+_NAMES = {
+  'text': 'maintext',
+  'date': 'date_publish',
+  'author': 'authors',
+  'domain': 'source_domain',
+}
+
+
+@pytest.mark.parametrize('names', [{}, _NAMES], ids=['table', 'crawler'])
+def test_columns_of_a_table(tmp_path, names):
+  article = {
+    'text': 'a',
+    'date': '2019-04-25',
+    'author': 'b',
+    'description': 'c',
+    'title': 'd',
+    'domain': 'example.com',
+  }
+  row = {names.get(name, name): value for name, value in article.items()}
+  table = pa.Table.from_pylist([row]).append_column(
+    'crawled_for', pa.array([1], pa.duration('ns'))
+  )
+  pq.write_table(table, tmp_path / 'a.parquet')
+  expected = {**article, 'timestamp': '2019-04-25', 'url': ''}
+  del expected['date']
+  assert _read(tmp_path / 'a.parquet', _CC_NEWS) == [(1, expected)]
+
+
+def test_free_articles(shared_data, tmp_path):
+  path = shared_data('ccnews_like_free') / 'news.jsonl.gz'
+  found = _read(path, _CC_NEWS)
+  with gzip.open(path, 'rt', encoding='utf-8') as file:
+    lines = [json.loads(line) for line in file]
+  assert [num for num, _ in found] == [*range(1, 4007)]
+  for line, (_, record) in zip(lines, found, strict=True):
+    names = ('title', 'text', 'description', 'url', 'author')
+    expected = {
+      name: line[name] for name in names if line.get(name) is not None
+    }
+    assert record == {**expected, 'timestamp': line['date'] or ''}
+  counts = collections.Counter(record.get('author') for _, record in found)
+  counts.pop('', None)
+  counts.pop(None, None)
+  assert len(counts) == 1_096
+  pq.write_table(pa.Table.from_pylist(lines[::4]), tmp_path / 'a')
+  as_rows = [record for _, record in _read(tmp_path / 'a', _CC_NEWS)]
+  assert as_rows == [record for _, record in found[::4]]
+
+
+def test_news_are_held_out():
+  assert _CC_NEWS.split_names == ('held_out',)
+  assert _CC_NEWS.split('train.json', _RECORD) == 'held_out'
