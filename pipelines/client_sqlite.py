@@ -15,9 +15,8 @@ from typing import Any
 
 from pipelines.raw_bytes import copy_chunks
 from pipelines.read_objects import decode_features
-from pipelines.remote_files import is_remote
 from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, parse_each
-from tff_fedfish.data import sqlite_files
+from tff_fedfish.data import places, sqlite_files
 from tff_fedfish.errors import UserError
 
 MAGIC = sqlite_files.MAGIC
@@ -75,7 +74,7 @@ def read_examples(
         page_bytes, _ = sqlite_files.read_sizes(file)
         os.truncate(file, os.path.getsize(file) // page_bytes * page_bytes)
         # Every byte that there is could be used.
-        byte = None if is_remote(path) else os.path.getsize(path)
+        byte = None if places.is_remote(path) else os.path.getsize(path)
         damage = damage or Drop('truncated_file', damage=True, byte=byte)
     row_num = 0
     try:
@@ -104,7 +103,7 @@ def read_examples(
 def _is_whole_database(path: str) -> bool:
   """Returns whether SQLite can read the file where it is."""
   return (
-    not is_remote(path)
+    not places.is_remote(path)
     and sqlite_files.is_database(path)
     and not sqlite_files.is_cut_off(path)
   )

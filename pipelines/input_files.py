@@ -1,20 +1,11 @@
-"""Finds, checks and opens raw files, local or where Beam can reach them."""
+"""Finds and checks raw files, local or of a store."""
 
-import concurrent.futures
 import errno
 import glob
 import os
 from collections.abc import Sequence
-from typing import BinaryIO
 
-from pipelines.remote_files import (
-  NUM_REQUESTS,
-  StoreError,
-  file_system,
-  is_remote,
-  reaching,
-  require_packages,
-)
+from tff_fedfish.data import places
 from tff_fedfish.errors import UserError
 
 PATH_ERRORS = (
@@ -24,29 +15,6 @@ PATH_ERRORS = (
 """Errors of the system of which a path, or its permissions, are the cause."""
 
 
-def open_stored(path: str) -> BinaryIO:
-  """Opens a local or remote file for reading, without unpacking it."""
-  if not is_remote(path):
-    return open(path, 'rb')
-  from apache_beam.io.filesystem import CompressionTypes
-
-  with reaching(path):
-    return file_system(path).open(
-      path, compression_type=CompressionTypes.UNCOMPRESSED
-    )
-
-
-def match_remote(pattern: str) -> list[str]:
-  """Returns the remote files that a pattern of Beam's matches.
-
-  Raises:
-    StoreError: If that file system cannot be asked.
-  """
-  with reaching(pattern):
-    (result,) = file_system(pattern).match([pattern])
-  return [metadata.path for metadata in result.metadata_list]
-
-
 def find_input_files(patterns: Sequence[str]) -> list[str]:
   """Returns the files that the patterns match, sorted, each once.
 
@@ -54,8 +22,9 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
   depend on how a path is typed, nor on where a worker runs.
 
   Args:
-    patterns: Local or remote paths; `*`, `?`, `[...]` and, for local ones, `**`
-      match any part of them. Directories that a pattern matches are skipped.
+    patterns: Paths, local or of a store; `*`, `?`, `[...]` and, for local ones,
+      `**` match any part of them. Directories that a pattern matches are
+      skipped.
 
   Raises:
     UserError: If a pattern matches nothing, or something that is no readable
@@ -63,7 +32,7 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
   """
   file_to_path = {}
   for pattern in patterns:
-    remote = is_remote(pattern)
+    remote = places.is_remote(pattern)
     matches = _find_remote(pattern) if remote else _find_local(pattern)
     if not matches:
       raise UserError(
@@ -91,16 +60,12 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
 
 
 def file_sizes(paths: Sequence[str]) -> list[int]:
-  """Returns how many bytes each file, local or remote, takes as it is stored.
+  """Returns how many bytes each file, local or of a store, takes.
 
   Raises:
     UserError: If a file is not there any more, or cannot be asked.
   """
-  if not any(map(is_remote, paths)):
-    return list(map(_file_size, paths))
-  # A remote file costs a request, and there may be thousands.
-  with concurrent.futures.ThreadPoolExecutor(NUM_REQUESTS) as pool:
-    return list(pool.map(_file_size, paths))
+  return list(places.map_many(_file_size, paths))
 
 
 def _find_local(pattern: str) -> list[str]:
@@ -127,24 +92,20 @@ def _find_local(pattern: str) -> list[str]:
 
 
 def _find_remote(pattern: str) -> list[str]:
-  require_packages(pattern, '--input')
   try:
-    return match_remote(pattern)
-  except StoreError as error:
+    return places.glob(pattern)
+  except places.StoreError as error:
     raise UserError(
       f'`--input` must be a path that can be read, but {pattern!r} is not '
-      f'({error}). Check the name, and how the file system is reached, or copy '
-      'the files here.'
+      f'({error}). Check the name, and how the store is reached, or copy the '
+      'files here.'
     ) from error
 
 
 def _file_size(path: str) -> int:
   try:
-    if not is_remote(path):
-      return os.path.getsize(path)
-    with reaching(path):
-      return file_system(path).size(path)
-  except (OSError, StoreError) as error:
+    return places.size(path)
+  except (OSError, places.StoreError) as error:
     raise UserError(
       f'`--input` must be readable, but the size of {path!r} cannot be found '
       f'({error}). Check that it is still there.'

@@ -15,8 +15,8 @@ from typing import Any, BinaryIO
 # zlib's interface at twice its speed, which is what reading json.gz waits for.
 from zlib_ng import zlib_ng
 
-from pipelines.input_files import open_stored
 from pipelines.source import Drop
+from tff_fedfish.data import places
 from tff_fedfish.errors import UserError
 
 CHUNK_BYTES = 1 << 20
@@ -61,7 +61,7 @@ def read_chunks(path: str) -> Iterator[bytes]:
       and bzip2 the start of the 4 KiB in which it lies, whose content is lost.
     UserError: If the file is of a known format that is not read.
   """
-  with open_stored(path) as file:
+  with places.open_file(path) as file:
     start = file.read(_READ_BYTES)
     for magic, name in _REFUSED.items():
       if start.startswith(magic):

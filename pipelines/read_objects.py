@@ -19,11 +19,11 @@ from typing import Any, BinaryIO
 
 from google.protobuf import message
 
-from pipelines.input_files import open_stored
 from pipelines.raw_bytes import CHUNK_BYTES, read_chunks, read_start
 from pipelines.read_json import Objects, read_document, read_json_lines
 from pipelines.read_parquet import read_rows
 from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, parse_each
+from tff_fedfish.data import places
 from tff_fedfish.data.protos import messages
 from tff_fedfish.data.records import CHECKSUM, HEADER, masked_crc
 from tff_fedfish.errors import UserError
@@ -74,7 +74,7 @@ def read_objects(
   max_bytes = max_document_bytes * _BYTES_PER_TEXT_BYTE + _OTHER_BYTES
   max_content_bytes = max_document_bytes + _OTHER_BYTES
   if start.startswith(_PARQUET_MAGIC):
-    with open_stored(path) as file:
+    with places.open_file(path) as file:
       if file.read(len(_PARQUET_MAGIC)) != _PARQUET_MAGIC:
         raise UserError(
           f'`--input` must name Parquet files as they are, but {path!r} is a '

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipelines.input_files import open_stored
 from pipelines.source import EXCERPT_BYTES, Drop
+from tff_fedfish.data import places
 
 # Small, since a row may hold a document of megabytes; fewer where rows do.
 _ROWS_PER_BATCH = 64
@@ -55,7 +55,7 @@ def read_rows(
     which is at the end of the file.
   """
   num = 0
-  with open_stored(path) as file:
+  with places.open_file(path) as file:
     # The mark with which a Parquet file ends. It also begins with one.
     num_bytes = file.seek(0, os.SEEK_END)
     file.seek(max(num_bytes - len(_MAGIC), len(_MAGIC)))

@@ -37,8 +37,7 @@ compile requirements-cuda.in --override overrides.txt --no-annotate \
   --constraint requirements.lock --output-file requirements-cuda.lock
 readarray -t locked \
   < <(awk -F== '/^[^ #]/ { print "--no-emit-package=" $1 }' requirements.lock)
-compile_beside s3
-compile_beside cluster --constraint s3.lock --override overrides.txt \
+compile_beside cluster --override overrides.txt \
   --override cluster-overrides.txt
 compile_beside huggingface
 compile_beside trackers

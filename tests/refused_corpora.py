@@ -4,7 +4,7 @@ import damaged_corpora
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from refused_inputs import Case, changed, damaged, edited, removed
+from refused_inputs import changed, damaged, edited, removed
 
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
@@ -75,10 +75,6 @@ def _records(words, payload_of, **options):
 _MANIFEST = 'corpus/manifest.json'
 _INDEX = 'corpus/index.parquet'
 CASES = (
-  Case(
-    "is read from a disk, but 's3://bucket/corpus' is not on one. Copy it",
-    lambda place: place.arguments(data__directory='s3://bucket/corpus'),
-  ),
   edited(
     'Upgrade fedfish, or group the corpus again',
     _MANIFEST,

@@ -53,7 +53,10 @@ class Store:
     self.client.create_bucket(Bucket=BUCKET)
 
   def contents(self, prefix: str = '') -> dict[str, bytes]:
-    """Returns what is stored below a prefix, by the name that follows it."""
+    """Returns the objects below a prefix, by the name that follows it.
+
+    Markers of directories, which pyarrow writes, are left out.
+    """
     pages = self.client.get_paginator('list_objects_v2').paginate(
       Bucket=BUCKET, Prefix=prefix
     )
@@ -63,6 +66,7 @@ class Store:
       )['Body'].read()
       for page in pages
       for entry in page.get('Contents', ())
+      if not entry['Key'].endswith('/')
     }
 
   def digests(self, prefix: str) -> dict[str, str]:
@@ -83,8 +87,9 @@ class Store:
 
   def clear(self) -> None:
     """Deletes all objects."""
-    for key in self.contents():
-      self.client.delete_object(Bucket=BUCKET, Key=key)
+    found = self.client.list_objects_v2(Bucket=BUCKET).get('Contents', ())
+    for entry in found:
+      self.client.delete_object(Bucket=BUCKET, Key=entry['Key'])
 
 
 @contextlib.contextmanager
@@ -152,6 +157,13 @@ class Network:
     """
     self._faults.append([re.compile(pattern), how, times])
 
+  def fail_nth(self, number: int, how: str) -> None:
+    """Lets only the n-th request from now on fail."""
+    self.heal()
+    self.num_failed = 0
+    self._faults += [[re.compile('.'), 'pass', number - 1]]
+    self._faults += [[re.compile('.'), how, 1]]
+
   def heal(self) -> None:
     """Lets all requests pass."""
     self._faults.clear()
@@ -194,7 +206,7 @@ class Network:
     for fault in self._faults:
       if fault[0].search(request) and fault[2] > 0:
         fault[2] -= 1
-        self.num_failed += 1
+        self.num_failed += fault[1] != 'pass'
         return fault[1]
     return None
 

@@ -1,14 +1,9 @@
-"""Dataset Grouper reads what we write, and we read what it writes."""
+"""Dataset Grouper reads what we write."""
 
-import apache_beam as beam
 import pytest
-import tensorflow as tf
 import tensorflow_datasets as tfds
-from dataset_grouper import beam_transforms, data_loaders
+from dataset_grouper import data_loaders
 from grouping_jobs import group_lines
-
-from pipelines.group_job import DEFAULT_RUNNER
-from tff_fedfish.data import records
 
 _FEATURES = tfds.features.FeaturesDict(
   {name: tfds.features.Text() for name in ('text', 'timestamp', 'url')}
@@ -26,10 +21,6 @@ _GROUPS = [
   [('vier', '', 'http://c/')],
   [('zwei', '2', 'http://b/')],
 ]
-
-
-def _to_tensors(record):
-  return {name: tf.constant(value) for name, value in record.items()}
 
 
 def _values(example):
@@ -56,24 +47,3 @@ def test_it_reads_ours(tmp_path, max_record_bytes, groups):
     for group in dataset.build_group_stream()
   ]
   assert sorted(found) == sorted(groups)
-
-
-def test_we_read_its(tmp_path):
-  with beam.Pipeline(runner=DEFAULT_RUNNER) as pipeline:
-    groups = beam_transforms.to_keyed_sequence_examples(
-      pipeline | beam.Create(_RECORDS) | beam.Map(_to_tensors),
-      lambda example: example['url'].numpy(),
-      _FEATURES,
-    )
-    serialized = groups | beam.Map(lambda group: group[1].SerializeToString())
-    _ = serialized | beam.io.WriteToTFRecord(
-      str(tmp_path / 'theirs'), num_shards=1
-    )
-  (path,) = tmp_path.iterdir()
-  found = []
-  for record in records.read_group_records(path):
-    assert (record.group_id, record.part) == (None, None)
-    found.append(
-      sorted(_values(records.decode_example(e)) for e in record.examples)
-    )
-  assert sorted(found) == sorted(map(sorted, _GROUPS))

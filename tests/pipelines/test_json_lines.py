@@ -11,7 +11,7 @@ from grouping_jobs import contents, group_lines, make_job, write_lines
 from peak_memory import peak_above_idle
 
 from pipelines import json_lines
-from pipelines.group_job import run_group_job
+from pipelines.job import run_group_job
 from pipelines.source import Drop, Fields, load_source
 from pipelines.splits import SplitRule
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
@@ -354,8 +354,8 @@ class TestHostileInput:
         file.write(b'x' * 1_000_000)
     small = write_lines(tmp_path / 'b', [{'body': 'a', 'user': {'name': 'b'}}])
     taken = peak_above_idle(
-      'from pipelines.group_job import run_group_job\n'
-      'from pipelines.job import GroupJob\n'
+      'from pipelines.job import run_group_job\n'
+      'from pipelines.options import GroupJob\n'
       'from pipelines.json_lines import require_fields\n'
       'from pipelines.source import Fields\n'
       "fields = Fields(key='user.name', text='body')\n"

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tff_fedfish.data import places
 from tff_fedfish.data.client_ids import ClientIds
 from tff_fedfish.data.manifest import ADVICE
-from tff_fedfish.data.stored_files import open_file, size_of
 from tff_fedfish.errors import UserError
 
 INDEX_NAME = 'index.parquet'
@@ -154,7 +154,7 @@ def read_column(
 def index_sha256(directory: str | os.PathLike) -> str:
   """Returns the SHA-256 of the index as it lies on the disk, in hexadecimal."""
   try:
-    with open_file(directory, INDEX_NAME) as file:
+    with places.open_file(places.join(directory, INDEX_NAME)) as file:
       return hashlib.file_digest(file, 'sha256').hexdigest()
   except OSError as error:
     raise _unreadable(directory) from error
@@ -192,7 +192,7 @@ def _read(
   schema = pa.schema([INDEX_SCHEMA.field(name) for name in names])
   try:
     with (
-      open_file(directory, INDEX_NAME) as source,
+      places.open_file(places.join(directory, INDEX_NAME)) as source,
       pq.ParquetFile(source) as file,
     ):
       for i in range(file.num_row_groups):
@@ -207,7 +207,7 @@ def _read(
 
 def _unreadable(directory: str | os.PathLike) -> UserError:
   """Returns the error of an index that is missing or damaged."""
-  is_missing = size_of(directory, INDEX_NAME) is None
+  is_missing = not places.exists(places.join(directory, INDEX_NAME))
   return UserError(
     f'{str(directory)!r} must hold {INDEX_NAME}, but it is '
     f'{"missing" if is_missing else "unreadable"}. {ADVICE}'

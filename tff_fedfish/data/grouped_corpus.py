@@ -3,21 +3,22 @@
 import functools
 import hashlib
 import os
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 
-from tff_fedfish.data import cohorts, corpus_index, records
+from tff_fedfish.data import cohorts, corpus_index, places, records
 from tff_fedfish.data.client_ids import ClientIds
 from tff_fedfish.data.corpus_index import INDEX_NAME, RecordLocations
 from tff_fedfish.data.manifest import ADVICE, Manifest, read_manifest
-from tff_fedfish.data.stored_files import open_file, size_of
 from tff_fedfish.errors import UserError
 
 if TYPE_CHECKING:
   import tensorflow as tf
+
+# Read at a time around one record, from a store.
+_RECORD_BYTES = 1 << 16
 
 Example = dict[str, bytes]
 """The values of one example by feature name."""
@@ -68,13 +69,13 @@ class GroupedCorpus:
     """Opens a grouped corpus.
 
     Args:
-      directory: The output directory of `fedfish group`.
+      directory: The output directory of `fedfish group`, local or of a store.
 
     Raises:
       UserError: If it is no grouped corpus, is one of a newer schema, lacks
         its index or a shard, or has the index of another corpus.
     """
-    self.directory = pathlib.Path(directory)
+    self.directory = places.directory_of(directory)
     self.manifest: Manifest = read_manifest(self.directory)
     self._check_shards()
     self.locations: RecordLocations = corpus_index.read_locations(directory)
@@ -138,9 +139,9 @@ class GroupedCorpus:
     examples = []
     for row in self._rows(client_id):
       shard = self.manifest.shards[self.locations.shards[row]]
-      path = self.directory / shard.name
+      path = places.join(self.directory, shard.name)
       offset = int(self.locations.offsets[row])
-      with open_file(self.directory, shard.name) as file:
+      with places.open_file(path, _RECORD_BYTES) as file:
         payload = records.read_record(file, offset, path)
       record = decode_record(payload, path, offset)
       if record.client_id != client_id:
@@ -160,9 +161,9 @@ class GroupedCorpus:
     faster than `examples` for every client, and holds one client at a time.
     """
     for shard in self.manifest.shards:
-      path = self.directory / shard.name
+      path = places.join(self.directory, shard.name)
       client_id, part, examples = None, 0, []
-      with open_file(self.directory, shard.name) as file:
+      with places.open_file(path) as file:
         for record in stored_records(file, path):
           if not record.part:
             if client_id is not None:
@@ -230,8 +231,10 @@ class GroupedCorpus:
     return corpus_index.sums_of_groups(column, self.locations.row_limits[:-1])
 
   def _check_shards(self) -> None:
-    for shard in self.manifest.shards:
-      size = size_of(self.directory, shard.name)
+    shards = self.manifest.shards
+    paths = [places.join(self.directory, shard.name) for shard in shards]
+    sizes = places.map_many(_size_of, paths)
+    for shard, size in zip(shards, sizes, strict=True):
       if size != shard.num_bytes:
         problem = 'is missing' if size is None else f'has {size} bytes'
         raise UserError(
@@ -259,6 +262,13 @@ class GroupedCorpus:
       f'{num_records} records, but that {problem}: it belongs to another '
       f'corpus. {ADVICE}'
     )
+
+
+def _size_of(path: str) -> int | None:
+  try:
+    return places.size(path)
+  except FileNotFoundError:
+    return None
 
 
 def stored_records(

@@ -8,13 +8,12 @@ import dataclasses
 import hashlib
 import json
 import os
-import pathlib
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from tff_fedfish import files, json_values
-from tff_fedfish.data.stored_files import open_file
+from tff_fedfish.data import places
 from tff_fedfish.errors import UserError
 
 SCHEMA_VERSION = 1
@@ -157,7 +156,7 @@ def read_manifest(directory: str | os.PathLike) -> Manifest:
     UserError: If `directory` is no grouped corpus, is one of a newer schema, or
       its manifest was changed.
   """
-  directory = pathlib.Path(directory)
+  directory = places.directory_of(directory)
   content = _read(directory)
   try:
     value = files.parse_json(content)
@@ -172,8 +171,8 @@ def read_manifest(directory: str | os.PathLike) -> Manifest:
     ) from error
   except _ChangedError as error:
     raise UserError(
-      f'{str(directory / MANIFEST_NAME)!r} must be as `fedfish group` wrote '
-      f'it, but was changed: {error}. {ADVICE}'
+      f'{places.join(directory, MANIFEST_NAME)!r} must be as `fedfish group` '
+      f'wrote it, but was changed: {error}. {ADVICE}'
     ) from error
   except (ValueError, RecursionError) as error:
     # What is no JSON object at all is not worth more words.
@@ -185,24 +184,17 @@ def read_manifest(directory: str | os.PathLike) -> Manifest:
   return manifest
 
 
-def _read(directory: pathlib.Path) -> bytes:
+def _read(directory: str | os.PathLike) -> bytes:
   """Returns the contents of a manifest; raises UserError if there is none."""
   try:
-    with open_file(directory, MANIFEST_NAME) as file:
-      return file.read()
+    return places.read_bytes(places.join(directory, MANIFEST_NAME))
   except OSError as error:
-    # A path keeps one of the two slashes.
-    if re.match('[a-z][a-z0-9]+:/', str(directory)) and not directory.exists():
-      url = str(directory).replace(':/', '://', 1)
-      raise UserError(
-        f'A grouped corpus is read from a disk, but {url!r} is not on one. '
-        'Copy it to one, check the copy by `fedfish verify`, and name that.'
-      ) from error
-    if directory.is_dir():
-      found = f'has no {MANIFEST_NAME}'
+    if places.is_remote(directory) or os.path.isdir(directory):
+      problem = f'has no {MANIFEST_NAME}'
     else:
-      found = 'is a file' if directory.exists() else 'does not exist'
-    raise _not_a_corpus(directory, found) from error
+      is_file = os.path.exists(directory)
+      problem = 'is a file' if is_file else 'does not exist'
+    raise _not_a_corpus(directory, problem) from error
 
 
 class _ChangedError(ValueError):
@@ -238,7 +230,7 @@ def _require_file_names(manifest: Manifest) -> None:
     )
 
 
-def _not_a_corpus(directory: pathlib.Path, found: str) -> UserError:
+def _not_a_corpus(directory: str | os.PathLike, found: str) -> UserError:
   return UserError(
     f'{str(directory)!r} is not a grouped corpus: it {found}. Run `fedfish '
     'group` to make one, or name its output directory.'

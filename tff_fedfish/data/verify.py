@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from tff_fedfish.data import corpus_index, records
+from tff_fedfish.data import corpus_index, places, records
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.data.corpus_index import FINGERPRINTED, INDEX_NAME
 from tff_fedfish.data.grouped_corpus import (
@@ -21,7 +21,6 @@ from tff_fedfish.data.grouped_corpus import (
   stored_records,
 )
 from tff_fedfish.data.manifest import ADVICE, MANIFEST_NAME, Manifest
-from tff_fedfish.data.stored_files import open_file
 from tff_fedfish.errors import UserError
 
 
@@ -110,9 +109,10 @@ def _records(corpus: GroupedCorpus) -> Iterator[tuple[int, StoredRecord]]:
   """Yields (number of the shard, record), and checks each shard as a whole."""
   for shard_num, shard in enumerate(corpus.manifest.shards):
     num_records = 0
-    with open_file(corpus.directory, shard.name) as file:
+    path = places.join(corpus.directory, shard.name)
+    with places.open_file(path) as file:
       hashed = _HashedFile(file)
-      for record in stored_records(hashed, corpus.directory / shard.name):
+      for record in stored_records(hashed, path):
         num_records += 1
         yield shard_num, record
     for what, required, found in (
@@ -128,7 +128,7 @@ def _check_index(corpus: GroupedCorpus) -> None:
     found = corpus_index.index_sha256(corpus.directory)
     _require(corpus, INDEX_NAME, 'SHA-256', required, found)
   if any(a >= b for a, b in itertools.pairwise(corpus.client_ids)):
-    path = os.path.join(corpus.directory, INDEX_NAME)
+    path = places.join(corpus.directory, INDEX_NAME)
     raise UserError(
       f'{path!r} must be sorted by group id, but is not. {ADVICE}'
     )
@@ -185,7 +185,7 @@ def _require(
 ) -> None:
   """Raises a UserError about a file of the corpus, unless both are equal."""
   if found != required:
-    path = os.path.join(corpus.directory, name)
+    path = places.join(corpus.directory, name)
     raise UserError(
       f'{path!r} must have the {what} {required}, but has {found}. {ADVICE}'
     )
