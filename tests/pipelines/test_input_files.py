@@ -32,7 +32,7 @@ def test_files_by_patterns_and_their_sizes(root, tmp_path):
     UserError, match=r"none-\*' matches none\. Check the path"
   ):
     find_input_files([f'{root}/none-*'])
-  with pytest.raises(UserError, match=f"the size of '{root}/gone' cannot be"):
+  with pytest.raises(UserError, match=f"'{root}/gone' is gone"):
     file_sizes([f'{root}/gone'])
 
 
@@ -40,7 +40,7 @@ def test_store_that_cannot_be_reached():
   with pytest.raises(
     UserError,
     match=r"`--input` must be a path that can be read, but 'none://x' is not "
-    r"\('none://x': .*\)\. Check the name, and how the store is reached, or ",
+    r"\('none://x': .*\)\. Check the name, and how the store is reached",
   ):
     find_input_files(['none://x'])
 

@@ -1,6 +1,7 @@
 """Outputs: what is refused, used, published, and left alone."""
 
 import contextlib
+import json
 import os
 import re
 import resource
@@ -69,7 +70,7 @@ def _publish(place, names=_NAMES, data=b'ours'):
     '.fedfish-notes/paper.tex',
     f'{_WORK}x/paper.tex',
     f'papers/{_WORK}/paper.tex',
-    'manifest.json',
+    'index.parquet',
     'train/manifest.json',
   ],
 )
@@ -87,41 +88,42 @@ def test_files_of_others_are_left_alone(place, tmp_path, name):
 
 
 @pytest.mark.parametrize(
-  'names, foreign, patterns',
+  'claimed, names, foreign, patterns',
   [
-    (['.fedfish-publishing'], [], ['.fedfish-publishing']),
+    (None, [_NAMES[0], _NAMES[1]], ['index.parquet'], ['groups-*']),
+    (None, [f'a/{_NAMES[0]}'], [f'b/{_NAMES[3]}', f'x/y/{_NAMES[0]}'], ['a/']),
+    ('', [], ['index.parquet'], ['.fedfish-publishing']),
+    (_NAMES, [], _NAMES, ['.fedfish-publishing']),
+    (_NAMES, _NAMES[:3], ['a/x', '.x'], ['.fed', 'groups-*', 'index.parquet']),
     (
-      [_NAMES[0], _NAMES[1]],
-      ['groups.tfrecord', f'x/y/{_NAMES[0]}', '.hidden', f'{_WORK}/x'],
-      ['groups-*-of-00002.tfrecord'],
-    ),
-    (
-      # Of a split; one of its manifests was written, the other not.
-      ['.fedfish-publishing', 'a/index.parquet', f'b/{_NAMES[1]}'],
-      ['b/notes'],
-      [
-        *('.fedfish-publishing', 'a/index.parquet'),
-        'b/groups-*-of-00002.tfrecord',
-      ],
+      # One part of a split has its manifest, the other not yet.
+      [f'{part}/{name}' for part in 'ab' for name in _NAMES],
+      ['a/manifest.json', f'b/{_NAMES[1]}'],
+      ['b/notes', f'{_WORK}/x', 'c/index.parquet'],
+      ['.fed', 'a/manifest.json', 'b/groups-*'],
     ),
   ],
 )
-def test_parts_of_a_corpus(tmp_path, names, foreign, patterns):
+def test_partly_published(tmp_path, claimed, names, foreign, patterns):
   place = tmp_path / 'o u$t'
   for name in [*names, *foreign]:
     write_lines(place / name, [b'x'])
+  if claimed is not None:
+    claim = json.dumps({'files': claimed}) if claimed else ''
+    (place / '.fedfish-publishing').write_text(claim)
   before = contents(place)
   with pytest.raises(UserError) as raised:
     output.require_usable(f'{place}')
-  words, command = str(raised.value)[:-2].split('`')[2:]
-  assert words == (
-    f" must be empty or new, but '{place}' holds a part of a corpus, of a job "
-    'that was stopped or is still at it. If none is, remove the part: '
-  )
-  assert command == ' '.join(
-    ['rm -f', *(f"'{place}'/{pattern}" for pattern in patterns)]
-  )
   assert contents(place) == before
+  command = re.fullmatch(
+    rf"`--output` must be empty or new, but '{re.escape(str(place))}' holds "
+    'files of a job that was stopped, or is at work, while it published them. '
+    'If none is at work, remove them: `(.*)`.',
+    str(raised.value),
+  )[1]
+  program, *paths = command.split(f" '{place}'/")
+  assert (program, len(paths)) == ('rm -f', len(patterns))
+  assert all(map(str.startswith, paths, patterns))
   subprocess.run(command, shell=True, check=True)
   assert contents(place) == dict.fromkeys(foreign, b'x')
 
@@ -220,7 +222,7 @@ def test_jobs_that_publish_at_the_same_moment(place, turn):
   found = {path: places.read_bytes(path) for path in places.list_files(place)}
   data = b'%d' % published[0]
   assert found == {f'{place}/{name}': data for name in _NAMES}
-  assert not places.exists(f'{place}/{output.CLAIM_NAME}')
+  assert places.size(f'{place}/{output.CLAIM_NAME}') is None
 
 
 def test_worker_that_does_not_see_the_output(place):
@@ -241,7 +243,7 @@ def test_outputs_that_cannot_be_written(plain_directory):
     (f'{plain_directory}/file', 'Not a directory'),
     (f'{plain_directory}/file/out', 'Not a directory'),
     (f'{plain_directory}/closed/out', 'Permission denied'),
-    ('none://out', ".*'none'.*"),
+    ('none://out', "'none://out': Unrecognized filesystem"),
   ):
     with pytest.raises(UserError, match=rf"'{place}' is not \({reason}"):
       with output.work_directory(output.require_usable(place)):

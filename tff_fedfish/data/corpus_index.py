@@ -207,7 +207,7 @@ def _read(
 
 def _unreadable(directory: str | os.PathLike) -> UserError:
   """Returns the error of an index that is missing or damaged."""
-  is_missing = not places.exists(places.join(directory, INDEX_NAME))
+  is_missing = places.size(places.join(directory, INDEX_NAME)) is None
   return UserError(
     f'{str(directory)!r} must hold {INDEX_NAME}, but it is '
     f'{"missing" if is_missing else "unreadable"}. {ADVICE}'
