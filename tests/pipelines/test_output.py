@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import socket
@@ -288,33 +287,6 @@ def test_read_only_disk(tmp_path):
     subprocess.run(['mount', '-o', 'remount,ro', str(disk)], check=True)
     with pytest.raises(UserError, match=r'is not \(Read-only file system\)'):
       _publish(f'{disk}/out')
-
-
-def test_a_write_that_fails_is_no_bad_input(tmp_path):
-  lines = [record | {'text': 'long ' * 1000} for record in raw_records(500)]
-  raw = write_lines(tmp_path / 'raw', lines)
-  command = [
-    *(sys.executable, '-m', 'tff_fedfish', 'group', 'c4', '--input', raw),
-    *('--output', tmp_path / 'out', '--direct_num_workers=2'),
-    '--direct_running_mode=multi_processing',
-  ]
-  done = subprocess.run(
-    list(map(str, command)),
-    cwd=_ROOT,
-    capture_output=True,
-    text=True,
-    # As a full disk does, it fails a write in the middle.
-    preexec_fn=lambda: resource.setrlimit(
-      resource.RLIMIT_FSIZE, (100_000, 100_000)
-    ),
-  )
-  assert done.returncode == 1, done.stderr
-  assert re.match(
-    rf"fedfish: failed: Grouping into '{tmp_path}/out' stopped \(.*\[Errno 27\]"
-    r' File too large.*Check the disk and its free space, then run it again\.$',
-    done.stderr.splitlines()[-1],
-  )
-  assert os.listdir(tmp_path) == ['raw']
 
 
 def test_kill_in_the_middle(tmp_path, capsys):
