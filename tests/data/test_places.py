@@ -1,10 +1,13 @@
-"""Files of this machine and of a store, by the same functions."""
+"""Files and corpora of this machine and of a store, by the same functions."""
 
 import buckets
 import pytest
-from grouping_jobs import contents
+from grouping_jobs import contents, group_lines, raw_records
 
 from tff_fedfish.data import places
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.verify import verify_corpus
+from tff_fedfish.errors import UserError
 
 
 @pytest.fixture(params=['local', 'store'])
@@ -110,3 +113,24 @@ def test_errors_of_a_store_are_one_line(tmp_path, monkeypatch):
     places.write_bytes('bucket://b/x', b'')
   with pytest.raises(places.StoreError, match=r"^'none://x': .*none.*$"):
     places.read_bytes('none://x')
+
+
+def test_corpus_of_a_store(tmp_path, monkeypatch):
+  buckets.mount(monkeypatch, tmp_path)
+  # Some groups have several records.
+  directory = group_lines(tmp_path / 'b', raw_records(60), max_record_bytes=90)
+  here, there = GroupedCorpus(directory), GroupedCorpus('bucket://b/out/')
+  assert there.directory == 'bucket://b/out'
+  assert there.fingerprint == here.fingerprint
+  assert list(there.stream()) == list(here.stream())
+  for client_id in here.client_ids:
+    assert there.examples(client_id) == here.examples(client_id)
+  assert verify_corpus('bucket://b/out') == verify_corpus(directory)
+  (directory / 'groups-00001-of-00003.tfrecord').unlink()
+  with pytest.raises(UserError, match=r"'bucket://b/out' must hold the shard "):
+    GroupedCorpus('bucket://b/out')
+  with pytest.raises(
+    UserError,
+    match=r"^'bucket://b/x' is not a grouped corpus: it has no manifest\.json",
+  ):
+    GroupedCorpus('bucket://b/x')
