@@ -10,6 +10,7 @@ Nothing is removed that this job has not written.
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import posixpath
@@ -31,6 +32,7 @@ _MARKER = 'job'
 _SHARD = re.compile(r'(\w+/)?groups-\d{5}(-of-\d{5}\.tfrecord)')
 # Of two claims in a store, the later one stays; both jobs read it after this.
 _SETTLE_SECONDS = 1.0
+_MAX_FILES = 20_000
 _REMOVE_COMMANDS = {'gs': 'gcloud storage rm', 'hdfs': 'hdfs dfs -rm'}
 
 
@@ -107,6 +109,7 @@ def work_directory(
   Raises:
     UserError: If the output cannot be written to, or was filled meanwhile.
   """
+  output = places.absolute(output)
   # Named before it is made: an interruption can come between any two steps.
   work = WorkDirectory(places.join(output, f'.fedfish-{uuid.uuid4().hex}'))
   is_local = not places.is_remote(output)
@@ -243,7 +246,9 @@ def _filled_meanwhile(output: str) -> UserError:
 
 
 def _names(output: str) -> list[str]:
-  return [path[len(output) + 1 :] for path in places.list_files(output)]
+  # Somebody may name the root of a disk.
+  paths = itertools.islice(places.find_files(output), _MAX_FILES)
+  return sorted(path[len(output) + 1 :] for path in paths)
 
 
 def _other_files(output: str) -> list[str]:

@@ -75,23 +75,28 @@ def size(path: str) -> int | None:
     return store.get_file_info(name).size
 
 
-def list_files(directory: str) -> list[str]:
-  """Returns the paths of all files in and below a directory, sorted.
+def find_files(directory: str) -> Iterator[str]:
+  """Yields the paths of all files in and below a directory, in any order.
 
-  Hidden files are left out, and so are files that are still being written. The
-  list is empty if there is no such directory.
+  Hidden files are left out, and so are files that are still being written.
+  There are none if there is no such directory.
   """
   if is_remote(directory):
     paths = _list_store(directory.rstrip('/'))
   else:
-    paths = [
+    paths = (
       os.path.join(parent, name)
       for parent, _, names in os.walk(directory)
       for name in names
-    ]
-  return sorted(
-    path for path in paths if not posixpath.basename(path).startswith('.')
-  )
+    )
+  for path in paths:
+    if not posixpath.basename(path).startswith('.'):
+      yield path
+
+
+def list_files(directory: str) -> list[str]:
+  """Returns what `find_files` yields, sorted."""
+  return sorted(find_files(directory))
 
 
 def glob(pattern: str) -> list[str]:
