@@ -247,8 +247,9 @@ def _filled_meanwhile(output: str) -> UserError:
 
 def _names(output: str) -> list[str]:
   # Somebody may name the root of a disk.
-  paths = itertools.islice(places.find_files(output), _MAX_FILES)
-  return sorted(path[len(output) + 1 :] for path in paths)
+  limit = None if places.is_remote(output) else _MAX_FILES
+  paths = itertools.islice(places.find_files(output), limit)
+  return sorted(path.removeprefix(output).lstrip('/') for path in paths)
 
 
 def _other_files(output: str) -> list[str]:
