@@ -274,7 +274,7 @@ def _partly_published(output: str, names: Sequence[str]) -> list[str]:
     return [name for name in shards if not has_manifest(name)]
   claimed = []
   # Killed at once, a job leaves an empty claim.
-  with contextlib.suppress(ValueError):
+  with contextlib.suppress(ValueError, TypeError, KeyError):
     claimed = json.loads(content)['files']
   if all(map(has_manifest, claimed)):
     return [CLAIM_NAME]
