@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pipelines.source import Source
 from tff_fedfish.data import records
 
-_SCHEMA = pa.schema(
+SORTED_SCHEMA = pa.schema(
   {
     'group_id': pa.binary(),
     # Its key, then the timestamp itself: see `time_order`.
@@ -27,40 +27,24 @@ _SCHEMA = pa.schema(
     'sha256': pa.binary(),
     'example': pa.binary(),
     'num_words': pa.int64(),
-    # Bit i: whether the example has optional feature i of its source.
-    'features': pa.int32(),
   }
 )
-# Records sort by these into the stored order.
-_KEY_COLUMNS = ('group_id', 'time', 'url', 'sha256')
-RECORD_SCHEMA = pa.schema(
-  [_SCHEMA.field(name) for name in (*_KEY_COLUMNS, 'example', 'num_words')]
-)
-"""Sorted records; the first four columns are what they are sorted by."""
+"""Sorted records. They sort by the first four columns."""
+_SORT_KEYS = [(name, 'ascending') for name in SORTED_SCHEMA.names[:4]]
+# Bit i: whether the example has optional feature i of its source.
+_BLOCK_SCHEMA = SORTED_SCHEMA.append(pa.field('features', pa.int32()))
+
+SortedRecord = tuple[bytes, bytes, bytes, bytes, bytes, int]
+"""The values of a record, in the order of `SORTED_SCHEMA`."""
 
 
 def encode_block(rows: Sequence[tuple]) -> bytes:
-  """Returns a block of records, each a tuple of values as in the schema."""
-  columns = zip(*rows, strict=True)
-  batch = pa.record_batch(
-    [
-      pa.array(column, field.type)
-      for column, field in zip(columns, _SCHEMA, strict=True)
-    ],
-    schema=_SCHEMA,
-  )
+  """Returns a block of records, each a tuple as `PieceBlocks.add` takes."""
+  columns = map(pa.array, zip(*rows, strict=True), _BLOCK_SCHEMA.types)
   sink = pa.BufferOutputStream()
-  with new_stream(sink, _SCHEMA) as writer:
-    writer.write_batch(batch)
+  with new_stream(sink, _BLOCK_SCHEMA) as writer:
+    writer.write_batch(pa.record_batch(list(columns), schema=_BLOCK_SCHEMA))
   return sink.getvalue().to_pybytes()
-
-
-def new_stream(sink: Any, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
-  """Returns a writer of batches, compressed in one thread."""
-  options = pa.ipc.IpcWriteOptions(
-    compression=pa.Codec('zstd', compression_level=1), use_threads=False
-  )
-  return pa.ipc.new_stream(sink, schema, options=options)
 
 
 def decode_block(block: bytes) -> pa.RecordBatch:
@@ -81,7 +65,7 @@ def sort_blocks(
     optional_features: Those of the source's that the corpus stores.
 
   Returns:
-    A table of `RECORD_SCHEMA`; examples hold all features.
+    A table of `SORTED_SCHEMA`; examples hold all features.
   """
   feature_names = (*source.feature_names, *optional_features)
   mask = mask_of(optional_features, source.optional_feature_names)
@@ -90,10 +74,8 @@ def sort_blocks(
       _with_features(decode_block(block), feature_names, mask)
       for block in blocks
     ]
-  ).select(RECORD_SCHEMA.names)
-  order = pc.sort_indices(
-    table, sort_keys=[(name, 'ascending') for name in _KEY_COLUMNS]
-  )
+  ).select(SORTED_SCHEMA.names)
+  order = pc.sort_indices(table, sort_keys=_SORT_KEYS)
   return table.combine_chunks().take(order)
 
 
@@ -125,10 +107,17 @@ def _with_features(
   )
   for row in rows.tolist():
     values = records.decode_example(examples[row])
-    example = encode([values.get(name, b'') for name in feature_names])
-    examples[row] = example
-    sha256[row] = hashlib.sha256(example).digest()
+    examples[row] = encode([values.get(name, b'') for name in feature_names])
+    sha256[row] = hashlib.sha256(examples[row]).digest()
   for name, values in (('example', examples), ('sha256', sha256)):
-    index, field = _SCHEMA.get_field_index(name), _SCHEMA.field(name)
-    batch = batch.set_column(index, field, pa.array(values, pa.binary()))
+    index = batch.schema.get_field_index(name)
+    batch = batch.set_column(index, name, pa.array(values, pa.binary()))
   return batch
+
+
+def new_stream(sink: Any, schema: pa.Schema) -> pa.RecordBatchStreamWriter:
+  """Returns a writer of batches, compressed in one thread."""
+  options = pa.ipc.IpcWriteOptions(
+    compression=pa.Codec('zstd', compression_level=1), use_threads=False
+  )
+  return pa.ipc.new_stream(sink, schema, options=options)

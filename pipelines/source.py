@@ -21,8 +21,6 @@ SOURCE_NAMES = tuple(_SOURCES)
 EXCERPT_BYTES = 200
 """How much of a dropped record goes with its `Drop`."""
 
-_SHOWN_BYTES = 80
-
 T = TypeVar('T')
 RawRecord = Mapping[str, str]
 """Feature name to text. Optional features that a record lacks are absent; names
@@ -47,27 +45,6 @@ class Drop(Exception):
 
   def __post_init__(self):
     self.excerpt = self.excerpt[:EXCERPT_BYTES]
-
-
-@dataclasses.dataclass
-class Tally:
-  """Number of records that were treated alike, and the first of them."""
-
-  num: int = 0
-  first: tuple[int | str, str] | None = None
-  """Its number in the file, or its group; and how it begins."""
-
-  def add(self, place: int | str, data: bytes, num: int = 1) -> None:
-    """Counts records, of which the first is at `place` and begins like that."""
-    if self.first is None:
-      self.first = place, excerpt(data)
-    self.num += num
-
-
-def excerpt(data: bytes) -> str:
-  """Returns the beginning of some bytes, as text that can be shown."""
-  text = data[:_SHOWN_BYTES].decode('utf-8', 'backslashreplace')
-  return ' '.join(text.split())
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,57 +6,26 @@ With a cap it takes what is kept, with a minimum as many examples, and without
 duplicates a hash for each text.
 """
 
-import dataclasses
 import hashlib
 import heapq
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
 import pyarrow as pa
 
-from pipelines.job import GroupJob
-from pipelines.pieces import Row
-from pipelines.source import Tally
+from pipelines.blocks import SortedRecord
+from pipelines.options import GroupJob
+from pipelines.reports import ShardReport, Tally, excerpt
 from tff_fedfish.data import places, records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
-from tff_fedfish.data.manifest import Shard
+from tff_fedfish.data.manifest import DropExample, Shard
 from tff_fedfish.data.time_order import kind_of
 
 _group_id, _time, _sha256, _example, _num_words = map(
   operator.itemgetter, (0, 1, 3, 4, 5)
 )
-_CountDrops = Callable[[str, Row, int], None]
-"""Called with a reason, the first record dropped for it, and how many are."""
-
-
-@dataclasses.dataclass
-class ShardReport:
-  """One shard, and what became of its records."""
-
-  shard: Shard | None = None
-  optional_features: Sequence[str] = ()
-  """Optional features of the source that the shard stores."""
-  num_examples: int = 0
-  """Examples stored."""
-  num_mixed_time_groups: int = 0
-  """Groups with times of several kinds: see `time_order`."""
-  drops: dict[str, Tally] = dataclasses.field(default_factory=dict)
-  """Dropped records, by reason."""
-
-
-def _count_drops(drops: dict[str, Tally]) -> _CountDrops:
-  """Returns a function that adds to what is dropped, by reason.
-
-  Groups come in order, so the first of a shard is known when it comes.
-  """
-
-  def count(reason: str, row: Row, num: int) -> None:
-    group = _group_id(row).decode('utf-8', 'backslashreplace')
-    drops.setdefault(reason, Tally()).add(group, _text(row), num)
-
-  return count
 
 
 def shard_name(shard_num: int, num_shards: int) -> str:
@@ -65,15 +34,15 @@ def shard_name(shard_num: int, num_shards: int) -> str:
 
 
 def write_shard(
-  path: str, shard_num: int, rows: Iterable[Row], job: GroupJob
+  path: str, shard_num: int, rows: Iterable[SortedRecord], job: GroupJob
 ) -> tuple[ShardReport, pa.Table]:
   """Writes the groups of one shard.
 
   Args:
-    path: Where to write, local, or of a store.
+    path: Where to write; local, or in a store.
     shard_num: 0-based number of the shard.
     rows: The shard's records, in the stored order.
-    job: What limits its groups and records.
+    job: Has the limits of groups and records.
 
   Returns:
     The report, without optional features; and the shard's part of the index, of
@@ -82,24 +51,25 @@ def write_shard(
   report = ShardReport()
   index = []
   offset = 0
-
-  drop = _count_drops(report.drops)
   with places.write(path) as file:
     hashing = _HashingWriter(file)
     for group_id, group in itertools.groupby(rows, _group_id):
-      kept = _select(group, job, drop)
-      kinds: set[int] = set()
-      for part, examples, num_words in _split(kept, job, kinds):
-        payload = records.encode_group_record(group_id, examples, part)
+      stored = _select(group, job, report)
+      kinds = set()
+      for number, some in _cut(stored, job.max_record_bytes):
+        examples = list(map(_example, some))
+        payload = records.encode_group_record(group_id, examples, number)
         index.append(
           # In the order of the schema.
           (
-            *(group_id, part or 0, shard_num, offset),
-            *(len(examples), len(payload), num_words),
+            *(group_id, number or 0, shard_num, offset),
+            *(len(examples), len(payload), sum(map(_num_words, some))),
           )
         )
         offset += records.write_record(hashing, payload)
         report.num_examples += len(examples)
+        # Those between sort by kind, too.
+        kinds |= {kind_of(_time(some[0])), kind_of(_time(some[-1]))}
       report.num_mixed_time_groups += len(kinds) > 1
   report.shard = Shard(
     name=shard_name(shard_num, job.num_shards),
@@ -113,48 +83,48 @@ def write_shard(
 
 
 def _select(
-  group: Iterable[Row], job: GroupJob, drop: _CountDrops
-) -> Iterable[Row]:
+  group: Iterable[SortedRecord], job: GroupJob, report: ShardReport
+) -> Iterable[SortedRecord]:
   """Returns the records of a group that are stored, and drops the others."""
   if job.drop_duplicates:
-    group = _without_duplicates(group, drop)
+    group = _without_duplicates(group, report)
   if job.min_examples_per_group is not None:
-    group = _if_enough(group, job.min_examples_per_group, drop)
+    group = _if_enough(group, job.min_examples_per_group, report)
   if job.max_examples_per_group is not None:
-    group = _with_smallest_sha256(group, job.max_examples_per_group, drop)
+    group = _with_smallest_sha256(group, job.max_examples_per_group, report)
   return group
 
 
 def _without_duplicates(
-  group: Iterable[Row], drop: _CountDrops
-) -> Iterator[Row]:
+  group: Iterable[SortedRecord], report: ShardReport
+) -> Iterator[SortedRecord]:
   seen = set()
   for row in group:
     text = hashlib.sha256(_text(row)).digest()
     if text in seen:
-      drop('duplicate_text', row, 1)
+      _count_drops(report, 'duplicate_text', row, 1)
     else:
       seen.add(text)
       yield row
 
 
 def _if_enough(
-  group: Iterable[Row], limit: int, drop: _CountDrops
-) -> Iterable[Row]:
+  group: Iterable[SortedRecord], limit: int, report: ShardReport
+) -> Iterable[SortedRecord]:
   """Returns all records of a group, or none if it has too few."""
   rows = iter(group)
   first = list(itertools.islice(rows, limit))
   if len(first) == limit:
     return itertools.chain(first, rows)
-  drop('small_group', first[0], len(first))
+  _count_drops(report, 'small_group', first[0], len(first))
   return ()
 
 
 def _with_smallest_sha256(
-  group: Iterable[Row], limit: int, drop: _CountDrops
-) -> Iterator[Row]:
+  group: Iterable[SortedRecord], limit: int, report: ShardReport
+) -> Iterator[SortedRecord]:
   """Keeps some records, by a choice that depends on nothing but themselves."""
-  kept: list[tuple[int, int, Row]] = []
+  kept: list[tuple[int, int, SortedRecord]] = []
   first, num_dropped = None, 0
   for position, row in enumerate(group):
     # The heap's smallest is the one to go: the last with the largest hash.
@@ -167,37 +137,47 @@ def _with_smallest_sha256(
     if first is None or place > first[0]:
       first = place, dropped
   if first is not None:
-    drop('group_cap', first[1], num_dropped)
+    _count_drops(report, 'group_cap', first[1], num_dropped)
   kept.sort(key=operator.itemgetter(1), reverse=True)
   return (row for _, _, row in kept)
 
 
-def _split(
-  rows: Iterable[Row], job: GroupJob, kinds: set[int]
-) -> Iterator[tuple[int | None, list[bytes], int]]:
-  """Cuts a group into parts; an example over the limit is a part.
-
-  Adds the kinds of its times to `kinds`.
+def _cut(
+  group: Iterable[SortedRecord], max_bytes: int
+) -> Iterator[tuple[int | None, list[SortedRecord]]]:
+  """Cuts a group into stored records; an example over the limit is one.
 
   Yields:
-    (0-based number of the part, or None if it is the only one; its examples;
-    their words)
+    (0-based number of the stored record, or None if it is the only one; its
+    records)
   """
-  part, examples, num_bytes, num_words = 0, [], 0, 0
-  for row in rows:
-    example = _example(row)
-    kinds.add(kind_of(_time(row)))
-    if examples and num_bytes + len(example) > job.max_record_bytes:
-      yield part, examples, num_words
-      part, examples, num_bytes, num_words = part + 1, [], 0, 0
-    examples.append(example)
-    num_bytes += len(example)
-    num_words += _num_words(row)
-  if examples:
-    yield part or None, examples, num_words
+  number, rows, num_bytes = 0, [], 0
+  for row in group:
+    size = len(_example(row))
+    if rows and num_bytes + size > max_bytes:
+      yield number, rows
+      number, rows, num_bytes = number + 1, [], 0
+    rows.append(row)
+    num_bytes += size
+  if rows:
+    yield number or None, rows
 
 
-def _text(row: Row) -> bytes:
+def _count_drops(
+  report: ShardReport, reason: str, row: SortedRecord, num: int
+) -> None:
+  """Counts records, of which the first is given.
+
+  Groups come in order, so the first of a shard is known when it comes.
+  """
+  if reason not in report.drops:
+    group = _group_id(row).decode('utf-8', 'backslashreplace')
+    first = DropExample(group=group, excerpt=excerpt(_text(row)))
+    report.drops[reason] = Tally(0, first)
+  report.drops[reason].num += num
+
+
+def _text(row: SortedRecord) -> bytes:
   return records.decode_example(_example(row))['text']
 
 

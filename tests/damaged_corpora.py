@@ -48,26 +48,21 @@ def rows_of_shard(corpus, shard_num):
 
 
 def edit_manifest(corpus, edit):
-  """Replaces the manifest by what `edit` makes of its value, in place."""
+  """Edits the manifest's value in place; it loses the hash of the value."""
   path = corpus / 'manifest.json'
   value = json.loads(path.read_text())
+  value.pop('sha256', None)
   edit(value)
   path.write_text(json.dumps(value))
 
 
 def rewrite_first_shard(corpus, change):
   """Changes the records of shard 0, and index and manifest to fit."""
-  shard_num, name = 0, shard_path(corpus, 0).name
-  old = [
-    (row, records.decode_group_record(payload))
-    for row, (_, payload) in zip(
-      rows_of_shard(corpus, shard_num),
-      records.iterate_records(shard_path(corpus, shard_num)),
-      strict=True,
-    )
-  ]
-  rows = [row for row in index_rows(corpus) if row['shard'] != shard_num]
-  with open(shard_path(corpus, shard_num), 'wb') as file:
+  path = shard_path(corpus, 0)
+  stored = records.read_group_records(path)
+  old = list(zip(rows_of_shard(corpus, 0), stored, strict=True))
+  rows = [row for row in index_rows(corpus) if row['shard'] != 0]
+  with open(path, 'wb') as file:
     for row, record in change(old):
       payload = records.encode_group_record(
         record.group_id, record.examples, record.part
@@ -81,7 +76,7 @@ def rewrite_first_shard(corpus, change):
 
   def edit(manifest):
     for shard in manifest['shards']:
-      if shard['name'] == name:
+      if shard['name'] == path.name:
         shard['num_bytes'] = num_bytes
 
   edit_manifest(corpus, edit)

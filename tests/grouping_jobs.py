@@ -10,8 +10,8 @@ from typing import Any
 
 from waiting import wait_until
 
-from pipelines.group_job import run_group_job
-from pipelines.job import GroupJob
+from pipelines.job import run_group_job
+from pipelines.options import GroupJob
 
 
 def make_job(paths: Iterable[pathlib.Path], **options: Any) -> GroupJob:
@@ -58,7 +58,7 @@ def wait_until_read(
 
   def is_read():
     assert process.poll() is None, process.communicate()
-    if not any(raw.parent.glob('.*.grouping-*/job')):
+    if not any(raw.parent.glob('*/.fedfish-*/job')):
       return False
     for pid in pids:
       for link in pathlib.Path(f'/proc/{pid}/fd').glob('*'):

@@ -142,15 +142,6 @@ def test_cuda_lock_adds_only_cuda_wheels():
   )
 
 
-def test_s3_lock_fits_beside_the_others():
-  pins, added = _pins('requirements.lock'), _pins('s3.lock')
-  assert {'boto3', 'botocore'} <= added.keys()
-  assert not added.keys() & pins.keys()
-  assert all(hashes for _, hashes in added.values())
-  # The tests use what users install.
-  assert added.items() <= _pins('cluster.lock').items()
-
-
 @pytest.mark.parametrize(
   'name', ['cluster', 'huggingface', 'trackers', 'docs', 'containers']
 )

@@ -131,32 +131,41 @@ class NewerSchemaError(ValueError):
     self.version = version
 
 
-def read_json(
-  path: str | os.PathLike,
+def read_json(path: str | os.PathLike, *, schema: type[_Schema]) -> _Schema:
+  """Reads a JSON file with a `schema_version` into a dataclass.
+
+  Raises:
+    OSError: If the file cannot be read.
+    ValueError: See `from_json_object`; also if it is no JSON.
+  """
+  text = pathlib.Path(path).read_text(encoding='utf-8')
+  return from_json_object(parse_json(text), schema=schema)
+
+
+def from_json_object(
+  value: Any,
   *,
   schema: type[_Schema],
   upgrade: Callable[[dict[str, Any]], dict[str, Any]] = lambda value: value,
 ) -> _Schema:
-  """Reads a JSON file with a `schema_version` into a dataclass.
+  """Returns a JSON object with a `schema_version` as a dataclass.
 
-  Names that `schema` does not have are left out at the top level, as later
-  releases may add some; within it they are errors.
+  Names that `schema` lacks are left out at the top level, as later releases may
+  add some; within it they are errors.
 
   Args:
-    path: A UTF-8 file that holds an object.
+    value: As `parse_json` returns it.
     schema: A dataclass with the annotations that `json_values.from_json` takes.
-      The default of its `schema_version` is the newest one that is read.
-    upgrade: Adds to the object what earlier releases did not write.
+      The default of its `schema_version` is the newest version that is read.
+    upgrade: Adds to the object what earlier releases did not write. It is
+      called once the version is known.
 
   Raises:
-    OSError: If the file cannot be read.
     NewerSchemaError: If its version is newer.
     json_values.WrongValueError: If it holds other values; names one of them.
-    ValueError: If it is no JSON.
   """
-  value = parse_json(pathlib.Path(path).read_text(encoding='utf-8'))
-  fields = {field.name: field for field in dataclasses.fields(schema)}
   name = 'schema_version'
+  fields = {field.name: field for field in dataclasses.fields(schema)}
   json_values.require(isinstance(value, dict), '', 'an object', value)
   version = json_values.from_json(int, value.get(name), name)
   if version > fields[name].default:

@@ -1,4 +1,4 @@
-"""Makes dataclasses of JSON values, and says what is wrong with them."""
+"""Makes dataclasses of JSON values, and says which value is wrong."""
 
 import collections.abc
 import dataclasses
@@ -14,7 +14,7 @@ class WrongValueError(ValueError):
   """Names the value, what it must be, and what it is.
 
   Attributes:
-    name: Where it stands, such as 'counts.drops'; '' for the whole.
+    name: Place of the value, such as 'counts.drops'; '' for the whole.
     found: The value as it was parsed; None where it is missing.
   """
 
@@ -24,17 +24,17 @@ class WrongValueError(ValueError):
 
 
 def from_json(kind: Any, value: Any, name: str) -> Any:
-  """Returns a value of JSON as what a type annotation says.
+  """Returns a value of JSON as the type of an annotation.
 
   Args:
     kind: `int` (from 0 on), `bool`, `str`, `Any`, a dataclass, or of these
       `X | None`, `tuple[X, ...]` and `Mapping[str, X]`.
     value: The value as `json.loads` returns it.
-    name: Where it stands, such as 'counts.drops'; '' for the whole.
+    name: Place of the value, such as 'counts.drops'; '' for the whole.
 
   Raises:
-    WrongValueError: If it is something else, lacks a field that has no default,
-      or has one that the dataclass does not have.
+    WrongValueError: If it has another type, lacks a field without a default, or
+      has a field that the dataclass lacks.
   """
   origin, arguments = typing.get_origin(kind), typing.get_args(kind)
   if origin in (types.UnionType, typing.Union):
@@ -43,16 +43,15 @@ def from_json(kind: Any, value: Any, name: str) -> Any:
     return _dataclass(kind, value, name)
   if origin is tuple:
     require(isinstance(value, list), name, 'a list', value)
+    items = enumerate(value)
     return tuple(
-      from_json(arguments[0], item, f'{name}[{i}]')
-      for i, item in enumerate(value)
+      from_json(arguments[0], item, f'{name}[{i}]') for i, item in items
     )
   if origin is collections.abc.Mapping:
     require(isinstance(value, dict), name, 'an object', value)
+    require(all(map(_is_text, value)), name, 'an object of names', value)
     return {
-      from_json(str, key, f'{name}: a name'): from_json(
-        arguments[1], item, f'{name}.{key}'
-      )
+      key: from_json(arguments[1], item, f'{name}.{key}')
       for key, item in value.items()
     }
   if kind is int:
@@ -79,18 +78,15 @@ def require(is_right: bool, name: str, what: str, found: Any) -> None:
 def _dataclass(kind: Any, value: Any, name: str) -> Any:
   require(isinstance(value, dict), name, 'an object', value)
   hints = typing.get_type_hints(kind)
-  fields = {field.name: field for field in dataclasses.fields(kind)}
-  if unknown := value.keys() - fields.keys():
+  if unknown := value.keys() - hints.keys():
     raise WrongValueError(
       f'`{name}` has the unknown {min(unknown)!r:.60}', name, value
     )
   path = f'{name}.' if name else ''
-  for field in fields.values():
-    has_default = (
-      field.default is not dataclasses.MISSING
-      or field.default_factory is not dataclasses.MISSING
-    )
-    if field.name not in value and not has_default:
+  no_default = (dataclasses.MISSING, dataclasses.MISSING)
+  for field in dataclasses.fields(kind):
+    is_required = (field.default, field.default_factory) == no_default
+    if field.name not in value and is_required:
       missing = f'{path}{field.name}'
       raise WrongValueError(f'`{missing}` is missing', missing)
   return kind(
@@ -103,7 +99,7 @@ def _dataclass(kind: Any, value: Any, name: str) -> Any:
 
 def _is_text(value: Any) -> bool:
   try:
-    # JSON can name halves of characters, which nothing can print.
+    # JSON can name halves of characters, which cannot be printed.
     return isinstance(value, str) and value.encode() is not None
   except UnicodeEncodeError:
     return False

@@ -16,7 +16,18 @@ OPTIONS: dict[str, str] = {
   'doctor --ray_address': 'A run compares the hosts of its cluster itself.',
   'group --add_to': 'Group the raw files of both together.',
   'group --drop_duplicates_across_groups': 'Remove them from the input.',
+  **{
+    f'group --{name}': 'Name hdfs://NAMENODE:PORT/PATH.'
+    for name in ('hdfs_full_urls', 'hdfs_host', 'hdfs_port', 'hdfs_user')
+  },
   'group --max_dropped_bytes': 'The manifest has one example of each reason.',
+  **{
+    f'group --s3_{name}': 'Set AWS_* variables, such as AWS_ENDPOINT_URL.'
+    for name in (
+      *('access_key_id', 'api_version', 'disable_ssl', 'endpoint_url'),
+      *('region_name', 'secret_access_key', 'session_token', 'verify'),
+    )
+  },
   'group --worker_pools': 'Use Spark or Dask, as docs/clusters.md says.',
   'group --write_dropped': 'The manifest has one example of each reason.',
   'plan --group': 'Group a few files, and multiply.',

@@ -27,8 +27,8 @@ _API_PAGES = {
   'grouping': 'Grouping jobs',
 }
 _GROUPING = (
-  'pipelines.job.GroupJob',
-  'pipelines.group_job.run_group_job',
+  'pipelines.options.GroupJob',
+  'pipelines.job.run_group_job',
   'pipelines.source.Source',
   'pipelines.source.Fields',
   'pipelines.source.Drop',

@@ -1,1 +1,1 @@
-"""Programs that start what Beam's runners need on other hosts."""
+"""Runners of clusters, made to run a grouping job element by element."""

@@ -8,10 +8,7 @@ this one reads each in a task of its own, so that workers share them.
 """
 
 import os
-import shutil
-import socket
 import sys
-import urllib.parse
 
 import beam_pyspark_runner.overrides
 from apache_beam.options.pipeline_options import PipelineOptions
@@ -23,7 +20,6 @@ from pyspark.sql import SparkSession
 from tff_fedfish.errors import UserError
 
 _MAX_TASKS = 10_000
-_PATIENCE_SECONDS = 10.0
 # A host with a full disk fails fast, and would be given every retry. So a task
 # that has failed there twice, of the four times that it may fail, goes to
 # another; but no host is left out for all tasks, as Spark then loses minutes
@@ -72,41 +68,19 @@ class SparkRunner(pyspark_runner.PySparkRunner):
       builder = builder.config(key, value)
     evaluators = transform_evaluators.evaluator_mapping
     evaluators[beam_pyspark_runner.overrides._Create] = _create
-    _require_answer(given.spark_master)
     # Or executors run the first python3 of PATH.
     os.environ.setdefault('PYSPARK_PYTHON', sys.executable)
     try:
       session = builder.getOrCreate()
     except (Py4JError, PySparkException) as error:
       raise UserError(
-        f'Spark makes no session with `--spark_master` {given.spark_master!r}, '
-        f'`--spark_conf` {given.spark_conf or []}, JAVA_HOME '
-        f'{os.environ.get("JAVA_HOME") or "not set"} and '
-        f'{shutil.which("java") or "no java"} in PATH, and says why above. '
-        'Correct them, or set JAVA_HOME to a Java 17.'
+        f'`--spark_master` {given.spark_master!r} and `--spark_conf` '
+        f'{given.spark_conf or []} must lead to a Spark session, but Spark '
+        'makes none and says why above. Correct them, or set JAVA_HOME to a '
+        'Java 17.'
       ) from error
     with session:
       return super().run_pipeline(pipeline, options)
-
-
-def _require_answer(master):
-  """Raises where no host of a cluster answers: Spark tries for a minute."""
-  if not master.startswith('spark://'):
-    return
-  errors = []
-  for address in master.removeprefix('spark://').split(','):
-    try:
-      where = urllib.parse.urlsplit(f'//{address}')
-      place = where.hostname, where.port or 7077
-      socket.create_connection(place, _PATIENCE_SECONDS).close()
-      return
-    except (OSError, ValueError) as error:
-      errors.append(error)
-  raise UserError(
-    f'`--spark_master` must be where a Spark master answers, but {master!r} '
-    f'does not ({errors[0]}). Start it there with `python -m '
-    'pipelines.clusters.spark_host master`, or name another.'
-  ) from errors[0]
 
 
 def _create(transform, _, context, side_inputs=None):

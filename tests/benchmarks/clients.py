@@ -11,6 +11,7 @@ Only other clients than with the earlier code make it fail.
 
 import argparse
 import contextlib
+import dataclasses
 import gzip
 import json
 import os
@@ -27,7 +28,7 @@ from benchmarks import clients_arm, synthetic_index
 
 from tff_fedfish.data import cohorts
 from tff_fedfish.data.corpus_index import index_sha256
-from tff_fedfish.data.manifest import MANIFEST_NAME
+from tff_fedfish.data.manifest import MANIFEST_NAME, read_manifest
 from tff_fedfish.data.token_cache import MIN_BYTES, TokenCache
 from tff_fedfish.printing import print_table
 from tff_fedfish.run import run_inputs
@@ -109,15 +110,16 @@ class _Bench:
   @contextlib.contextmanager
   def _manifest(self, *, with_fingerprint: bool):
     path = self._corpus / MANIFEST_NAME
-    before = path.read_text()
+    before = path.read_bytes()
     if with_fingerprint:
-      hashes = {
-        'index_sha256': index_sha256(self._corpus),
-        'fingerprint': self._fingerprint,
-      }
-      path.write_text(json.dumps(json.loads(before) | hashes))
+      manifest = dataclasses.replace(
+        read_manifest(self._corpus),
+        index_sha256=index_sha256(self._corpus),
+        fingerprint=self._fingerprint,
+      )
+      path.write_bytes(manifest.to_bytes())
     yield
-    path.write_text(before)
+    path.write_bytes(before)
 
 
 def _print_openings(bench: _Bench, num_clients: int) -> None:

@@ -48,8 +48,8 @@ def run_ours(
   import apache_beam.runners.portability.fn_api_runner  # noqa: F401
   import pyarrow.parquet  # noqa: F401
 
-  from pipelines.group_job import run_group_job
-  from pipelines.job import GroupJob
+  from pipelines.job import run_group_job
+  from pipelines.options import GroupJob
   from pipelines.source import Fields
 
   job = GroupJob(

@@ -41,14 +41,17 @@ _BUILTIN_STAGES = [
 ]
 # Of our own code, the first that matches 'file:function'.
 _OWN_STAGES = [
-  ('count words', r'count_words'),
+  ('count words', r':num_words'),
   ('key', r'/keys\.py|/splits\.py'),
   ('pack blocks', r'/blocks\.py:(encode_block|decode_block)'),
   ('sort', r'/blocks\.py'),
-  ('write and index', r'/write_groups|/output_files|/files\.py|/finish_'),
+  (
+    'write and index',
+    r'/(write_groups|output|places|files|finish|reports)\.py',
+  ),
   ('encode', r'/records\.py|/protos\.py|ncode'),
   ('read lines', r'/open_raw\.py|/objects\.py'),
-  ('loop over records', r'/read_raw_files\.py'),
+  ('loop over records', r'/read_files\.py'),
   ('check records', r'/web_articles\.py|/read_\w+\.py'),
 ]
 # Of libraries, the first that matches the file.

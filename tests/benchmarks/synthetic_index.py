@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tff_fedfish.data import records
-from tff_fedfish.data.corpus_index import INDEX_NAME, INDEX_SCHEMA, read_column
+from tff_fedfish.data.corpus_index import INDEX_NAME, INDEX_SCHEMA
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import MANIFEST_NAME, Counts, Manifest, Shard
 
@@ -52,7 +52,7 @@ def fill_records(corpus: GroupedCorpus, client_ids: Iterable[bytes]) -> None:
     client_ids: The clients that are to be read.
   """
   encode = records.example_encoder(FEATURE_NAMES)
-  offsets = read_column(corpus.directory, 'offset')
+  offsets = corpus.locations.offsets
   path = corpus.directory / corpus.manifest.shards[0].name
   with path.open('r+b') as file:
     for client_id in client_ids:

@@ -17,8 +17,8 @@ _REPOSITORY = pathlib.Path(__file__).parents[2]
 @pytest.fixture(name='grouped', scope='module')
 def _grouped(tmp_path_factory):
   """A corpus of two hosts: one with 30 documents, one with one."""
-  from pipelines.group_job import run_group_job
-  from pipelines.job import GroupJob
+  from pipelines.job import run_group_job
+  from pipelines.options import GroupJob
 
   directory = tmp_path_factory.mktemp('corpus')
   lines = [

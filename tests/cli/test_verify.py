@@ -25,8 +25,8 @@ def test_says_what_was_checked(fedfish, corpus):
   code, shown, progress = fedfish('verify', corpus)
   assert code == 0
   assert shown == (
-    f'{corpus}: all is as it must be: 1 shard, 2 groups in 2 records, '
-    f'3 examples, 4 words, {shard.stat().st_size:,} bytes.\n'
+    f'{corpus}: OK (1 shard, 2 groups in 2 records, '
+    f'3 examples, 4 words, {shard.stat().st_size:,} bytes)\n'
   )
   # Less than one MiB: over before there is progress to be shown.
   assert progress == ''
@@ -48,7 +48,7 @@ def test_damage_is_one_line(fedfish, corpus):
   shard.write_bytes(shard.read_bytes().replace(b'three', b'THREE'))
   code, shown, errors = fedfish('verify', corpus)
   assert (code, shown) == (2, '')
-  assert errors.startswith(f"fedfish: error: Group 'b': '{shard}' must hold ")
+  assert errors.startswith(f"fedfish: error: '{shard}' must hold whole ")
   assert 'is damaged: its content fails the checksum. Run' in errors
   assert errors.count('\n') == 1
 

@@ -59,14 +59,13 @@ class Engine:
       '--runner=pipelines.clusters.spark_runner.SparkRunner',
       f'--spark_master={master}',
     )
-    module = 'pipelines.clusters.spark_host'
     arguments = ('--host', self._driver.name, '--port', '7077')
-    process = self._python(self._driver, module, 'master', *arguments)
+    process = self._spark(self._driver, 'master.Master', *arguments)
     process.wait_for('Starting Spark master at', 60)
     for host in self._others:
       arguments = (master, '--host', host.name, '--cores', '1')
       arguments += ('--memory', f'{_MEGABYTES}m')
-      self.workers.append(self._python(host, module, 'worker', *arguments))
+      self.workers.append(self._spark(host, 'worker.Worker', *arguments))
     for worker in self.workers:
       worker.wait_for('Successfully registered with master', 60)
 
@@ -89,9 +88,19 @@ class Engine:
     for worker in self.workers:
       worker.wait_for('Registered to:', 60)
 
+  def _spark(self, host, role, *arguments):
+    program = _VENV / 'bin' / 'spark-class'
+    name = f'org.apache.spark.deploy.{role}'
+    # Where its logs go, and what it shuffles.
+    work = f'{host.tmp}/spark'
+    environment = {'SPARK_WORKER_DIR': work, 'SPARK_LOCAL_DIRS': work}
+    command = (str(program), name, *arguments)
+    return self._start(host, role, *command, **environment)
+
   def _python(self, host, module, *arguments):
     name = module.rpartition('.')[2]
     return self._start(host, name, sys.executable, '-m', module, *arguments)
 
-  def _start(self, host, log, *command):
-    return host.start(command, log, cwd=grouping.ROOT, env=ENVIRONMENT)
+  def _start(self, host, log, *command, **environment):
+    environment = ENVIRONMENT | environment
+    return host.start(command, log, cwd=grouping.ROOT, env=environment)

@@ -146,12 +146,12 @@ def names(directory: pathlib.Path) -> Sequence[str]:
 
 
 def wait_for_file(output: pathlib.Path, directory: str, timeout: float = 300):
-  """Waits until a job's workers have left a file in its staging directory.
+  """Waits until a job's workers have left a file in its work directory.
 
   Args:
     output: The job's output.
     directory: 'tasks', 'pieces' or 'shards'.
     timeout: Seconds to wait.
   """
-  pattern = f'.{output.name}.grouping-*/{directory}/[0-9]*'
-  wait_until(lambda: any(output.parent.glob(pattern)), timeout, pattern)
+  pattern = f'.fedfish-*/{directory}/[0-9]*'
+  wait_until(lambda: any(output.glob(pattern)), timeout, pattern)

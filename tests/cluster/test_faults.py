@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import pathlib
 import re
 import shutil
 import signal
@@ -16,10 +15,6 @@ from cluster.hosts import Cluster, wait_until
 pytestmark = pytest.mark.cluster
 _ENGINES = ('spark', 'dask')
 _SPARK = '--runner=pipelines.clusters.spark_runner.SparkRunner'
-_DASK = '--runner=pipelines.clusters.dask_runner.DaskRunner'
-_START_DASK = (
-  'Start one with `python -m distributed.cli.dask_scheduler`, or name another.'
-)
 
 
 @pytest.fixture(params=_ENGINES)
@@ -63,12 +58,12 @@ def test_crashed_host(engine, expected, start, tmp_path):
 
 def test_killed_driver(engine, raw, expected, start, tmp_path):
   start.kill()
-  (left,) = grouping.names(tmp_path)
-  assert left.startswith('.out.grouping-')
+  (left,) = grouping.names(tmp_path / 'out')
+  assert left.startswith('.fedfish-')
   # Workers may still be at the old job.
   job = engine.group('big', raw('big'), tmp_path / 'out')
   assert job.wait(180) == 0, job.text()
-  shutil.rmtree(tmp_path / left)
+  shutil.rmtree(tmp_path / 'out' / left)
   _check_written(job, expected, tmp_path)
 
 
@@ -86,9 +81,16 @@ def test_killed_master(raw, expected, tmp_path, name, process):
     assert job.wait(120) == 1, job.text()
     assert grouping.error_line(job) == (
       'fedfish: failed: the Dask scheduler at host0:8786 was lost, and nothing '
-      'was kept. Start it and its workers again, and run the job again.'
+      'was kept. Start it and its workers, and run the job again.'
     )
     assert grouping.names(tmp_path) == []
+
+
+_SESSION = (
+  '`--spark_master` {!r} and `--spark_conf` {} must lead to a Spark session, '
+  'but Spark makes none and says why above. Correct them, or set JAVA_HOME to '
+  'a Java 17.'
+)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +99,7 @@ def test_killed_master(raw, expected, tmp_path, name, process):
     (
       'spark',
       '--spark_master=spark://host1:7077',
-      "`--spark_master` must be where a Spark master answers, but 'spark://"
-      "host1:7077' does not ([Errno 111] Connection refused). Start it there "
-      'with `python -m pipelines.clusters.spark_host master`, or name another.',
+      _SESSION.format('spark://host1:7077', []),
     ),
     (
       'spark',
@@ -110,24 +110,14 @@ def test_killed_master(raw, expected, tmp_path, name, process):
     (
       'spark',
       '--spark_conf=spark.executor.memory=much',
-      "Spark makes no session with `--spark_master` 'spark://host0:7077', "
-      "`--spark_conf` ['spark.executor.memory=much'], JAVA_HOME {home} and "
-      '{java} in PATH, and says why above. Correct them, or set JAVA_HOME to a '
-      'Java 17.',
+      _SESSION.format('spark://host0:7077', ['spark.executor.memory=much']),
     ),
     (
       'dask',
       '--dask_client_address=host1:8786',
-      '`--dask_client_address` must lead to a Dask scheduler that answers, but '
-      "'host1:8786' does not (Timed out trying to connect to tcp://host1:8786 "
-      f'after 30 s). {_START_DASK}',
-    ),
-    (
-      'dask',
-      '--dask_client_address=foo://x',
-      '`--dask_client_address` must lead to a Dask scheduler that answers, but '
-      "'foo://x' does not (unknown address scheme 'foo' (known schemes: "
-      f"['inproc', 'tcp', 'tls', 'ucx', 'ws', 'wss'])). {_START_DASK}",
+      '`--dask_client_address` must be where a Dask scheduler answers, found '
+      "'host1:8786' (Timed out trying to connect to tcp://host1:8786 after 30 "
+      's). Start one there, or name another.',
     ),
   ],
 )
@@ -135,88 +125,21 @@ def test_flags_that_fit_no_cluster(raw, tmp_path, name, flag, line):
   with Cluster(2) as hosts:
     engine = Engine(name, hosts)
     job = engine.group('small', raw('small'), tmp_path / 'out', flag)
-    assert job.wait(120) == 2, job.text()
-    home = os.environ.get('JAVA_HOME') or 'not set'
-    line = line.format(home=home, java=shutil.which('java'))
+    assert job.wait(180) == 2, job.text()
     assert grouping.error_line(job) == f'fedfish: error: {line}'
     assert grouping.names(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-  'text, found',
-  [
-    ('{"address":', 'Expecting value: line 1 column 12 (char 11)'),
-    ('[1]', 'it holds no address'),
-    ('{"address": 3}', 'it holds no address'),
-  ],
-)
-def test_dask_scheduler_file(raw, tmp_path, text, found):
-  file = tmp_path / 'scheduler.json'
-  file.write_text(text)
-  flags = _DASK, f'--dask_scheduler_file={file}'
-  assert _refuse(raw, tmp_path / 'out', *flags) == (
-    '`--dask_scheduler_file` must lead to a Dask scheduler that answers, but '
-    f"'{file}' does not ({found}). Start one with `python -m "
-    'distributed.cli.dask_scheduler --scheduler-file FILE`, or name another.'
-  )
-
-
-@pytest.mark.parametrize('is_begun', [False, True])
-def test_dask_scheduler_file_that_comes_later(raw, tmp_path, is_begun):
-  file = tmp_path / 'scheduler.json'
-  if is_begun:
-    file.touch()
-  flags = _DASK, f'--dask_scheduler_file={file}'
-  job = _start(raw, tmp_path / 'out', *flags)
-  for line in job.stderr:
-    if line.startswith('Waiting '):
-      break
-  assert line == f'Waiting for the scheduler file {file}\n'
-  # With an address that Dask refuses at once, this needs no scheduler.
-  file.write_text('{"address": "foo://x"}')
-  _, errors = job.communicate(timeout=60)
-  assert job.returncode == 2, errors
-  assert f"'{file}' does not (unknown address scheme 'foo'" in errors
-
-
-def test_dask_without_an_address(raw, tmp_path):
-  # Dask then asks its own settings.
-  environment = {'DASK_SCHEDULER_ADDRESS': 'foo://x'}
-  found = _refuse(raw, tmp_path / 'out', _DASK, **environment)
-  assert found.startswith(
-    '`--dask_client_address` must lead to a Dask scheduler that answers, but '
-    "is not given (unknown address scheme 'foo'"
-  )
-  assert found.endswith(_START_DASK)
-
-
-@pytest.mark.parametrize(
-  'home, found', [(None, 'JAVA_HOME not set'), ('/no', 'JAVA_HOME /no')]
-)
-def test_spark_without_java(raw, tmp_path, home, found):
+def test_spark_without_java(raw, tmp_path):
   programs = tmp_path / 'bin'
   programs.mkdir()
   # What Spark's own scripts need.
   for name in 'bash dirname ps python3 uname'.split():
     (programs / name).symlink_to(shutil.which(name))
-  environment = {'PATH': str(programs), 'JAVA_HOME': home}
-  assert _refuse(raw, tmp_path / 'out', _SPARK, **environment) == (
-    "Spark makes no session with `--spark_master` 'local[*]', `--spark_conf` "
-    f'[], {found} and no java in PATH, and says why above. Correct them, or '
-    'set JAVA_HOME to a Java 17.'
-  )
-
-
-def test_spark_finds_java_by_its_own_settings(raw, expected, tmp_path):
-  home = pathlib.Path(shutil.which('java')).resolve().parents[1]
-  (tmp_path / 'conf').mkdir()
-  settings = tmp_path / 'conf' / 'spark-env.sh'
-  settings.write_text(f'export JAVA_HOME={home}\n')
-  environment = {'JAVA_HOME': '/no', 'SPARK_CONF_DIR': str(settings.parent)}
-  job = _start(raw, tmp_path / 'out', _SPARK, **environment)
-  _, errors = job.communicate(timeout=120)
-  assert job.returncode == 0, errors
-  assert grouping.digests(tmp_path / 'out') == expected('small')
+  environment = {'PATH': str(programs), 'JAVA_HOME': '/no'}
+  assert _refuse(
+    raw, tmp_path / 'out', _SPARK, **environment
+  ) == _SESSION.format('local[*]', [])
 
 
 def _start(raw, output, *flags, **environment):

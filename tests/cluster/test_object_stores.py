@@ -1,69 +1,62 @@
 """Grouping into object stores and from them, over a network that fails."""
 
-import collections
+import contextlib
 import io
+import re
 import subprocess
 import sys
+import threading
+import time
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from apache_beam.io.aws.clients.s3 import boto3_client
-from cluster import grouping, object_store
-from cluster.engines import Engine
+from cluster import engines, grouping, object_store
 from cluster.hosts import Cluster
 from grouping_jobs import contents, make_job, raw_records, write_lines
 
-from pipelines import output_files, s3_files
-from pipelines.group_job import run_group_job
+from pipelines import output
 from pipelines.input_files import find_input_files
-from pipelines.staging import stage
+from pipelines.job import run_group_job
+from tff_fedfish.data import places
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.errors import FailedError, UserError
 
 pytestmark = pytest.mark.cluster
 _OUTPUT = f's3://{object_store.BUCKET}/corpora/c4'
 _PREFIX = 'corpora/c4/'
-_STOPPED = (
-  r"^Grouping into 's3://bucket/corpora/c4' stopped \('s3://bucket/{0}': "
-  r'.*{1}.*\)\. There is no manifest, so what is left is no corpus\. Check '
-  r'that the store can be reached, then run it again\.$'
-)
 
 
 @pytest.fixture(scope='module')
 def server(tmp_path_factory):
   if not object_store.PACKAGES.exists():
     pytest.skip('needs `make .venv-cluster`')
-  with pytest.MonkeyPatch.context() as patch:
-    # Last: it holds more than boto3.
-    patch.setattr(sys, 'path', [*sys.path, str(object_store.PACKAGES)])
-    # Beam has looked for it where this module's imports have loaded Beam.
-    import boto3
-
-    patch.setattr(boto3_client, 'boto3', boto3)
-    log = tmp_path_factory.mktemp('store') / 'log'
-    with object_store.running_store(log) as found:
-      yield found
+  log = tmp_path_factory.mktemp('store') / 'log'
+  with object_store.running_store(log) as found:
+    yield found
 
 
 @pytest.fixture
 def store(server, monkeypatch):
   for name, value in object_store.ENVIRONMENT.items():
     monkeypatch.setenv(name, value)
-  # Many, so that a request that fails by chance does not end a test.
-  monkeypatch.setenv('AWS_MAX_ATTEMPTS', '8')
   yield server[0]
   server[0].clear()
-  assert server[0].num_uploads() == 0
 
 
 @pytest.fixture
 def network(server, store, monkeypatch):
   with object_store.Network(server[1]) as found:
     monkeypatch.setenv('AWS_ENDPOINT_URL', f'http://127.0.0.1:{found.port}')
-    # Variables are read once, when a client is made.
-    s3_files._make_client.cache_clear()
+    # Variables are read once, when a store is first asked.
+    places._connect.cache_clear()
     yield found
+  places._connect.cache_clear()
+
+
+@pytest.fixture
+def once(monkeypatch, network):
+  """Makes every request once, whether it fails or not."""
+  monkeypatch.setenv('AWS_MAX_ATTEMPTS', '1')
+  places._connect.cache_clear()
 
 
 @pytest.fixture(scope='module')
@@ -80,132 +73,116 @@ def lines(tmp_path_factory):
   return paths, contents(directory / 'out')
 
 
+def _command(*arguments):
+  return subprocess.run(
+    list(map(str, arguments)),
+    cwd=grouping.ROOT,
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+
+
+def _fedfish(*arguments):
+  done = _command(sys.executable, '-m', 'tff_fedfish', *arguments)
+  assert done.returncode == 0, done.stderr
+  return done.stdout
+
+
 @pytest.mark.parametrize('kind', ['small', 'split', 'optional'])
 def test_same_bytes(store, network, raw, expected, tmp_path, kind):
-  flags = [f'--s3_endpoint_url=http://127.0.0.1:{network.port}']
-  done = subprocess.run(
-    grouping.command(kind, raw(kind), _OUTPUT, *flags),
-    cwd=grouping.ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
+  done = _command(*grouping.command(kind, raw(kind), _OUTPUT))
   assert done.returncode == 0, done.stderr
-  wanted = expected(kind)
-  assert store.digests(_PREFIX) == wanted
-  assert store.contents().keys() == {f'{_PREFIX}{name}' for name in wanted}
+  assert store.digests(_PREFIX) == expected(kind)
+  num_requests = len(network.requests)
   if kind != 'small':
     return
-  methods = collections.Counter(name.split()[0] for name in network.requests)
-  # A task report, 8 pieces, 8 shards with 8 reports, index, manifest, marker
-  # and probe are 29 files. The 10 that stay are copied, which is a PUT, too.
-  assert methods['PUT'] == 29 + 10
-  # 8 pieces and 9 reports are read, and their sizes asked for; so are those of
-  # what is copied, and whether the marker is there. 7 lists of objects, 2 of
-  # uploads.
-  assert methods['HEAD'] == 8 + 9 + 10 + 1
-  assert methods['GET'] == 8 + 9 + 7 + 2
-  # The probe's and the job's directory.
-  assert methods['POST'] == 2
-  for name, data in store.contents(_PREFIX).items():
-    (tmp_path / name).write_bytes(data)
-  done = subprocess.run(
-    [sys.executable, '-m', 'tff_fedfish', 'verify', tmp_path],
-    cwd=grouping.ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
-  assert done.returncode == 0, done.stderr
-  assert ': all is as it must be: 8 shards,' in done.stdout
+  # Of 8 shards. Reading is bounded, too: by the index, a client's records.
+  assert num_requests <= 140
+  assert f'{_OUTPUT}: OK (8 shards,' in _fedfish('verify', _OUTPUT)
+  grouping.group_here(kind, raw(kind), tmp_path / 'out')
+  shown = _fedfish('inspect', _OUTPUT), _fedfish('inspect', tmp_path / 'out')
+  assert shown[0] == shown[1].replace(str(tmp_path / 'out'), _OUTPUT)
+  here, there = GroupedCorpus(tmp_path / 'out'), GroupedCorpus(_OUTPUT)
+  assert here.fingerprint == there.fingerprint
+  for client_id in here.client_ids[:3]:
+    num_requests = len(network.requests)
+    assert there.examples(client_id) == here.examples(client_id)
+    assert len(network.requests) - num_requests <= 3
 
 
-@pytest.mark.parametrize(
-  'pattern, how, times',
-  [
-    ('PUT .*/(tasks|pieces|shards)/', '503', 3),
-    ('GET', '503', 2),
-    ('HEAD', '503', 2),
-    ('POST .*delete', '503', 1),
-    # The copy with which the corpus is complete.
-    ('PUT .*/manifest.json$', '503', 2),
-    ('.', 'delay', 3),
-    ('PUT .*tfrecord', 'cut', 2),
-    ('PUT .*arrow', 'cut', 1),
-    ('GET .*arrow', 'cut_answer', 2),
-    ('GET .*parquet', 'cut_answer', 2),
-  ],
-)
-def test_faults_that_pass(store, network, lines, pattern, how, times):
+@pytest.mark.parametrize('how, step', [('503', 1), ('cut_answer', 7)])
+def test_any_request_fails_once(store, network, lines, monkeypatch, how, step):
+  monkeypatch.setattr(output, '_SETTLE_SECONDS', 0.1)
   paths, wanted = lines
-  network.fail(pattern, how, times)
-  run_group_job(make_job(paths), _OUTPUT)
-  assert network.num_failed == times
-  assert store.contents() == {
-    f'{_PREFIX}{name}': data for name, data in wanted.items()
+  for number in range(1, 41, step):
+    network.fail_nth(number, how)
+    run_group_job(make_job(paths), _OUTPUT)
+    assert network.num_failed == 1, number
+    assert store.contents(_PREFIX) == wanted, number
+    store.clear()
+
+
+def test_any_request_fails_for_good(store, network, once, lines, monkeypatch):
+  monkeypatch.setattr(output, '_SETTLE_SECONDS', 0.1)
+  paths, wanted = lines
+  num_stopped = 0
+  for number in range(1, 200, 5):
+    network.fail_nth(number, '503')
+    try:
+      run_group_job(make_job(paths), _OUTPUT)
+    except (FailedError, UserError) as error:
+      num_stopped += 1
+      assert 'SlowDown' in str(error) or 'SLOW_DOWN' in str(error)
+      assert '\n' not in str(error)
+    if network.num_failed == 0:
+      break
+    network.heal()
+    left = _without_work(store)
+    if 'manifest.json' in left:
+      assert left.items() >= wanted.items()
+    else:
+      _remove_as_told(store)
+      run_group_job(make_job(paths), _OUTPUT)
+      assert _without_work(store) == wanted, number
+    store.clear()
+  assert num_stopped >= 10
+
+
+def _without_work(store):
+  return {
+    name: data
+    for name, data in store.contents(_PREFIX).items()
+    if not re.match(r'\.fedfish-[0-9a-f]{32}/', name)
   }
 
 
-@pytest.mark.parametrize(
-  'pattern, how, found',
-  [
-    ('PUT .*/tasks/', '503', r'SlowDown.*PutObject'),
-    ('PUT .*arrow', 'cut', 'Connection'),
-    ('PUT .*tfrecord', 'cut', 'Connection'),
-    ('GET .*arrow', 'cut_answer', ''),
-    ('PUT .*c4/groups-00001', '503', r'SlowDown.*CopyObject'),
-    ('PUT .*c4/manifest', '503', r'SlowDown.*CopyObject'),
-    ('GET .*list-type.*shards', '503', r'SlowDown.*ListObjectsV2'),
-  ],
-)
-def test_faults_that_stay(
-  store, network, lines, monkeypatch, pattern, how, found
-):
-  monkeypatch.setenv('AWS_MAX_ATTEMPTS', '1')
-  paths, wanted = lines
-  network.fail(pattern, how)
-  words = _STOPPED.format('corpora/c4/.*', found)
-  with pytest.raises(FailedError, match=words):
-    run_group_job(make_job(paths), _OUTPUT)
-  assert all(map(output_files.is_staged, store.contents(_PREFIX)))
-  network.heal()
-  output_files.require_usable(_OUTPUT)
-  run_group_job(make_job(paths), _OUTPUT)
-  found = store.contents(_PREFIX)
-  assert {name: found[name] for name in wanted} == wanted
-  assert all(map(output_files.is_staged, found.keys() - wanted.keys()))
+def _remove_as_told(store):
+  """Does what the command of the error does, if there is one."""
+  try:
+    output.require_usable(_OUTPUT)
+  except UserError as error:
+    command = re.search('`(aws s3 rm .*)`', str(error))[1]
+    assert command.startswith(f"aws s3 rm --recursive {_OUTPUT} --exclude '*'")
+    for pattern in re.findall("--include '(.*?)'", command):
+      expression = re.escape(pattern).replace(r'\*', '.*')
+      for name in store.contents(_PREFIX):
+        if re.fullmatch(expression, name):
+          store.remove(f'{_PREFIX}{name}')
 
 
-def test_store_that_is_gone(store, network, lines, monkeypatch):
-  """Not even what there is of the job can be removed then."""
-  monkeypatch.setenv('AWS_MAX_ATTEMPTS', '1')
-  paths, wanted = lines
-  network.fail('PUT .*/shards/', '503')
-  network.fail('POST|GET .*(list-type|uploads)', '503')
-  with pytest.raises(FailedError, match='then run it again'):
-    run_group_job(make_job(paths), _OUTPUT)
-  left = store.contents(_PREFIX)
-  assert left and all(name.startswith('grouping-') for name in left)
-  network.heal()
-  (name,) = {name.partition('/')[0] for name in left}
-  output_files.require_usable(_OUTPUT)
-  assert output_files.find_staging(_OUTPUT) == [f'{_OUTPUT}/{name}']
-  run_group_job(make_job(paths), _OUTPUT)
-  assert store.contents(_PREFIX) == wanted | left
+def test_slow_store(store, network, lines):
+  network.fail('.', 'delay', 3)
+  run_group_job(make_job(lines[0]), _OUTPUT)
+  assert store.contents(_PREFIX) == lines[1]
 
 
 def test_one_line_of_the_command(store, network, raw, monkeypatch):
   monkeypatch.setenv('AWS_MAX_ATTEMPTS', '2')
   network.fail('PUT .*/pieces/', '503')
-  done = subprocess.run(
-    [
-      *grouping.command('small', raw('small'), _OUTPUT),
-      *('--direct_running_mode=multi_processing', '--direct_num_workers=2'),
-    ],
-    cwd=grouping.ROOT,
-    capture_output=True,
-    text=True,
-    timeout=300,
+  done = _command(
+    *grouping.command('small', raw('small'), _OUTPUT),
+    *('--direct_running_mode=multi_processing', '--direct_num_workers=2'),
   )
   assert done.returncode == 1
   title, line = done.stderr.splitlines()
@@ -213,36 +190,62 @@ def test_one_line_of_the_command(store, network, raw, monkeypatch):
   assert line.startswith(
     f"fedfish: failed: Grouping into '{_OUTPUT}' stopped ("
   )
-  assert 'SlowDown' in line
-  assert store.contents() == {}
+  assert 'SlowDown' in line or 'SLOW_DOWN' in line
+  assert store.contents(_PREFIX) == {}
 
 
-def test_filled_meanwhile(store, network):
-  with pytest.raises(
-    UserError,
-    match="must stay empty while it is written, but 's3://bucket/corpora/c4' "
-    'was filled meanwhile',
-  ):
-    with stage(_OUTPUT) as staging:
-      staging.make_directories([])
-      store.put(f'{_PREFIX}manifest.json', b'theirs')
-  assert store.contents(_PREFIX) == {'manifest.json': b'theirs'}
+@pytest.mark.parametrize('pause', [0, 2])
+def test_two_jobs(store, network, pause):
+  """Two seconds apart, one of them publishes; at once, perhaps none."""
+  published, names = [], ['manifest.json', 'index.parquet']
+
+  def run(number):
+    time.sleep(number * pause)
+    data = b'%d' % number
+    with contextlib.suppress(UserError):
+      with output.work_directory(_OUTPUT) as work:
+        for name in names:
+          places.write_bytes(f'{work.path}/{name}', data)
+          work.files[f'{work.path}/{name}'] = name
+      published.append(data)
+
+  threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  found = store.contents(_PREFIX)
+  assert len(published) == 1 or (pause == 0 and 'manifest.json' not in found)
+  if published:
+    assert found == dict.fromkeys(names, published[0])
 
 
 def test_large_file(store, network, monkeypatch):
-  monkeypatch.setattr('pipelines.s3_files._PART_BYTES', 5 << 20)
-  monkeypatch.setattr('pipelines.s3_files._COPIED_PART_BYTES', 5 << 20)
-  monkeypatch.setattr('pipelines.s3_files._READ_BYTES', 4 << 20)
-  data = bytes(range(256)) * (12 << 12)
+  data = bytes(range(256)) * (24 << 12)
   network.fail('PUT .*partNumber', 'cut', 1)
   network.fail('GET', 'cut_answer', 1)
-  output_files.write_bytes(f'{_OUTPUT}/x', data)
-  # 12 MiB are three parts of 5 MiB, of which one was sent twice.
-  assert sum('partNumber' in name for name in network.requests) == 3 + 1
-  with output_files.open_local_copy(f'{_OUTPUT}/x') as file:
-    assert file.read() == data
-  (found,) = output_files.read_all([f'{_OUTPUT}/x'])
-  assert found == data
+  places.write_bytes(f'{_OUTPUT}/x', data)
+  monkeypatch.setattr(places, '_MAX_COPIED_BYTES', 20 << 20)
+  places.move(f'{_OUTPUT}/x', f'{_OUTPUT}/y')
+  assert sum('partNumber' in name for name in network.requests) >= 2 * 2
+  assert list(places.read_all([f'{_OUTPUT}/y'])) == [data]
+
+
+def test_stopped_upload_leaves_nothing(store, network):
+  with pytest.raises(KeyError):
+    with places.write(f'{_OUTPUT}/x') as file:
+      file.write(b'half')
+      raise KeyError
+
+  class Broken(io.BytesIO):
+    def read(self, size=-1):
+      if self.tell():
+        raise KeyboardInterrupt
+      return super().read(size)
+
+  with pytest.raises(KeyboardInterrupt):
+    places._upload(Broken(bytes(40 << 20)), f'{_OUTPUT}/x')
+  assert store.contents(_PREFIX) == {}
 
 
 class TestInput:
@@ -254,7 +257,8 @@ class TestInput:
     return f's3://{object_store.BUCKET}/raw/*.json'
 
   def test_same_bytes(self, network, pattern, lines, tmp_path):
-    network.fail('GET .*json', 'cut_answer', 3)
+    network.fail('GET', '503', 2)
+    network.fail('GET .*json', 'cut_answer', 1)
     paths = find_input_files([pattern])
     assert [path.rpartition('/')[2] for path in paths] == [
       path.name for path in lines[0]
@@ -263,42 +267,24 @@ class TestInput:
     assert network.num_failed == 3
     assert contents(tmp_path / 'out') == lines[1]
 
-  @pytest.mark.parametrize('name, num', [('1.json', 1), ('table.parquet', 3)])
-  def test_failed_read_is_no_damage(
-    self, store, network, pattern, tmp_path, monkeypatch, name, num
-  ):
-    monkeypatch.setenv('AWS_MAX_ATTEMPTS', '1')
-    sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(raw_records(9)), sink)
-    store.put('raw/table.parquet', sink.getvalue())
-    paths = find_input_files([pattern.replace('*.json', name)])
-    # The first tell the file's format, and whether it is whole.
-    network.fail(f'GET .*{name}', 'delay', num)
-    network.fail(f'GET .*{name}', '503')
-    with pytest.raises(FailedError, match=f"'s3://bucket/raw/{name}': .*Slow"):
+  def test_failed_read_is_no_damage(self, network, once, pattern, tmp_path):
+    paths = find_input_files([pattern])
+    network.fail('GET .*1.json', '503')
+    with pytest.raises(FailedError, match=r"'s3://bucket/raw/1.json': "):
       run_group_job(make_job(paths), tmp_path / 'out')
     assert not (tmp_path / 'out').exists()
 
-  def test_what_is_not_there(self, pattern):
-    with pytest.raises(UserError, match="but 's3://bucket/raw/n' matches none"):
-      find_input_files([pattern.replace('*.json', 'n')])
-    with pytest.raises(
-      UserError,
-      match=r"`--input` must be a path that can be read, but 's3://none/\*' is "
-      r'not \(.*NoSuchBucket.*\)\. Check the name, and how the file system is '
-      r'reached, or copy the files here\.$',
-    ):
-      find_input_files(['s3://none/*'])
 
-
-def test_output_that_cannot_be_written(store, network):
+def test_bucket_that_is_not_there(network):
+  with pytest.raises(UserError, match=r"`--input` must match .* 's3://none/x'"):
+    find_input_files(['s3://none/x'])
   with pytest.raises(
     UserError,
-    match=r'`--output` must be a directory that can be written to, but '
-    r"'s3://none/c4' is not \(.*NoSuchBucket.*\)\. Check the name, and how the "
-    r'file system is reached, or name a local directory\.$',
+    match=r'^`--output` must be a directory that can be written to, but '
+    r"'s3://none/c4' is not \(.*NO_SUCH_BUCKET.*\)\. Check its name and ",
   ):
-    output_files.require_usable('s3://none/c4')
+    with output.work_directory(output.require_usable('s3://none/c4')):
+      pass
 
 
 @pytest.fixture
@@ -307,45 +293,32 @@ def hosts():
     yield found
 
 
-def _digests(host, port):
-  """Returns SHA-256 by key of the bucket, asked for on a host."""
-  code = (
-    'import boto3, hashlib\n'
-    f'client = boto3.client("s3", endpoint_url="http://{host.name}:{port}")\n'
-    'found = client.list_objects_v2(Bucket="bucket")\n'
-    'for entry in found.get("Contents", ()):\n'
-    '  data = client.get_object(Bucket="bucket", Key=entry["Key"])["Body"]\n'
-    '  print(hashlib.sha256(data.read()).hexdigest(), entry["Key"])\n'
-  )
-  text = host.run([sys.executable, '-c', code], env=object_store.ENVIRONMENT)
-  return dict(reversed(line.split()) for line in text.splitlines())
-
-
 @pytest.mark.parametrize('name', ['spark', 'dask'])
-def test_workers_on_other_hosts(hosts, raw, expected, server, name):
-  """They know of the store by the options of the job only."""
+def test_workers_on_other_hosts(
+  hosts, raw, expected, server, monkeypatch, name
+):
+  """They know of the store by their own variables."""
   del server  # Only skips.
+  variables = object_store.ENVIRONMENT | {
+    'AWS_ENDPOINT_URL': 'http://host0:5000'
+  }
+  del variables['PYTHONPATH']
+  monkeypatch.setattr(engines, 'ENVIRONMENT', engines.ENVIRONMENT | variables)
   process = hosts[0].start(
     object_store.server_command('0.0.0.0', 5000), env=object_store.ENVIRONMENT
   )
   process.wait_for('Running on', 60)
   code = (
-    'import boto3\n'
-    'boto3.client("s3", endpoint_url="http://host0:5000")'
-    '.create_bucket(Bucket="bucket")\n'
+    'from cluster import object_store\n'
+    'store = object_store.Store("http://host0:5000")\n'
+    'for name, digest in store.digests("corpora/c4/").items():\n'
+    '  print(name, digest)'
   )
-  hosts[0].run([sys.executable, '-c', code], env=object_store.ENVIRONMENT)
-  engine = Engine(name, hosts)
-  job = engine.group(
-    'small',
-    raw('small'),
-    _OUTPUT,
-    '--s3_endpoint_url=http://host0:5000',
-    '--s3_access_key_id=tests',
-    '--s3_secret_access_key=tests',
-    '--s3_region_name=us-east-1',
-  )
+  command = [sys.executable, '-c', code]
+  environment = object_store.ENVIRONMENT
+  # Makes the bucket.
+  assert hosts[0].run(command, env=environment) == ''
+  job = engines.Engine(name, hosts).group('small', raw('small'), _OUTPUT)
   assert job.wait(300) == 0, job.text()
-  assert _digests(hosts[0], 5000) == {
-    f'{_PREFIX}{name}': digest for name, digest in expected('small').items()
-  }
+  lines = hosts[0].run(command, env=environment).splitlines()
+  assert dict(map(str.split, lines)) == expected('small')

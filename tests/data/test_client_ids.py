@@ -1,7 +1,8 @@
-"""Client ids are a sequence, and found among many."""
+"""Client ids: a sequence that finds them among many, and one id as text."""
 
 import hashlib
 import pickle
+import unicodedata
 
 import hypothesis
 import hypothesis.strategies as st
@@ -9,7 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tff_fedfish.data import client_ids
 from tff_fedfish.data.client_ids import ClientIds
+
+_CUTS = st.lists(st.integers(0, 40), max_size=3).map(sorted)
 
 
 def _in_chunks(ids, cuts):
@@ -20,91 +24,66 @@ def _in_chunks(ids, cuts):
     array.slice(start, stop - start)
     for start, stop in zip(limits, limits[1:], strict=False)
   ]
-  return ClientIds(pa.chunked_array(chunks, pa.binary()))
+  return ClientIds(chunks)
 
 
 class TestClientIds:
   _IDS = [b'', b'a', b'a\0', b'b', b'\xff']
 
   def _ids(self):
-    return ClientIds(pa.array(self._IDS, pa.binary()))
+    return ClientIds([pa.array(self._IDS, pa.binary())])
 
   def test_is_a_sequence(self):
     ids = self._ids()
     assert list(ids) == self._IDS
     assert len(ids) == 5
-    assert ids[-1] == b'\xff'
+    assert ids[-1] == ids[np.int32(4)] == b'\xff'
     assert ids[1:4:2] == [b'a', b'b']
     assert list(reversed(ids)) == self._IDS[::-1]
     assert [ids.index(client_id) for client_id in self._IDS] == [0, 1, 2, 3, 4]
+    assert list(pickle.loads(pickle.dumps(ids))) == self._IDS
 
   def test_finds_what_is_there_only(self):
     ids = self._ids()
     assert all(client_id in ids for client_id in self._IDS)
     absent = [b'A', b'a\1', b'aa', b'\xff\0', 'a', None]
     assert not any(client_id in ids for client_id in absent)
-
-  @pytest.mark.parametrize('index', [5, -6])
-  def test_index_out_of_range(self, index):
-    with pytest.raises(IndexError, match=f'{index} is out of range for 5'):
-      self._ids()[index]
-
-  def test_index_of_an_unknown_client(self):
+    for index in (5, -6):
+      with pytest.raises(IndexError, match=f'{index} is out of range for 5'):
+        ids[index]
     with pytest.raises(ValueError, match="b'c' is not a client id"):
-      self._ids().index(b'c')
+      ids.index(b'c')
     with pytest.raises(ValueError, match="b'a' is not a client id"):
-      self._ids().index(b'a', 2)
+      ids.index(b'a', 2)
 
   @hypothesis.given(
     st.sets(st.binary(max_size=3)).map(sorted),
-    st.lists(st.integers(0, 40), max_size=3).map(sorted),
+    _CUTS,
     st.lists(st.binary(max_size=3)),
   )
   def test_is_the_list_of_its_ids(self, expected, cuts, others):
     ids = _in_chunks(expected, cuts)
     assert list(ids) == expected == [ids[i] for i in range(len(ids))]
     for client_id in [*expected, *others]:
-      found = expected.index(client_id) if client_id in expected else None
-      assert ids.position(client_id) == found
+      position = expected.index(client_id) if client_id in expected else None
+      assert ids.position(client_id) == position
 
-  def test_finds_among_many(self):
-    # More than are between two of the ids that are held as objects.
-    expected = [b'%06d' % number for number in range(0, 4000, 2)]
-    ids = ClientIds(pa.array(expected, pa.binary()))
-    assert [ids.position(client_id) for client_id in expected] == list(
-      range(2000)
-    )
-    assert not any(b'%06d' % number in ids for number in range(1, 4000, 2))
-    assert list(pickle.loads(pickle.dumps(ids))) == expected
-
-  @hypothesis.given(
-    st.sets(st.binary(max_size=9)).map(sorted),
-    st.lists(st.integers(0, 40), max_size=3).map(sorted),
+  @hypothesis.given(st.sets(st.binary(max_size=9)).map(sorted), _CUTS)
+  # Three times as many as are hashed at once, and a rest.
+  @hypothesis.example(
+    [b'%06d' % i + b'x' * (i % 50) for i in range(30_000)], [7]
   )
   def test_hash_is_that_of_a_loop(self, expected, cuts):
-    self._assert_hash(expected, cuts)
-
-  def test_hash_of_many(self):
-    # Three times as many as are hashed at once, and a rest.
-    self._assert_hash(
-      [b'%06d' % i + b'x' * (i % 50) for i in range(30_000)], [7]
-    )
-
-  def _assert_hash(self, expected, cuts):
     one, other = hashlib.sha256(), hashlib.sha256()
     _in_chunks(expected, cuts).add_to_hash(one)
     for client_id in expected:
       other.update(len(client_id).to_bytes(8, 'big') + client_id)
     assert one.digest() == other.digest()
 
-
-class TestChosenIds:
   @hypothesis.given(
-    st.dictionaries(st.binary(max_size=3), st.booleans()),
-    st.lists(st.integers(0, 40), max_size=3).map(sorted),
-    st.slices(20),
+    st.dictionaries(st.binary(max_size=3), st.booleans()), _CUTS, st.slices(20)
   )
-  def test_is_the_list_of_the_chosen(self, id_to_side, cuts, some):
+  def test_chosen_are_the_list_of_the_chosen(self, id_to_side, cuts, some):
     ids = sorted(id_to_side)
     expected = [i for i in ids if id_to_side[i]]
     mask = np.array([id_to_side[i] for i in ids], bool)
@@ -119,9 +98,54 @@ class TestChosenIds:
     assert expected == chosen
     assert chosen != [*expected, b'']
     assert list(pickle.loads(pickle.dumps(chosen))) == expected
-
-  def test_index_out_of_range(self):
-    chosen = _in_chunks([b'a', b'b'], []).where(np.array([False, True]))
-    assert chosen[-1] == b'b'
     with pytest.raises(IndexError):
-      chosen[1]
+      chosen[len(expected)]
+
+
+class TestText:
+  @pytest.mark.parametrize(
+    'client_id, text, cell',
+    [
+      (b'www.example.org', 'www.example.org', None),
+      ('bücher, "日本".de'.encode(), 'bücher, "日本".de', None),
+      (b'', '', None),
+      (b'100%', '100%25', None),
+      (b'%41', '%2541', None),
+      (b'a\nb\r\x00\x7f', 'a%0Ab%0D%00%7F', None),
+      (b'\xff\xc3(', '%FF%C3(', None),
+      ('\u2028\u0085'.encode(), '%E2%80%A8%C2%85', None),
+      (b'\xed\xa0\x80', '%ED%A0%80', None),  # A surrogate, which is not UTF-8.
+      # Of formulas, the first character is written otherwise in a cell.
+      (b"=cmd|' /C calc'!A0", "=cmd|' /C calc'!A0", "%3Dcmd|' /C calc'!A0"),
+      (b'+1+1', '+1+1', '%2B1+1'),
+      (b'@SUM(1)', '@SUM(1)', '%40SUM(1)'),
+      (b'-2+3', '-2+3', '%2D2+3'),
+      ('＝1'.encode(), '＝1', '%EF%BC%9D1'),
+      (b'\t=1', '%09=1', None),
+      (b'a=1', 'a=1', None),
+    ],
+  )
+  def test_by_hand(self, client_id, text, cell):
+    assert client_ids.client_id_to_text(client_id) == text
+    assert client_ids.client_id_to_cell(client_id) == (cell or text)
+
+  @hypothesis.given(
+    st.sampled_from([b'', b'=', b'+', b'-', b'@', b'\t', '＠'.encode()]),
+    st.binary()
+    | st.text().map(lambda text: text.encode('utf-8', 'surrogatepass')),
+  )
+  def test_every_id_returns_and_is_one_line(self, start, rest):
+    client_id = start + rest
+    text = client_ids.client_id_to_text(client_id)
+    cell = client_ids.client_id_to_cell(client_id)
+    for written in (text, cell):
+      assert client_ids.text_to_client_id(written) == client_id
+      assert len(written.splitlines()) <= 1
+      assert not any(unicodedata.category(c) in ('Cc', 'Cs') for c in written)
+      written.encode('utf-8')
+    assert not cell or cell[0] not in '=+-@\t\r＝＋－＠'
+
+  @pytest.mark.parametrize('text', ['50% off', 'x%', 'x%4', '%G0'])
+  def test_broken_escapes_are_errors(self, text):
+    with pytest.raises(ValueError, match='two hexadecimal digits after %, f'):
+      client_ids.text_to_client_id(text)

@@ -212,8 +212,8 @@ def test_a_sequence_without_targets_is_an_error(corpus, tokenizer):
 
 
 def test_with_a_grouped_corpus(tmp_path, tokenizer):
-  from pipelines.group_job import run_group_job
-  from pipelines.job import GroupJob
+  from pipelines.job import run_group_job
+  from pipelines.options import GroupJob
 
   lines = [
     {'url': 'https://x.org/2', 'text': 'd e', 'timestamp': '2020-01-02'},

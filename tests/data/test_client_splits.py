@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tff_fedfish.data import client_splits, cohorts, randomness
+from tff_fedfish.data import client_splits, cohorts
 from tff_fedfish.data.client_ids import ClientIds
 
 _IDS = [b'%d.example' % i for i in range(10_000)]
@@ -24,13 +24,6 @@ def test_the_share_is_about_the_fraction():
   # 10,000 draws at 0.25: 2500 expected, standard deviation
   # sqrt(10000 * 0.25 * 0.75) = 43.3; five of them are 217.
   assert abs(len(_split(_IDS).held_out) - 2500) < 217
-
-
-def test_seeds_are_independent():
-  first = set(_split(_IDS, split_seed=1).held_out)
-  second = set(_split(_IDS, split_seed=2).held_out)
-  # Held out by both: 0.25 * 0.25 * 10000 = 625, standard deviation 24.2.
-  assert abs(len(first & second) - 625) < 121
 
 
 @given(st.lists(st.binary(max_size=8), unique=True), st.floats(0, 1))
@@ -56,28 +49,6 @@ def test_a_larger_fraction_only_adds(ids, a, b):
   small = _split(ids, held_out_fraction=min(a, b)).held_out
   large = _split(ids, held_out_fraction=max(a, b)).held_out
   assert set(small) <= set(large)
-
-
-def test_other_clients_do_not_matter():
-  few = _split(_IDS[:10]).held_out
-  assert few == [i for i in _split(_IDS).held_out if i in _IDS[:10]]
-  assert few  # Some of the ten are held out, or this would show nothing.
-
-
-def test_the_fraction_is_compared_with_the_hash():
-  position = randomness.fraction('client_split', 8, b'a')
-  for held_out_fraction, expected in (
-    (position, False),
-    (position + 1e-9, True),
-  ):
-    assert expected == client_splits.is_held_out(
-      b'a', split_seed=8, held_out_fraction=held_out_fraction
-    )
-
-
-def test_zero_and_one():
-  assert _split(_IDS[:50], held_out_fraction=0.0).held_out == []
-  assert _split(_IDS[:50], held_out_fraction=1.0).participating == []
 
 
 @pytest.mark.parametrize('fraction', [-0.1, 1.5, float('nan')])
@@ -160,7 +131,7 @@ def test_100_000_clients_are_divided_and_drawn_as_ever(
     for i in range(100_000)
   )
   if are_in_arrow:
-    ids = ClientIds(pa.array(ids, pa.binary()))
+    ids = ClientIds([pa.array(ids, pa.binary())])
   split = _split(ids, split_seed=seed, held_out_fraction=fraction)
   assert len(split.participating) == num_participating
   order = cohorts.draw_order(split.held_out, seed=seed, round_num=0)

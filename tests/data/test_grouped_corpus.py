@@ -1,309 +1,375 @@
-"""Access to a corpus by client, and what is said when it is none."""
+"""Access to a corpus by client, and errors where there is none.
 
-import copy
+Most corpora are written here, record by record.
+"""
+
 import hashlib
 import json
 import pathlib
+import pickle
 import subprocess
 import sys
+from concurrent import futures
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from grouping_jobs import group_lines
+from damaged_corpora import edit_manifest
 
-from tff_fedfish.data.corpus_index import (
-  INDEX_SCHEMA,
-  fingerprint_of_index,
-)
+from tff_fedfish.data import records
+from tff_fedfish.data.corpus_index import INDEX_SCHEMA, fingerprint_of_index
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
-from tff_fedfish.data.manifest import (
-  read_manifest,
-)
+from tff_fedfish.data.manifest import Counts, Manifest, Shard, read_manifest
+from tff_fedfish.data.verify import verify_corpus
 from tff_fedfish.errors import UserError
 
 _ROOT = pathlib.Path(__file__).parents[2]
-
-_TEXTS = {
-  'http://b/': ['one two three', 'four'],
-  'http://a/': ['five'],
-  'http://c/': ['six seven', 'eight', 'nine'],
-}
+_STORED = _ROOT / 'tests' / 'fixtures' / 'corpora'
 
 
-@pytest.fixture(scope='module')
-def _whole(tmp_path_factory):
-  directory = tmp_path_factory.mktemp('corpus')
-  lines = [
-    {'text': text, 'url': url, 'timestamp': str(i)}
-    for url, texts in _TEXTS.items()
-    for i, text in enumerate(texts)
-  ]
-  return group_lines(directory, lines, num_shards=2)
+def _write_corpus(directory, shards):
+  """Writes shards, each a list of (group id, part or None, texts)."""
+  directory.mkdir()
+  rows, entries = [], []
+  for shard_num, groups in enumerate(shards):
+    name = f'groups-{shard_num:05d}-of-{len(shards):05d}.tfrecord'
+    offset = 0
+    with (directory / name).open('wb') as file:
+      for group_id, part, texts in groups:
+        examples = [records.encode_example({'text': text}) for text in texts]
+        payload = records.encode_group_record(group_id, examples, part)
+        num_words = sum(len(text.split()) for text in texts)
+        rows.append(
+          (group_id, part or 0, shard_num, offset)
+          + (len(texts), len(payload), num_words)
+        )
+        offset += records.write_record(file, payload)
+    entries.append(
+      Shard(name=name, sha256='', num_bytes=offset, num_records=len(groups))
+    )
+  columns = zip(*sorted(rows), strict=True) if rows else [[]] * 7
+  arrays = map(pa.array, columns, INDEX_SCHEMA.types)
+  pq.write_table(
+    pa.table(list(arrays), schema=INDEX_SCHEMA),
+    directory / 'index.parquet',
+    row_group_size=2,
+  )
+  num_examples = sum(row[4] for row in rows)
+  manifest = Manifest(
+    corpus='c4',
+    key='host',
+    feature_names=('text',),
+    counts=Counts(
+      records_in=num_examples,
+      records_out=num_examples,
+      num_groups=sum(row[1] == 0 for row in rows),
+      num_records=len(rows),
+      drops={},
+    ),
+    shards=tuple(entries),
+    options={},
+    num_input_files=0,
+    inputs=(),
+    drop_examples={},
+  )
+  (directory / 'manifest.json').write_bytes(manifest.to_bytes())
+  return directory
+
+
+_SHARDS = [
+  [(b'd', 0, [b'1', b'2']), (b'd', 1, [b'3']), (b'd', 2, [b'4 5'])],
+  [(b'a', None, [b'6']), (b'b', 0, [b'7']), (b'b', 1, [b'8'])],
+  [],
+  [(b'c', None, [b'9 10 11'])],
+]
 
 
 @pytest.fixture
-def directory(_whole, tmp_path):
-  """A copy of a corpus of three clients, to be damaged at will."""
-  copy = tmp_path / 'corpus'
-  copy.mkdir()
-  for path in _whole.iterdir():
-    (copy / path.name).write_bytes(path.read_bytes())
-  return copy
+def corpus(tmp_path):
+  return GroupedCorpus(_write_corpus(tmp_path / 'corpus', _SHARDS))
 
 
-def _change_index(directory, name, change):
-  """Applies `change` to the values of a column, in place."""
+def _change_index(directory, change):
   path = directory / 'index.parquet'
-  table = pq.read_table(path)
-  values = table.column(name).to_pylist()
-  change(values)
-  position = table.column_names.index(name)
-  column = pa.array(values, INDEX_SCHEMA.field(name).type)
-  pq.write_table(table.set_column(position, name, column), path)
+  rows = pq.read_table(path).to_pylist()
+  change(rows)
+  pq.write_table(pa.Table.from_pylist(rows, INDEX_SCHEMA), path)
 
 
-def _edit_manifest(directory, **changes):
-  path = directory / 'manifest.json'
-  path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+class TestContents:
+  def test_sizes(self, corpus):
+    assert list(corpus.client_ids) == [b'a', b'b', b'c', b'd']
+    assert corpus.sizes('num_examples').tolist() == [1, 2, 1, 4]
+    # '9 10 11' is three words; '1', '2', '3' and '4 5' are five.
+    assert corpus.sizes('num_words').tolist() == [1, 2, 3, 5]
+    assert corpus.sizes('num_bytes').dtype == np.int64
+    for i, client_id in enumerate(corpus.client_ids):
+      assert corpus.num_examples(client_id) == corpus.sizes('num_examples')[i]
+      assert corpus.num_words(client_id) == corpus.sizes('num_words')[i]
+      assert corpus.num_bytes(client_id) == corpus.sizes('num_bytes')[i]
+    assert corpus.manifest == read_manifest(corpus.directory)
 
+  def test_examples(self, corpus):
+    texts = {
+      client_id: [example['text'] for example in corpus.examples(client_id)]
+      for client_id in corpus.client_ids
+    }
+    assert texts == {
+      b'a': [b'6'],
+      b'b': [b'7', b'8'],
+      b'c': [b'9 10 11'],
+      b'd': [b'1', b'2', b'3', b'4 5'],
+    }
 
-class TestGroupedCorpus:
-  def test_clients(self, directory):
-    corpus = GroupedCorpus(directory)
-    assert list(corpus.client_ids) == [b'a', b'b', b'c']
-    assert [corpus.num_examples(c) for c in corpus.client_ids] == [1, 2, 3]
-    # three + one, and two + one + one words.
-    assert [corpus.num_words(c) for c in corpus.client_ids] == [1, 4, 4]
-    assert corpus.sizes('num_examples').tolist() == [1, 2, 3]
-    assert corpus.sizes('num_words').tolist() == [1, 4, 4]
-    assert corpus.directory == directory
-    assert corpus.manifest == read_manifest(directory)
+  def test_stream_is_in_stored_order(self, corpus):
+    clients = list(corpus.stream())
+    assert [client_id for client_id, _ in clients] == [b'd', b'a', b'b', b'c']
+    for client_id, examples in clients:
+      assert examples == corpus.examples(client_id)
 
-  def test_fingerprint(self, directory):
-    # Ids of a byte each, then examples and words, of a, b and c.
-    numbers = (1, b'a', 1, b'b', 1, b'c', 1, 2, 3, 1, 4, 4)
-    message = b''.join(
-      n if isinstance(n, bytes) else n.to_bytes(8, 'big') for n in numbers
-    )
-    expected = hashlib.sha256(message).hexdigest()
-    _edit_manifest(directory, fingerprint='')
-    assert GroupedCorpus(directory).fingerprint == expected
-    table = pq.read_table(directory / 'index.parquet')
-    assert fingerprint_of_index(table) == expected
+  @pytest.mark.parametrize('groups', [[], [(b'', None, [b'text'])]])
+  def test_few_clients(self, tmp_path, groups):
+    corpus = GroupedCorpus(_write_corpus(tmp_path / 'c', [groups]))
+    expected = [(i, [{'text': text} for text in t]) for i, _, t in groups]
+    assert list(corpus.stream()) == expected
+    assert corpus.sizes('num_words').tolist() == [1] * len(groups)
+    assert list(corpus.client_ids) == [group[0] for group in groups]
 
-  def test_fingerprint_of_the_manifest(self, directory):
-    _edit_manifest(directory, fingerprint='of the manifest')
-    assert GroupedCorpus(directory).fingerprint == 'of the manifest'
-    # It is that of another index.
-    _change_index(directory, 'num_words', lambda words: words.reverse())
-    found = GroupedCorpus(directory).fingerprint
-    assert found == fingerprint_of_index(
-      pq.read_table(directory / 'index.parquet')
-    )
-
-  def test_examples(self, directory):
-    assert GroupedCorpus(str(directory)).examples(b'b') == [
-      {'text': b'one two three', 'timestamp': b'0', 'url': b'http://b/'},
-      {'text': b'four', 'timestamp': b'1', 'url': b'http://b/'},
-    ]
-
-  def test_client_dataset(self, directory):
+  def test_client_dataset(self, corpus):
     import tensorflow as tf
 
-    corpus = GroupedCorpus(directory)
-    dataset = corpus.client_dataset(b'c')
-    spec = tf.TensorSpec([], tf.string)
-    assert dataset.element_spec == {
-      'text': spec,
-      'timestamp': spec,
-      'url': spec,
-    }
-    assert int(dataset.cardinality()) == 3
-    found = [
-      {name: value.numpy() for name, value in example.items()}
-      for example in dataset
-    ]
-    assert found == corpus.examples(b'c')
+    dataset = corpus.client_dataset(b'd')
+    assert dataset.element_spec == {'text': tf.TensorSpec([], tf.string)}
+    assert int(dataset.cardinality()) == 4
+    texts = [example['text'].numpy() for example in dataset]
+    assert texts == [b'1', b'2', b'3', b'4 5']
 
-  def test_cohort(self, directory):
-    corpus = GroupedCorpus(directory)
+  def test_cohort(self, corpus):
     cohort = corpus.cohort(seed=1, round_num=2, cohort_size=2)
     assert len(set(cohort)) == 2
     assert set(cohort) < set(corpus.client_ids)
     assert corpus.cohort(seed=1, round_num=2, cohort_size=2) == cohort
 
   @pytest.mark.parametrize('client_id', [b'', b'aa', b'zz', 'a', 0])
-  def test_unknown_client(self, directory, client_id):
-    corpus = GroupedCorpus(directory)
-    for method in (
-      corpus.examples,
-      corpus.client_dataset,
-      corpus.num_examples,
-      corpus.num_words,
-    ):
+  def test_unknown_client(self, corpus, client_id):
+    for method in (corpus.examples, corpus.num_examples, corpus.num_words):
       with pytest.raises(KeyError, match=r'is not a client of .*/corpus'):
         method(client_id)
 
-  def test_copy_works_like_the_original(self, directory):
-    corpus = copy.deepcopy(GroupedCorpus(directory))
-    assert corpus.examples(b'a')[0]['text'] == b'five'
+  def test_fingerprint(self, corpus):
+    # Ids of a byte each, then examples and words, of a, b, c and d.
+    numbers = (*(1, b'a', 1, b'b', 1, b'c', 1, b'd'), *(1, 2, 1, 4, 1, 2, 3, 5))
+    message = b''.join(
+      n if isinstance(n, bytes) else n.to_bytes(8, 'big') for n in numbers
+    )
+    expected = hashlib.sha256(message).hexdigest()
+    assert corpus.fingerprint == expected
+    path = corpus.directory / 'index.parquet'
+    assert fingerprint_of_index(pq.read_table(path)) == expected
+    # The manifest's is taken as long as the index is the one of the manifest.
+    index_sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    edit_manifest(
+      corpus.directory,
+      lambda m: m.update(fingerprint='own', index_sha256=index_sha256),
+    )
+    assert GroupedCorpus(corpus.directory).fingerprint == 'own'
+    _change_index(corpus.directory, lambda rows: rows[0].update(num_bytes=0))
+    assert GroupedCorpus(corpus.directory).fingerprint == expected
 
-  def test_opens_without_tensorflow_and_beam(self, directory):
-    code = (
-      'import sys; from tff_fedfish.data.grouped_corpus import GroupedCorpus; '
-      f'GroupedCorpus({str(directory)!r}).examples(b"a"); '
+  def test_processes_and_threads_share_one(self, corpus):
+    corpus.sizes('num_words')
+    copy = pickle.loads(pickle.dumps(corpus))
+    assert list(copy.stream()) == list(corpus.stream())
+
+    def read(client_id):
+      return corpus.examples(client_id), copy.num_words(client_id)
+
+    ids = list(corpus.client_ids) * 25
+    with futures.ThreadPoolExecutor(8) as pool:
+      assert list(pool.map(read, ids)) == list(map(read, ids))
+
+  def test_reads_without_tensorflow_and_beam(self, corpus):
+    program = (
+      'import sys; from tff_fedfish.data import grouped_corpus, verify; '
+      f'corpus = grouped_corpus.GroupedCorpus({str(corpus.directory)!r}); '
+      'corpus.examples(b"a"); verify.Checked(); '
       'print([m for m in ("tensorflow", "apache_beam") if m in sys.modules])'
     )
-    found = subprocess.run(
-      [sys.executable, '-c', code], cwd=_ROOT, capture_output=True, text=True
+    done = subprocess.run(
+      [sys.executable, '-c', program],
+      cwd=_ROOT,
+      capture_output=True,
+      text=True,
     )
-    assert (found.stdout, found.stderr) == ('[]\n', '')
+    assert (done.stdout, done.stderr) == ('[]\n', '')
 
-  def test_damaged_record(self, directory):
-    corpus = GroupedCorpus(directory)
-    for path in directory.glob('*.tfrecord'):
-      path.write_bytes(path.read_bytes().replace(b'five', b'FIVE'))
-    with pytest.raises(UserError, match=r'groups-0000.*fails the checksum'):
-      corpus.examples(b'a')
 
-  def test_index_of_another_corpus(self, directory):
-    path = directory / 'index.parquet'
-    index = pq.read_table(path)
-    ids = pa.array([b'B', b'b', b'c'], pa.binary())
-    pq.write_table(index.set_column(0, 'group_id', ids), path)
-    with pytest.raises(UserError, match=r"must hold client b'B' at byte \d+"):
-      GroupedCorpus(directory).examples(b'B')
+def test_corpus_of_an_earlier_version():
+  """Grouped by 47f4a33, whose numbers these are: no hash in the manifest."""
+  from tff_fedfish.data.client_sequences import ClientSequences
+  from tff_fedfish.data.tokenizers import load_tokenizer
 
-  def test_row_into_the_middle_of_a_record(self, directory):
-    def shift(offsets):
-      offsets[0] += 5
-
-    _change_index(directory, 'offset', shift)
-    with pytest.raises(
-      UserError, match=r'byte \d+ is damaged: its length fails the checksum'
-    ):
-      GroupedCorpus(directory).examples(b'a')
-
-  def test_row_behind_the_end_of_a_shard(self, directory):
-    def shift(offsets):
-      offsets[0] = 1 << 40
-
-    _change_index(directory, 'offset', shift)
-    with pytest.raises(
-      UserError, match=f'the one at byte {1 << 40} is damaged: the file ends'
-    ):
-      GroupedCorpus(directory).examples(b'a')
-
-  @pytest.mark.parametrize(
-    ('column', 'value'),
-    [('shard', 2), ('shard', -1), ('offset', -1), ('part', 1)],
+  corpus = GroupedCorpus(_STORED / '47f4a33')
+  expected = 'd06dad421decdf6af5fa025334cc7128e28cd149b2338bb2c1e12ab3a96cf021'
+  assert corpus.fingerprint == corpus.manifest.fingerprint == expected
+  assert corpus.manifest.order == 1
+  checked = verify_corpus(corpus.directory)
+  # Client d has more than is stored in one record.
+  assert (checked.num_groups, checked.num_records) == (7, 9)
+  assert (checked.num_examples, checked.num_words) == (17, 169)
+  (vocabulary,) = _STORED.parent.glob('runs/*/corpus/vocabulary')
+  tokenizer = load_tokenizer(vocabulary)
+  clients = ClientSequences(corpus, tokenizer, sequence_length=16)
+  hasher = hashlib.sha256()
+  for client_id in corpus.client_ids:
+    rows = clients.sequences(client_id)
+    hasher.update(rows.tokens.tobytes() + rows.num_targets.tobytes())
+  assert hasher.hexdigest() == (
+    '53344d9035ebdbaf492655f2f76929777b93eeff8dae0206c6b2c24bcff3d7f4'
   )
-  def test_row_that_fits_no_shard(self, directory, column, value):
-    def replace(values):
-      values[0] = value
 
-    _change_index(directory, column, replace)
+
+class TestDamagedRecords:
+  @pytest.mark.parametrize(
+    'groups',
+    [
+      [(b'a', 1, [])],
+      [(b'a', 0, []), (b'a', 2, [])],
+      [(b'a', 0, []), (b'b', 1, [])],
+    ],
+  )
+  def test_stream_misses_a_part(self, tmp_path, groups):
+    directory = _write_corpus(tmp_path / 'c', [[(b'A', None, []), *groups]])
     with pytest.raises(
       UserError,
-      match='must hold the index.parquet of its 3 records, but that names '
+      match=r'all parts .* at byte \d+ is part [12] of .* without those before',
+    ):
+      list(GroupedCorpus(directory).stream())
+
+  def test_changed_byte(self, corpus):
+    for path in corpus.directory.glob('*.tfrecord'):
+      path.write_bytes(path.read_bytes().replace(b'10', b'01'))
+    stream = corpus.stream()
+    assert [next(stream)[0] for _ in range(3)] == [b'd', b'a', b'b']
+    words = 'groups-00003.* byte 0 is damaged: its content fails the checksum'
+    with pytest.raises(UserError, match=words):
+      next(stream)
+    with pytest.raises(UserError, match=words):
+      corpus.examples(b'c')
+
+  @pytest.mark.parametrize(
+    ('payload', 'problem'),
+    [
+      (records.encode_example({'a': b'b'}), 'no feature list'),
+      (b'\xff', 'not a SequenceExample'),
+      (records.encode_group_record(b'a', [b'\xff']), 'not a tf.train.Example'),
+    ],
+  )
+  def test_record_of_something_else(self, tmp_path, payload, problem):
+    directory = _write_corpus(tmp_path / 'c', [[(b'a', None, [b'long'])]])
+    (path,) = directory.glob('*.tfrecord')
+    with path.open('wb') as file:
+      num_bytes = records.write_record(file, payload)
+    edit_manifest(
+      directory, lambda m: m['shards'][0].update(num_bytes=num_bytes)
+    )
+    corpus = GroupedCorpus(directory)
+    words = rf'must hold a group at byte 0, but .*\({problem}.*Run `fedfish gro'
+    with pytest.raises(UserError, match=words):
+      corpus.examples(b'a')
+    with pytest.raises(UserError, match=words):
+      list(corpus.stream())
+
+  @pytest.mark.parametrize(
+    ('change', 'words'),
+    [
+      (
+        {'group_id': b'A'},
+        r"must hold client b'A' at byte 0, but holds b'a': index.parquet",
+      ),
+      ({'offset': 5}, 'byte 5 is damaged: its length fails the checksum'),
+      ({'offset': 1 << 40}, 'is damaged: the file ends there'),
+      ({'offset': (1 << 63) - 1}, 'is damaged: no file can be so long'),
+    ],
+  )
+  def test_row_of_another_record(self, corpus, change, words):
+    _change_index(corpus.directory, lambda rows: rows[0].update(change))
+    corpus = GroupedCorpus(corpus.directory)
+    with pytest.raises(UserError, match=words):
+      corpus.examples(corpus.client_ids[0])
+
+  @pytest.mark.parametrize(
+    'change', [{'shard': 4}, {'shard': -1}, {'offset': -1}, {'part': 1}]
+  )
+  def test_row_that_fits_no_shard(self, corpus, change):
+    _change_index(corpus.directory, lambda rows: rows[0].update(change))
+    with pytest.raises(
+      UserError,
+      match='must hold the index.parquet of its 7 records, but that names '
       'other ones: it belongs to another corpus. Copy',
     ):
-      GroupedCorpus(directory)
+      GroupedCorpus(corpus.directory)
 
-  def test_index_of_another_number_of_records(self, directory):
-    path = directory / 'index.parquet'
-    pq.write_table(pq.read_table(path).slice(1), path)
-    with pytest.raises(UserError, match='its 3 records, but that has 2 rows'):
-      GroupedCorpus(directory)
-
-  def test_index_replaced_while_open(self, directory):
-    corpus = GroupedCorpus(directory)
-    path = directory / 'index.parquet'
-    pq.write_table(pq.read_table(path).slice(1), path)
+  def test_index_replaced_while_open(self, corpus):
+    _change_index(corpus.directory, lambda rows: rows.pop())
     assert len(corpus.examples(b'a')) == 1
     with pytest.raises(UserError, match='index.parquet was replaced'):
       corpus.sizes('num_words')
+    with pytest.raises(UserError, match='its 7 records, but that has 6 rows'):
+      GroupedCorpus(corpus.directory)
 
 
-class TestNotACorpus:
-  def test_missing_directory(self, tmp_path):
-    with pytest.raises(
-      UserError,
-      match="nowhere' is not a grouped corpus: it does not exist. "
-      'Run `fedfish group`',
-    ):
-      GroupedCorpus(tmp_path / 'nowhere')
+def _remove(name):
+  return lambda directory: (directory / name).unlink()
 
-  @pytest.mark.parametrize(
-    'path, command',
-    [
-      ('s3://b/x/c4', ', such as by `aws s3 cp --recursive s3://b/x/c4 c4`'),
-      ('hdfs://c4/', ', such as by `hdfs dfs -get hdfs://c4 c4`'),
-      ('ftp://b/c4', ' to one'),
-    ],
-  )
-  def test_of_another_file_system(self, path, command):
-    with pytest.raises(UserError) as raised:
-      GroupedCorpus(path)
-    url = path.rstrip('/')
-    assert str(raised.value) == (
-      f'A grouped corpus is read from a disk, but {url!r} is not on one. Copy '
-      f'it{command}, check the copy by `fedfish verify`, and name that.'
-    )
 
-  def test_file(self, tmp_path):
-    (tmp_path / 'file').touch()
-    with pytest.raises(UserError, match='not a grouped corpus: it is a file'):
-      GroupedCorpus(tmp_path / 'file')
+def _replace(name, content):
+  return lambda directory: (directory / name).write_bytes(content)
 
-  def test_no_manifest(self, directory):
-    (directory / 'manifest.json').unlink()
-    with pytest.raises(UserError, match='it has no manifest.json'):
-      GroupedCorpus(directory)
 
-  @pytest.mark.parametrize(
-    'text', ['', '{', '[]', '{}', '{"schema_version": "1"}', '\xff']
-  )
-  def test_unreadable_manifest(self, directory, text):
-    (directory / 'manifest.json').write_text(text, encoding='latin-1')
-    with pytest.raises(UserError, match='it has an unreadable manifest.json'):
-      GroupedCorpus(directory)
+_SHARD = 'groups-00001-of-00004.tfrecord'
+_NEWER = json.dumps({'schema_version': 2, 'counts': 'of another shape'})
 
-  def test_manifest_that_lacks_something(self, directory):
-    _edit_manifest(directory, counts={'records_in': 3})
-    with pytest.raises(UserError, match='it has an unreadable manifest.json'):
-      GroupedCorpus(directory)
 
-  def test_newer_schema(self, directory):
-    _edit_manifest(directory, schema_version=2, counts='of another shape')
-    with pytest.raises(
-      UserError,
-      match=r'version 1 or older.* newer version of fedfish '
-      r'\(schema version 2\). Upgrade',
-    ):
-      GroupedCorpus(directory)
+@pytest.mark.parametrize(
+  ('damage', 'words'),
+  [
+    (
+      _remove('manifest.json'),
+      'is not a grouped corpus: it has no manifest.js',
+    ),
+    *(
+      (_replace('manifest.json', text), 'it has an unreadable manifest.json')
+      for text in (b'', b'{', b'[]', b'{}', b'{"schema_version": "1"}', b'\xff')
+    ),
+    (
+      _replace('manifest.json', _NEWER.encode()),
+      r'version 1 or older.* newer version of fedfish \(schema version 2\). Up',
+    ),
+    (_remove(_SHARD), f'shard {_SHARD} of .*it is missing'),
+    (_replace(_SHARD, b'abc'), f'shard {_SHARD} of .*it has 3 bytes'),
+    (_remove('index.parquet'), 'must hold index.parquet, but it is missing'),
+    (
+      _replace('index.parquet', b'PAR1PAR1'),
+      'must hold index.parquet, but it is unreadable',
+    ),
+  ],
+)
+def test_no_corpus(corpus, damage, words):
+  damage(corpus.directory)
+  with pytest.raises(UserError, match=words):
+    GroupedCorpus(corpus.directory)
 
-  def test_missing_shard(self, directory):
-    (directory / 'groups-00001-of-00002.tfrecord').unlink()
-    with pytest.raises(UserError, match='shard groups-00001.*it is missing'):
-      GroupedCorpus(directory)
 
-  def test_cut_shard(self, directory):
-    path = directory / 'groups-00001-of-00002.tfrecord'
-    size = path.stat().st_size
-    path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(
-      UserError, match=f'of {size} bytes, but it has {size - 3} bytes'
-    ):
-      GroupedCorpus(directory)
-
-  def test_missing_index(self, directory):
-    (directory / 'index.parquet').unlink()
-    with pytest.raises(UserError, match='index.parquet, but it is missing'):
-      GroupedCorpus(directory)
-
-  def test_index_of_something_else(self, directory):
-    pq.write_table(pa.table({'a': [1]}), directory / 'index.parquet')
-    with pytest.raises(UserError, match='index.parquet, but it is unreadable'):
-      GroupedCorpus(directory)
+@pytest.mark.parametrize(
+  ('name', 'words'),
+  [
+    ('nowhere', "nowhere' is not a grouped corpus: it does not exist. Run"),
+    ('file', 'is not a grouped corpus: it is a file'),
+  ],
+)
+def test_no_directory(tmp_path, name, words):
+  (tmp_path / 'file').touch()
+  with pytest.raises(UserError, match=words):
+    GroupedCorpus(tmp_path / name)

@@ -1,244 +1,115 @@
-"""Every kind of damage is found, and named where it is."""
+"""`verify_corpus` finds every change of a corpus, in one line."""
 
 import hashlib
+import json
 import shutil
-import subprocess
-import sys
 
 import hypothesis
 import hypothesis.strategies as st
-import pyarrow.parquet as pq
 import pytest
 from damaged_corpora import (
   edit_manifest,
   error_of,
+  index_rows,
+  rewrite_first_shard,
   rows_of_shard,
   shard_path,
+  write_index,
 )
+from grouping_jobs import group_lines
 
-from pipelines.group_job import run_group_job
-from pipelines.job import GroupJob
 from tff_fedfish.data import records
-from tff_fedfish.data.corpus_index import fingerprint_of_index
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.data.verify import Checked, verify_corpus
 from tff_fedfish.errors import UserError
 
 
-class TestWhole:
-  def test_counts(self, whole):
-    sizes = []
-    checked = verify_corpus(whole, on_bytes=sizes.append)
-    num_bytes = sum(path.stat().st_size for path in whole.glob('*.tfrecord'))
-    # Words: 3 + 1, 1 + 81 + 2, 2, 1, 1 + 1; records: c.org has two more.
-    assert checked == Checked(
-      num_shards=2,
-      num_groups=5,
-      num_records=7,
-      num_examples=9,
-      num_words=93,
-      num_bytes=num_bytes,
-    )
-    assert (len(sizes), sum(sizes)) == (7, num_bytes)
-
-  def test_empty_shards(self, whole, tmp_path):
-    corpus = tmp_path / 'one'
-    raw = tmp_path / 'raw.json'
-    raw.write_text('{"text": "a", "url": "http://a/"}')
-    job = GroupJob(
-      source_name='c4',
-      paths=(str(raw),),
-      key='host',
-      num_shards=4,
-      max_record_bytes=100,
-    )
-    run_group_job(job, corpus)
-    assert verify_corpus(corpus).num_shards == 4
-    assert verify_corpus(corpus).num_records == 1
-
-  def test_real_corpus(self, shared_data, tmp_path):
-    sample = shared_data('c4_en_sample_a')
-    job = GroupJob(
-      source_name='c4',
-      paths=(str(sample / 'c4-train.00000-of-00001.json.gz'),),
-      key='host',
-      num_shards=3,
-      max_record_bytes=4000,
-    )
-    run_group_job(job, tmp_path / 'out')
-    checked = verify_corpus(tmp_path / 'out')
-    assert (checked.num_examples, checked.num_groups) == (1000, 998)
-
-  def test_works_without_tensorflow(self, whole):
-    program = (
-      'import sys; from tff_fedfish.data.verify import verify_corpus; '
-      f'verify_corpus({str(whole)!r}); '
-      'print([m for m in ("tensorflow", "apache_beam") if m in sys.modules])'
-    )
-    done = subprocess.run(
-      [sys.executable, '-c', program], capture_output=True, text=True
-    )
-    assert (done.stdout, done.stderr) == ('[]\n', '')
+def test_counts(whole):
+  sizes = []
+  checked = verify_corpus(whole, on_bytes=sizes.append)
+  num_bytes = sum(path.stat().st_size for path in whole.glob('*.tfrecord'))
+  # Words: 3 + 1, 1 + 81 + 2, 2, 1, 1 + 1; records: c.org has two more.
+  assert checked == Checked(
+    num_shards=2,
+    num_groups=5,
+    num_records=7,
+    num_examples=9,
+    num_words=93,
+    num_bytes=num_bytes,
+  )
+  assert (len(sizes), sum(sizes)) == (7, num_bytes)
 
 
-class TestFingerprint:
-  def test_of_the_index(self, corpus):
-    found = fingerprint_of_index(pq.read_table(corpus / 'index.parquet'))
-    edit_manifest(corpus, lambda m: m.update(fingerprint=found))
-    assert verify_corpus(corpus).num_groups == 5
-
-  def test_of_another_corpus(self, corpus):
-    found = fingerprint_of_index(pq.read_table(corpus / 'index.parquet'))
-    edit_manifest(corpus, lambda m: m.update(fingerprint='0' * 64))
-    assert error_of(corpus) == (
-      f"'{corpus / 'manifest.json'}' must say fingerprint {found}, which is "
-      f"that of index.parquet, but says '{'0' * 64}'. Copy the directory "
-      'again, or run `fedfish group` again.'
-    )
+def test_empty_shards(tmp_path):
+  lines = [{'text': 'a', 'url': 'http://a/'}]
+  checked = verify_corpus(group_lines(tmp_path, lines, num_shards=4))
+  assert (checked.num_shards, checked.num_records) == (4, 1)
 
 
-class TestDamagedIndex:
-  """Some bytes, such as Parquet's statistics, show in no row."""
-
-  @pytest.fixture(scope='class')
-  def own(self, whole, tmp_path_factory):
-    return shutil.copytree(whole, tmp_path_factory.mktemp('own') / 'corpus')
-
-  @pytest.fixture(scope='class')
-  def without_hash(self, whole, tmp_path_factory):
-    """As corpora were before the manifest held the hash of the index."""
-    corpus = tmp_path_factory.mktemp('without') / 'corpus'
-    shutil.copytree(whole, corpus)
-    edit_manifest(corpus, lambda manifest: manifest.pop('index_sha256'))
-    return corpus
-
-  @hypothesis.given(st.data())
-  def test_flipped_bit(self, whole, own, data):
-    self._flip_bit(whole, own, data)
-    path = own / 'index.parquet'
-    sha256 = read_manifest(own).index_sha256
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    assert error_of(own) == (
-      f"'{path}' must have the sha256 {sha256} that manifest.json says, but "
-      f'has {found}. Copy the directory again, or run `fedfish group` again.'
-    )
-
-  @hypothesis.given(st.data())
-  def test_flipped_bit_without_hash(self, whole, without_hash, data):
-    self._flip_bit(whole, without_hash, data)
-    try:
-      assert verify_corpus(without_hash) == verify_corpus(whole)
-    except UserError as error:
-      assert 'index.parquet' in str(error)
-      assert '\n' not in str(error)
-
-  def test_no_file(self, corpus):
-    (corpus / 'index.parquet').unlink()
-    (corpus / 'index.parquet').mkdir()
-    assert 'must hold index.parquet, but it is unreadable' in error_of(corpus)
-
-  def _flip_bit(self, whole, corpus, data):
-    content = bytearray((whole / 'index.parquet').read_bytes())
-    byte = data.draw(st.integers(0, len(content) - 1))
-    content[byte] ^= 1 << data.draw(st.integers(0, 7))
-    (corpus / 'index.parquet').write_bytes(content)
+@hypothesis.given(st.data())
+def test_any_changed_byte(whole, tmp_path_factory, data):
+  corpus = tmp_path_factory.mktemp('changed') / 'corpus'
+  shutil.copytree(whole, corpus)
+  path = data.draw(st.sampled_from(sorted(corpus.iterdir())))
+  content = bytearray(path.read_bytes())
+  byte = data.draw(st.integers(0, len(content) - 1))
+  content[byte] ^= data.draw(st.integers(1, 255))
+  path.write_bytes(content)
+  try:
+    assert verify_corpus(corpus) == verify_corpus(whole)
+    # Only the layout of the manifest may change.
+    assert path.name == 'manifest.json'
+    assert json.loads(content) == json.loads((whole / path.name).read_bytes())
+  except UserError as error:
+    assert '\n' not in str(error)
+    assert path.name in str(error)
+    if path.suffix == '.tfrecord':
+      number = int(path.name.split('-')[1])
+      offsets = [row['offset'] for row in rows_of_shard(whole, number)]
+      offset = max(offset for offset in offsets if offset <= byte)
+      assert f'the one at byte {offset} is damaged: its ' in str(error)
+  shutil.rmtree(corpus)
 
 
-class TestDamagedShards:
-  @hypothesis.given(st.data())
-  def test_changed_byte(self, whole, tmp_path_factory, data):
-    path = data.draw(st.sampled_from(sorted(whole.glob('*.tfrecord'))))
-    content = bytearray(path.read_bytes())
-    byte = data.draw(st.integers(0, len(content) - 1))
-    content[byte] ^= data.draw(st.integers(1, 255))
-    shard_num = int(path.name.split('-')[1])
-    row = [r for r in rows_of_shard(whole, shard_num) if r['offset'] <= byte]
-    corpus = tmp_path_factory.mktemp('changed') / 'corpus'
-    shutil.copytree(whole, corpus)
-    (corpus / path.name).write_bytes(content)
-    message = error_of(corpus)
-    shutil.rmtree(corpus)
-    assert message.startswith(f'Group {row[-1]["group_id"].decode()!r}: ')
-    assert f"{path.name}' must hold whole TFRecords" in message
-    assert f'at byte {row[-1]["offset"]} is damaged' in message
+@pytest.mark.parametrize('name', ['manifest.json', 'index.parquet', 'shard'])
+def test_missing_file(corpus, name):
+  path = shard_path(corpus, 1) if name == 'shard' else corpus / name
+  path.unlink()
+  with pytest.raises(UserError, match=path.name):
+    verify_corpus(corpus)
 
-  @hypothesis.given(st.data())
-  def test_cut_shard(self, whole, tmp_path_factory, data):
-    path = data.draw(st.sampled_from(sorted(whole.glob('*.tfrecord'))))
+
+def test_index_of_earlier_versions(corpus, whole):
+  # Their manifests have no hash of the index, whose rows are compared anyway.
+  edit_manifest(corpus, lambda manifest: manifest.pop('index_sha256'))
+  assert verify_corpus(corpus) == verify_corpus(whole)
+
+
+class TestShards:
+  """Whole frames that are not those that were written."""
+
+  @pytest.mark.parametrize('num_bytes', [-1, 1])
+  def test_size(self, corpus, num_bytes):
+    path = shard_path(corpus, 0)
     content = path.read_bytes()
-    size = data.draw(st.integers(0, len(content) - 1))
-    shard_num = int(path.name.split('-')[1])
-    row = [r for r in rows_of_shard(whole, shard_num) if r['offset'] <= size]
-    corpus = tmp_path_factory.mktemp('cut') / 'corpus'
-    shutil.copytree(whole, corpus)
-    (corpus / path.name).write_bytes(content[:size])
-    message = error_of(corpus)
-    shutil.rmtree(corpus)
-    assert message.startswith(f'Group {row[-1]["group_id"].decode()!r}: ')
-    assert f'at byte {row[-1]["offset"]} ' in message
-
-  def test_missing_shard(self, corpus):
-    size = shard_path(corpus, 1).stat().st_size
-    shard_path(corpus, 1).unlink()
+    path.write_bytes((content + b'\0')[: len(content) + num_bytes])
     assert (
-      f'must hold the shard {shard_path(corpus, 1).name} of {size} bytes, but '
-      'it is missing. Copy the directory again'
+      f'{len(content)} bytes, but it has {len(content) + num_bytes} bytes'
     ) in error_of(corpus)
-
-  def test_bytes_at_the_end(self, corpus):
-    path = shard_path(corpus, 0)
-    size = path.stat().st_size
-    path.write_bytes(path.read_bytes() + b'\0')
-    assert error_of(corpus).startswith(
-      f"No group of index.parquet: '{path}' must hold whole TFRecords, but "
-      f'the one at byte {size} is damaged: the record is cut off.'
-    )
-
-  def test_record_at_the_end(self, corpus):
-    path = shard_path(corpus, 0)
-    size = path.stat().st_size
-    with open(path, 'ab') as file:
-      records.write_record(file, records.encode_group_record(b'z', []))
-    assert error_of(corpus).startswith(
-      f"Group 'z': the record at byte {size} of '{path}' must be in "
-      'index.parquet, but that ends before. Copy'
-    )
 
   def test_swapped_records(self, corpus):
-    path = shard_path(corpus, 0)
-    rows = rows_of_shard(corpus, 0)
-    payloads = [payload for _, payload in records.iterate_records(path)]
+    payloads = self._payloads(corpus)
     payloads[0], payloads[-1] = payloads[-1], payloads[0]
-    with open(path, 'wb') as file:
-      for payload in payloads:
-        records.write_record(file, payload)
-    first, last = (rows[i]['group_id'].decode() for i in (0, -1))
-    assert (
-      f"Group '{last}': the record at byte 0 of '{path}' must be of group "
-      f"'{first}', as index.parquet says, but is of group '{last}'."
-    ) in error_of(corpus)
-
-  def test_shards_of_other_names(self, corpus):
-    first, second = (shard_path(corpus, num) for num in (0, 1))
-    content = first.read_bytes()
-    first.write_bytes(second.read_bytes())
-    second.write_bytes(content)
-    assert "the record at byte 0 of '" in error_of(corpus)
-
-  def test_not_a_group(self, corpus):
-    path = shard_path(corpus, 0)
-    with open(path, 'wb') as file:
-      records.write_record(file, b'\xff')
-    row = rows_of_shard(corpus, 0)[0]
-    assert error_of(corpus).startswith(
-      f"Group '{row['group_id'].decode()}': the record at byte 0 of '{path}' "
-      'must be a tf.train.SequenceExample of a group, but is not ('
-    )
+    self._write(corpus, payloads)
+    first, last = (rows_of_shard(corpus, 0)[i] for i in (0, -1))
+    message = error_of(corpus)
+    assert "index.parquet' must have the row IndexRow(" in message
+    assert f'row IndexRow(group_id={last["group_id"]!r}, part=' in message
+    assert f'but has IndexRow(group_id={first["group_id"]!r}, p' in message
 
   def test_other_bytes_of_equal_meaning(self, corpus):
     # The same group, its fields in another order: only the hash tells.
-    path = shard_path(corpus, 0)
-    payloads = [payload for _, payload in records.iterate_records(path)]
+    payloads = self._payloads(corpus)
     message = records.messages().SequenceExample.FromString(payloads[0])
     context, lists = (
       type(message)(**{name: getattr(message, name)}).SerializeToString(
@@ -247,11 +118,96 @@ class TestDamagedShards:
       for name in ('context', 'feature_lists')
     )
     assert context + lists == payloads[0]
-    payloads[0] = lists + context
-    with open(path, 'wb') as file:
+    self._write(corpus, [lists + context, *payloads[1:]])
+    sha256 = read_manifest(corpus).shards[0].sha256
+    found = hashlib.sha256(shard_path(corpus, 0).read_bytes()).hexdigest()
+    assert error_of(corpus) == (
+      f"'{shard_path(corpus, 0)}' must have the SHA-256 {sha256}, but has "
+      f'{found}. Copy the directory again, or run `fedfish group` again.'
+    )
+
+  @pytest.mark.parametrize(
+    ('example', 'problem'),
+    [
+      (b'\xff', 'not a tf.train.Example'),
+      (records.encode_example({'text': b'a', 'url': b'b'}), 'it has text, url'),
+      (
+        records.encode_example({'text': b'\xff', 'url': b'', 'timestamp': b''}),
+        "'utf-8' codec",
+      ),
+    ],
+  )
+  def test_example(self, corpus, example, problem):
+    def change(old):
+      for row, record in old:
+        yield row, record._replace(examples=[example])
+
+    rewrite_first_shard(corpus, change)
+    assert problem in error_of(corpus)
+
+  def _payloads(self, corpus):
+    path = shard_path(corpus, 0)
+    with path.open('rb') as file:
+      return [payload for _, payload in records.iterate_records(file, path)]
+
+  def _write(self, corpus, payloads):
+    with shard_path(corpus, 0).open('wb') as file:
       for payload in payloads:
         records.write_record(file, payload)
-    sha256 = read_manifest(corpus).shards[0].sha256
-    assert (
-      f"'{path}' must have the sha256 {sha256} that manifest.json says, but has"
-    ) in error_of(corpus)
+
+
+class TestIndex:
+  """An index whose hash fits, as the manifest has none or it was replaced."""
+
+  @pytest.mark.parametrize(
+    'column', ['offset', 'shard', 'num_examples', 'num_bytes', 'num_words']
+  )
+  @pytest.mark.parametrize('row', range(7))
+  def test_number(self, corpus, column, row):
+    rows = index_rows(corpus)
+    old = rows[row][column]
+    rows[row][column] = 1 - old if column == 'shard' else old + 1
+    write_index(corpus, rows)
+    assert 'index.parquet' in error_of(corpus)
+
+  def test_group_id(self, corpus):
+    rows = index_rows(corpus)
+    rows[0]['group_id'] = b'A'
+    write_index(corpus, rows)
+    assert "but has IndexRow(group_id=b'A', part=0, shard=0" in error_of(corpus)
+
+  def test_order(self, corpus):
+    rows = index_rows(corpus)
+    rows[0], rows[-1] = rows[-1], rows[0]
+    write_index(corpus, rows)
+    assert 'must be sorted by group id, but is not. Copy' in error_of(corpus)
+
+
+class TestManifest:
+  """Manifests without a hash, as earlier versions wrote them."""
+
+  @pytest.mark.parametrize(
+    ('change', 'words'),
+    [
+      # Ten lines were read, one of which was no JSON.
+      (('counts', 'records_in', 11), 'must have the records_in 10, but has 11'),
+      (('counts', 'records_out', 8), 'must have the records_out 9, but has 8'),
+      (('counts', 'num_groups', 6), 'must have the num_groups 5, but has 6'),
+      (('counts', 'num_records', 8), 'must have the num_records 7, but has 8'),
+      (('shards', 1, 'sha256', 'f' * 64), 'must have the SHA-256 ffff'),
+      (('shards', 1, 'num_bytes', 17), 'of 17 bytes, but it has'),
+      (('shards', 1, 'num_records', 9), 'must hold the index.parquet of its'),
+      (('fingerprint', '0' * 64), "manifest.json' must have the fingerprint"),
+      (('feature_names', 1, 'title'), 'have examples of text, title, url'),
+    ],
+  )
+  def test_wrong_value(self, corpus, change, words):
+    *parents, name, value = change
+
+    def edit(manifest):
+      for parent in parents:
+        manifest = manifest[parent]
+      manifest[name] = value
+
+    edit_manifest(corpus, edit)
+    assert words in error_of(corpus)

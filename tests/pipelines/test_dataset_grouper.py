@@ -7,7 +7,7 @@ import tensorflow_datasets as tfds
 from dataset_grouper import beam_transforms, data_loaders
 from grouping_jobs import group_lines
 
-from pipelines.group_job import DEFAULT_RUNNER
+from pipelines.job import DEFAULT_RUNNER
 from tff_fedfish.data import records
 
 _FEATURES = tfds.features.FeaturesDict(

@@ -3,62 +3,46 @@
 import os
 import re
 
+import buckets
 import pytest
-from bucket_file_system import BucketFileSystem
 
 from pipelines.input_files import file_sizes, find_input_files
 from pipelines.stack_overflow import site_of
 from tff_fedfish.errors import UserError
 
-_NAMES = [
-  'c4-train.tfrecord-00000-of-00002',
-  'c4-train.tfrecord-00001-of-00002',
-  'c4-validation.tfrecord-00000-of-00001',
-]
 
-
-@pytest.fixture(params=['local', 'remote'])
+@pytest.fixture(params=['local', 'store'])
 def root(request, tmp_path, monkeypatch):
-  """Returns the beginning of paths of files below `tmp_path`."""
+  """Returns the path of `tmp_path / 'b'`."""
+  (tmp_path / 'b').mkdir()
   if request.param == 'local':
-    return f'{tmp_path}/'
-  monkeypatch.setenv('BUCKET_ROOT', str(tmp_path))
-  return f'{BucketFileSystem.scheme()}://'
+    return f'{tmp_path}/b'
+  buckets.mount(monkeypatch, tmp_path)
+  return 'bucket://b'
 
 
-@pytest.fixture
-def prepared(tmp_path):
-  """A directory as TensorFlow Datasets leaves it."""
-  directory = tmp_path / 'c4' / '3.1.0'
-  directory.mkdir(parents=True)
-  for i, name in enumerate(_NAMES):
-    (directory / name).write_bytes(bytes(i))
-  for name in 'dataset_info.json', 'features.json':
-    (directory / name).write_text('{}')
-  return directory
+def test_files_by_patterns_and_their_sizes(root, tmp_path):
+  for i, name in enumerate(('a-1', 'a-2', 'b-1')):
+    (tmp_path / 'b' / name).write_bytes(bytes(i))
+  paths = [f'{root}/{name}' for name in ('a-1', 'a-2', 'b-1')]
+  assert find_input_files([f'{root}/?-*']) == paths
+  assert find_input_files([f'{root}/a-*', f'{root}/b-1']) == paths
+  assert file_sizes(paths[::-1]) == [2, 1, 0]
+  with pytest.raises(
+    UserError, match=r"none-\*' matches none\. Check the path"
+  ):
+    find_input_files([f'{root}/none-*'])
+  with pytest.raises(UserError, match=f"'{root}/gone' is gone"):
+    file_sizes([f'{root}/gone'])
 
 
-@pytest.mark.usefixtures('prepared')
-def test_files_of_a_prepared_directory(root):
-  directory = f'{root}c4/3.1.0'
-  expected = [f'{directory}/{name}' for name in _NAMES]
-  assert find_input_files([f'{directory}/*.tfrecord-*']) == expected
-  assert find_input_files([f'{directory}/c4-train.*']) == expected[:2]
-
-
-def test_other_directory(tmp_path):
-  expected = (
-    f"`--input` must name files, but '{tmp_path}' is a directory. Name files, "
-    "such as 'DIR/*.json.gz' or 'DIR/*.tfrecord-*'."
-  )
-  with pytest.raises(UserError, match=re.escape(expected)):
-    find_input_files([str(tmp_path)])
-
-
-def test_nothing_matches(root):
-  expected = r"none-\*' matches none\. Check the path"
-  with pytest.raises(UserError, match=expected):
-    find_input_files([f'{root}none-*'])
+def test_store_that_cannot_be_reached():
+  with pytest.raises(
+    UserError,
+    match=r"`--input` must be a path that can be read, but 'none://x' is not "
+    r"\('none://x': .*\)\. Check the name, and how the store is reached",
+  ):
+    find_input_files(['none://x'])
 
 
 def test_each_file_once(tmp_path):
@@ -92,7 +76,11 @@ def test_paths_become_absolute(tmp_path, monkeypatch):
   assert find_input_files(['**/*.xml']) == expected
   assert site_of(expected[0]) == 'beer.stackexchange.com'
   # An error shows what was typed.
-  with pytest.raises(UserError, match="but 'beer.stackexchange.com' is a dir"):
+  with pytest.raises(
+    UserError,
+    match=r"must name files, but 'beer.stackexchange.com' is a directory\. "
+    r"Name files, such as 'DIR/\*\.json\.gz' or 'DIR/\*\.tfrecord-\*'\.$",
+  ):
     find_input_files(['beer.stackexchange.com'])
 
 
@@ -127,29 +115,7 @@ def test_name_that_is_no_text(tmp_path):
     str(raised.value).encode()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason='the superuser reads everything')
-def test_file_that_cannot_be_read(tmp_path):
-  (tmp_path / 'a').write_text('')
-  (tmp_path / 'a').chmod(0)
+def test_file_that_cannot_be_read(plain_directory):
+  (plain_directory / 'a').touch(0)
   with pytest.raises(UserError, match='is not .Permission denied.'):
-    find_input_files([str(tmp_path / 'a')])
-
-
-@pytest.mark.usefixtures('prepared')
-def test_sizes(root):
-  paths = [f'{root}c4/3.1.0/{name}' for name in _NAMES]
-  assert file_sizes(paths) == [0, 1, 2]
-  assert file_sizes(paths[::-1]) == [2, 1, 0]
-  assert file_sizes([]) == []
-
-
-def test_sizes_of_local_and_remote_files(prepared, monkeypatch):
-  monkeypatch.setenv('BUCKET_ROOT', str(prepared))
-  paths = [f'bucket://{_NAMES[2]}', str(prepared / _NAMES[1])]
-  assert file_sizes(paths) == [2, 1]
-
-
-def test_size_of_a_file_that_is_gone(root):
-  expected = f"`--input` must be readable, but the size of '{root}gone' cannot"
-  with pytest.raises(UserError, match=expected):
-    file_sizes([f'{root}gone'])
+    find_input_files([str(plain_directory / 'a')])

@@ -1,106 +1,163 @@
-"""Interrupted anywhere, a job leaves its output, or nothing."""
+"""A job that is stopped at any line leaves its output, or nothing in its way.
+
+Stopped: interrupted, by an error of the disk or the store, or killed.
+"""
 
 import contextlib
-import inspect
+import errno
+import functools
+import itertools
+import json
 import os
+import re
+import signal
+import subprocess
 import sys
 
-import bucket_file_system  # noqa: F401
+import buckets
 import pytest
-from grouping_jobs import contents
+from grouping_jobs import contents, write_lines
 
-from pipelines import output_files, staging
+from pipelines import output
+from tff_fedfish import files
+from tff_fedfish.data import places
+from tff_fedfish.errors import UserError
 
-_TRACED = inspect.getsourcefile(staging)
-_NAMES = 'manifest.json', 'groups-00000-of-00001.tfrecord'
-_PARTS = 'train/', 'test/'
+_TRACED = {
+  (module.__file__, function)
+  for module, functions in (
+    (output, vars(output)),
+    (places, ('create', 'move', 'remove', 'remove_directory')),
+    (files, ('write_atomically',)),
+  )
+  for function in functions
+}
+_NAMES = [
+  f'{part}/{name}'
+  for part in ('train', 'test')
+  for name in ('manifest.json', 'groups-00000-of-00001.tfrecord')
+]
+_WRITTEN = {name: name.encode() for name in _NAMES}
+_FOREIGN = {f'.fedfish-{"0a" * 16}/x': b'theirs', '.hidden': b'theirs'}
 
 
-@contextlib.contextmanager
-def _interrupted(before_line):
-  """Raises KeyboardInterrupt before the n-th line of the module that runs.
+def _interrupt():
+  raise KeyboardInterrupt
 
-  Yields:
-    A list that gets the line, if as many run.
+
+def _fail():
+  raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def _kill():
+  os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _run(place):
+  """Does what a job does with its output."""
+  with output.work_directory(output.require_usable(place), ['shards']) as work:
+    for i, name in enumerate(_NAMES):
+      path = f'{work.path}/shards/{i}'
+      places.write_bytes(path, name.encode())
+      work.files[path] = name
+
+
+def _run_until(stop, before_line, place):
+  """Runs it, but stops before the n-th line of our modules.
+
+  Returns whether as many run.
   """
-  num_left, found = before_line, []
+  lines = itertools.count(1)
+  is_stopped = False
 
   def trace(frame, event, argument):
-    nonlocal num_left
-    if frame.f_code.co_filename != _TRACED:
+    nonlocal is_stopped
+    code = frame.f_code
+    if (code.co_filename, code.co_name) not in _TRACED:
       return None
-    if event == 'line':
-      num_left -= 1
-      if not num_left:
-        found.append(f'{frame.f_code.co_name}, line {frame.f_lineno}')
-        sys.settrace(None)
-        raise KeyboardInterrupt
+    if event == 'line' and next(lines) == before_line:
+      is_stopped = True
+      sys.settrace(None)
+      stop()
     return trace
 
   previous = sys.gettrace()
+  errors = KeyboardInterrupt, OSError, places.StoreError, UserError
   sys.settrace(trace)
   try:
-    with contextlib.suppress(KeyboardInterrupt):
-      yield found
+    with contextlib.suppress(*errors):
+      _run(place)
   finally:
     sys.settrace(previous)
+  return is_stopped
 
 
-def _run(root, output, parts):
-  """Does what a job does with its output."""
-  with staging.stage(output.format(root)) as found:
-    found.make_directories(['shards'])
-    for name in _names(parts):
-      path = f'{found.path}/{len(found.files)}'
-      output_files.write_bytes(path, name.encode())
-      found.files[path] = name
+def _run_in_a_child(before_line, place):
+  """Does what `_run_until` does, in a process that is killed."""
+  child = os.fork()
+  if not child:
+    with contextlib.suppress(BaseException):
+      os._exit(_run_until(_kill, before_line, place))
+    os._exit(1)
+  status = os.waitpid(child, 0)[1]
+  assert status in (0, signal.SIGKILL)
+  return status != 0
 
 
-def _end_process(root):
-  """Closes directories, and so unlocks them, as the end of a process does."""
-  for number in map(int, os.listdir('/proc/self/fd')):
-    with contextlib.suppress(OSError):
-      if os.readlink(f'/proc/self/fd/{number}').startswith(f'{root}/'):
-        os.close(number)
+def _run_again(place, directory):
+  """Runs it as a user does: after the command that an error names.
+
+  Returns whether there was one.
+  """
+  try:
+    _run(place)
+    return False
+  except UserError as error:
+    command = re.search('`(rm -f .*)`', str(error))[1]
+  command = command.replace(place, str(directory))
+  subprocess.run(command, shell=True, check=True)
+  _run(place)
+  return True
 
 
-def _names(parts):
-  return [f'{part}{name}' for part in parts for name in _NAMES]
-
-
-@pytest.mark.parametrize('parts', [('',), _PARTS])
 @pytest.mark.parametrize(
-  ('output', 'exists'),
-  [('{}/out', False), ('{}/out', True), ('bucket://out', False)],
+  'kind, stop',
+  [
+    *(('new', _interrupt), ('new', _fail), ('filled', _kill)),
+    *(('store', _interrupt), ('store', _fail)),
+  ],
 )
-def test_before_every_line(tmp_path, monkeypatch, output, exists, parts):
-  functions = set()
-  manifests = [f'{part}manifest.json' for part in parts]
-  written = {f'out/{name}': name.encode() for name in _names(parts)}
-  for number in range(1, 1000):
-    root = tmp_path / str(number)
-    monkeypatch.setenv('BUCKET_ROOT', str(root))
-    (root / 'out' if exists else root).mkdir(parents=True)
-    with _interrupted(number) as found:
-      _run(root, output, parts)
-    _end_process(root)
-    files = contents(root)
-    if not found:
+def test_stopped_before_every_line(tmp_path, monkeypatch, kind, stop):
+  num_commands = 0
+  run = functools.partial(_run_until, stop)
+  if stop is _kill:
+    run = _run_in_a_child
+  for number in itertools.count(1):
+    directory = tmp_path / str(number) / 'out'
+    place = str(directory)
+    if kind == 'store':
+      buckets.mount(monkeypatch, directory.parent)
+      monkeypatch.setattr(output, '_SETTLE_SECONDS', 0)
+      place = 'bucket://out'
+    foreign = {} if kind == 'new' else _FOREIGN
+    for name, data in foreign.items():
+      write_lines(directory / name, [data])
+    if not run(number, place):
       break
-    functions.add(found[0].partition(',')[0])
-    is_written = any(f'out/{name}' in files for name in manifests)
-    if is_written:
-      assert files.items() >= written.items(), found
-      continue
-    assert not any('grouping-' in name for name in files), found
-    # What is left of the output is no obstacle.
-    _run(root, output, parts)
-    assert contents(root) == written, found
-  assert files == written
-  # Before, between and after all that gives names.
-  is_local = output.startswith('{}')
-  assert functions >= (
-    {'_publish', '_stage', '_remove_tree'}
-    if is_local
-    else {'_stage_remote', '_rename_all'}
-  )
+    claim = directory / output.CLAIM_NAME
+    if stop is _kill and claim.exists() and claim.stat().st_size:
+      assert json.loads(claim.read_bytes())['files'] == sorted(_NAMES)
+    found = contents(directory)
+    if all(f'{part}/manifest.json' in found for part in ('train', 'test')):
+      with pytest.raises(UserError, match='while it publ|already holds'):
+        output.require_usable(place)
+    else:
+      num_commands += _run_again(place, directory)
+      found = contents(directory)
+    assert found.items() >= (_WRITTEN | foreign).items(), number
+    if stop is not _kill:
+      assert found == _WRITTEN | foreign
+  assert contents(directory) == _WRITTEN | foreign
+  assert number > 40
+  # Others clean up, but for a claim that has just been made.
+  assert num_commands >= 20 if stop is _kill else num_commands <= 1

@@ -9,7 +9,7 @@ import pytest
 from grouping_jobs import contents, group_lines, make_job, write_lines
 
 from pipelines import json_lines
-from pipelines.group_job import run_group_job
+from pipelines.job import run_group_job
 from pipelines.source import Drop, Fields, load_source
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import read_manifest

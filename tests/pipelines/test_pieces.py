@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from pipelines import pieces
-from pipelines.blocks import RECORD_SCHEMA
-from pipelines.pieces import PieceKeys, merge_pieces, write_piece
+from pipelines.blocks import SORTED_SCHEMA, decode_block
+from pipelines.pieces import PieceBlocks, merge_pieces, write_piece
 
 
 def _row(num_bytes):
@@ -22,7 +22,7 @@ def _record(i):
 
 def _write(path, records):
   columns = zip(*sorted(records), strict=True)
-  table = pa.table(list(map(pa.array, columns)), schema=RECORD_SCHEMA)
+  table = pa.table(list(map(pa.array, columns)), schema=SORTED_SCHEMA)
   write_piece(str(path), table)
   return str(path)
 
@@ -33,21 +33,28 @@ def max_bytes(monkeypatch):
   return 64
 
 
+def _keys(blocks, *added):
+  """Returns where records go: the key of each, which has a block of its own."""
+  keys = []
+  for shard, num_bytes in added:
+    blocks.add(shard, _row(num_bytes))
+    ((key, _),) = blocks.take()
+    keys.append(key)
+  return keys
+
+
 def test_keys_by_hand(max_bytes):
-  keys = PieceKeys(task_num=5, tasks_per_piece=4)
+  blocks = PieceBlocks(task_num=5, tasks_per_piece=4, max_bytes=1 << 20)
   # Four tasks share 64 bytes: room for 16. Task 5 is in the second group of 4.
-  assert keys.assign(7, _row(10)) == (7, 0, 1)
-  assert keys.assign(7, _row(6)) == (7, 0, 1)
+  assert _keys(blocks, (7, 10), (7, 6)) == [(7, 0, 1)] * 2
   # Full. Two tasks share the next one, room for 32; 5 is in the third group.
-  assert keys.assign(7, _row(1)) == (7, 1, 2)
+  assert _keys(blocks, (7, 1)) == [(7, 1, 2)]
   # Too large for what is left of 32: on its own, room for 64.
-  assert keys.assign(7, _row(32)) == (7, 2, 5)
-  assert keys.assign(7, _row(32)) == (7, 2, 5)
+  assert _keys(blocks, (7, 32), (7, 32)) == [(7, 2, 5)] * 2
   # Larger than any piece may be: one of its own.
-  assert keys.assign(7, _row(100)) == (7, 3, 5)
-  assert keys.assign(7, _row(1)) == (7, 4, 5)
+  assert _keys(blocks, (7, 100), (7, 1)) == [(7, 3, 5), (7, 4, 5)]
   # Other shards are not concerned.
-  assert keys.assign(8, _row(1)) == (8, 0, 1)
+  assert _keys(blocks, (8, 1)) == [(8, 0, 1)]
 
 
 @hypothesis.settings(
@@ -60,13 +67,15 @@ def test_keys_by_hand(max_bytes):
 def test_no_piece_is_too_large(max_bytes, tasks, tasks_per_piece):
   sizes = collections.defaultdict(list)
   for task_num, rows in enumerate(tasks):
-    keys = PieceKeys(task_num, tasks_per_piece)
-    for number, num_bytes in rows:
-      key = keys.assign(number, _row(num_bytes))
-      assert key[0] == number
-      sizes[key].append(num_bytes)
+    blocks = PieceBlocks(task_num, tasks_per_piece, 1 << 20)
+    for shard, num_bytes in rows:
+      blocks.add(shard, _row(num_bytes))
+    for key, block in blocks.take():
+      examples = decode_block(block).column('example').to_pylist()
+      sizes[key] += map(len, examples)
   for found in sizes.values():
     assert sum(found) <= max_bytes or sum(map(bool, found)) == 1
+  assert sum(map(len, sizes.values())) == sum(map(len, tasks))
 
 
 def test_tasks_per_piece():
@@ -104,10 +113,3 @@ def test_batches_of_a_piece_are_small(tmp_path, monkeypatch):
   # Some 50 bytes a record, with offsets.
   assert len(sizes) > 3
   assert sum(sizes) == 100
-
-
-def test_merged_batches_are_small(tmp_path, monkeypatch):
-  monkeypatch.setattr(pieces, '_BATCH_BYTES', 1000)
-  # 100 bytes each, and two of the group's id: the tenth is one too many.
-  rows = [(b'id', b'', b'', b'', b'x' * 100, 1)] * 30
-  assert len(list(pieces._take(iter(rows)))) == 10

@@ -1,19 +1,15 @@
-"""One input gives the same bytes on every runner, and on remote disks."""
+"""One input gives the same bytes on every runner."""
 
 import contextlib
 import os
 import pathlib
 import random
-import sys
 
-import bucket_file_system
 import pytest
 from apache_beam.runners.portability import local_job_service
 from grouping_jobs import contents, make_job, raw_records, write_lines
 
-from pipelines import output_files
-from pipelines.group_job import run_group_job
-from pipelines.splits import SplitRule
+from pipelines.job import run_group_job
 from tff_fedfish.errors import UserError
 
 _TESTS = pathlib.Path(__file__).parents[1]
@@ -59,124 +55,40 @@ def _job_server():
     service.stop()
 
 
-def test_shuffled_input(raw, expected, tmp_path):
+_PROCESSES = (
+  '--direct_num_workers=2',
+  '--direct_running_mode=multi_processing',
+)
+
+
+def test_worker_processes(raw, expected, tmp_path, worker_environment):
   paths = random.Random(3).sample(raw, k=5)
-  run_group_job(make_job(paths, num_shards=4), tmp_path / 'out')
+  run_group_job(make_job(paths, num_shards=4), tmp_path / 'out', _PROCESSES)
   assert contents(tmp_path / 'out') == expected
+  # Other options of a shard's.
+  options = {'drop_duplicates': True, 'min_examples_per_group': 2}
+  for name, flags in (('one', ()), ('two', _PROCESSES)):
+    run_group_job(make_job(raw, **options), tmp_path / name, flags)
+  assert contents(tmp_path / 'one') == contents(tmp_path / 'two')
 
 
-@pytest.mark.parametrize(
-  'num_workers', [pytest.param(1, marks=pytest.mark.slow), 2]
-)
-def test_worker_processes(
-  raw, expected, tmp_path, worker_environment, num_workers
-):
-  flags = (
-    f'--direct_num_workers={num_workers}',
-    '--direct_running_mode=multi_processing',
-  )
-  run_group_job(make_job(raw, num_shards=4), tmp_path / 'out', flags)
-  assert contents(tmp_path / 'out') == expected
-
-
-@pytest.mark.parametrize(
-  'environment',
-  [
-    ('--environment_type=LOOPBACK',),
-    # Its server and its processes are each in a test that stays.
-    pytest.param(
-      (
-        '--environment_type=beam:env:harness_subprocess_python:v1',
-        f'--environment_config={sys.executable} -m '
-        'apache_beam.runners.worker.sdk_worker_main',
-      ),
-      marks=pytest.mark.slow,
-    ),
-  ],
-)
-def test_portable_runner(
-  raw, expected, tmp_path, worker_environment, environment
-):
+def test_portable_runner(raw, expected, tmp_path, worker_environment):
   with _job_server() as port:
     flags = (
       '--runner=PortableRunner',
       f'--job_endpoint=localhost:{port}',
-      *environment,
+      '--environment_type=LOOPBACK',
     )
     run_group_job(make_job(raw, num_shards=4), tmp_path / 'out', flags)
   assert contents(tmp_path / 'out') == expected
 
 
-def test_options_with_two_workers(raw, tmp_path, worker_environment):
-  options = {'drop_duplicates': True, 'min_examples_per_group': 2}
-  for name, flags in (
-    ('one', ()),
-    (
-      'two',
-      ('--direct_num_workers=2', '--direct_running_mode=multi_processing'),
-    ),
-  ):
-    run_group_job(make_job(raw, **options), tmp_path / name, flags)
-  assert contents(tmp_path / 'one') == contents(tmp_path / 'two')
-
-
 def test_error_of_a_worker_process(raw, tmp_path, worker_environment):
-  flags = (
-    '--direct_num_workers=2',
-    '--direct_running_mode=multi_processing',
-  )
   job = make_job(raw, strict=True)
   with pytest.raises(
     UserError,
     match=r"^`--strict` accepts .* record 41 of '\d.json' has one: "
     r'malformed_json .* count such records\.$',
   ):
-    run_group_job(job, tmp_path / 'out', flags)
+    run_group_job(job, tmp_path / 'out', _PROCESSES)
   assert list(tmp_path.iterdir()) == []
-
-
-class TestRemoteOutput:
-  @pytest.fixture(autouse=True)
-  def bucket(self, tmp_path, monkeypatch):
-    assert bucket_file_system.BucketFileSystem.scheme() == 'bucket'
-    root = tmp_path / 'bucket'
-    root.mkdir()
-    monkeypatch.setenv('BUCKET_ROOT', str(root))
-    return root
-
-  def test_same_bytes(self, raw, expected, bucket):
-    output = output_files.require_usable('bucket://b/corpora/c4/')
-    run_group_job(make_job(raw, num_shards=4), output)
-    # Nothing else is left in the bucket.
-    assert contents(bucket) == {
-      f'b/corpora/c4/{name}': data for name, data in expected.items()
-    }
-
-  def test_remote_input(self, raw, expected, bucket, tmp_path):
-    for path in raw:
-      (bucket / path.name).write_bytes(path.read_bytes())
-    paths = [f'bucket://{path.name}' for path in raw]
-    run_group_job(make_job(paths, num_shards=4), tmp_path / 'out')
-    assert contents(tmp_path / 'out') == expected
-
-  def test_parts_of_a_split(self, raw, bucket, tmp_path):
-    rule = SplitRule(kind='client', held_out_fraction=0.5)
-    job = make_job(raw, num_shards=2, split=rule)
-    run_group_job(job, 'bucket://out')
-    run_group_job(job, tmp_path / 'local')
-    assert contents(bucket / 'out') == contents(tmp_path / 'local')
-
-  def test_failure_leaves_nothing(self, raw, bucket):
-    job = make_job(raw, key='author', strict=True)
-    with pytest.raises(UserError, match='record 2 .* missing_author'):
-      run_group_job(job, 'bucket://out')
-    assert contents(bucket) == {}
-
-  def test_file_system_that_beam_does_not_know(self):
-    with pytest.raises(
-      UserError,
-      match=r"must be a directory that can be written to, but 'none://out' is "
-      r"not \('none://out': Unable to get filesystem .*\)\. Check the name, "
-      r'and how the file system is reached, or name a local directory\.$',
-    ):
-      output_files.require_usable('none://out')

@@ -8,10 +8,11 @@ from grouping_jobs import make_job
 
 from pipelines.blocks import encode_block, sort_blocks
 from pipelines.pieces import merge_pieces, write_piece
-from pipelines.source import Tally
+from pipelines.reports import Tally
 from pipelines.web_articles import C4
 from pipelines.write_groups import shard_name, write_shard
 from tff_fedfish.data import records
+from tff_fedfish.data.manifest import DropExample
 from tff_fedfish.data.time_order import time_key
 
 _NAMES = ('text', 'timestamp', 'url')
@@ -48,6 +49,10 @@ def _write(directory, blocks, features=(), **options):
   return report, index, directory / name
 
 
+def _first(group, text):
+  return DropExample(group=group, excerpt=text)
+
+
 def _texts(path):
   return [
     (
@@ -57,10 +62,6 @@ def _texts(path):
     )
     for record in records.read_group_records(path)
   ]
-
-
-def test_shard_name():
-  assert shard_name(1, 4) == 'groups-00001-of-00004.tfrecord'
 
 
 def test_order_and_index(tmp_path):
@@ -76,8 +77,10 @@ def test_order_and_index(tmp_path):
     (b'a', None, [b'x']),
     (b'b', None, [b'first', b'early', b'late one']),
   ]
-  offsets = [offset for offset, _ in records.iterate_records(path)]
-  sizes = [len(payload) for _, payload in records.iterate_records(path)]
+  with open(path, 'rb') as file:
+    stored = list(records.iterate_records(file, path))
+  offsets = [offset for offset, _ in stored]
+  sizes = [len(payload) for _, payload in stored]
   assert index.to_pydict() == {
     'group_id': [b'a', b'b'],
     'part': [0, 0],
@@ -93,19 +96,6 @@ def test_order_and_index(tmp_path):
   assert report.shard.sha256 == hashlib.sha256(data).hexdigest()
   assert report.shard.num_records == 2
   assert report.drops == {}
-
-
-def test_any_order_of_blocks_gives_the_same_bytes(tmp_path):
-  # Equal keys, equal times and urls, and one record twice: only the contents'
-  # hash is left to order them by.
-  rows = [_row(b'g', text, b'1', b'/') for text in (b'x', b'y', b'z', b'y')]
-  blocks = [_block(row) for row in (*rows, _row(b'f', b'x'))]
-  contents = set()
-  for order in itertools.permutations(blocks):
-    _, index, path = _write(tmp_path, order)
-    contents.add((path.read_bytes(), str(index.to_pydict())))
-  assert len(contents) == 1
-  assert index.column('num_examples').to_pylist() == [1, 4]
 
 
 def test_group_in_three_parts(tmp_path):
@@ -154,13 +144,6 @@ def test_features_that_a_reader_had_not_met_yet(tmp_path):
   assert digests == sorted(digests)
 
 
-def test_shard_without_groups(tmp_path):
-  report, index, path = _write(tmp_path, [])
-  assert path.read_bytes() == b''
-  assert (report.shard.num_bytes, report.shard.num_records) == (0, 0)
-  assert index.num_rows == 0
-
-
 def test_duplicates(tmp_path):
   rows = [
     _row(b'a', b'x', b'3'),  # the same text as at 1: dropped
@@ -172,7 +155,7 @@ def test_duplicates(tmp_path):
   report, index, path = _write(tmp_path, [_block(*rows)], drop_duplicates=True)
   assert _texts(path) == [(b'a', None, [b'x', b'y']), (b'b', None, [b'x'])]
   assert index.column('num_words').to_pylist() == [2, 1]
-  assert report.drops == {'duplicate_text': Tally(2, ('a', 'x'))}
+  assert report.drops == {'duplicate_text': Tally(2, _first('a', 'x'))}
 
 
 @pytest.mark.parametrize('order', itertools.permutations(range(3)))
@@ -189,18 +172,19 @@ def test_cap_keeps_the_smallest_hashes(tmp_path, order):
   assert record.examples == expected
   first = next(row for row in rows if row[4] not in kept)
   text = records.decode_example(first[4])['text'].decode()
-  assert report.drops == {'group_cap': Tally(3, ('g', text))}
+  assert report.drops == {'group_cap': Tally(3, _first('g', text))}
 
 
-def test_cap_counts_after_duplicates(tmp_path):
-  rows = [_row(b'g', b'%d' % (i // 2), b'%d' % i) for i in range(6)]
-  report, index, _ = _write(
-    tmp_path, [_block(*rows)], drop_duplicates=True, max_examples_per_group=2
-  )
-  # 6 = 3 duplicates + 1 above the cap + 2 kept.
-  num_drops = {reason: tally.num for reason, tally in report.drops.items()}
-  assert num_drops == {'duplicate_text': 3, 'group_cap': 1}
-  assert index.column('num_examples').to_pylist() == [2]
+def test_groups_with_times_of_several_kinds(tmp_path):
+  rows = [
+    # A number and a moment; in records of their own, and in one.
+    *(_row(b'a', b'x', time) for time in (b'5', b'2018-01-01')),
+    *(_row(b'b', b'y', time) for time in (b'', b'soon')),
+    *(_row(b'c', b'z' * i, b'7') for i in range(1, 3)),
+  ]
+  for max_bytes in (1, 1 << 20):
+    report, _, _ = _write(tmp_path, [_block(*rows)], max_record_bytes=max_bytes)
+    assert report.num_mixed_time_groups == 1
 
 
 def test_minimum(tmp_path):
@@ -225,5 +209,5 @@ def test_minimum(tmp_path):
   # 12 in = 6 out + 1 twin in b + 2 of b + 1 of c + 2 of d above the cap.
   num_drops = {reason: tally.num for reason, tally in report.drops.items()}
   assert num_drops == {'duplicate_text': 1, 'small_group': 3, 'group_cap': 2}
-  assert report.drops['small_group'].first == ('b', '0')
+  assert report.drops['small_group'].first == _first('b', '0')
   assert report.num_examples == 6

@@ -7,7 +7,7 @@ import grouping_jobs
 import planned_configs
 import pytest
 
-from pipelines.group_job import run_group_job
+from pipelines.job import run_group_job
 from pipelines.splits import SplitRule
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.errors import UserError

@@ -19,7 +19,7 @@ from tff_fedfish.training.interruption import signals_handled
 _PATIENCE_SECONDS = 10.0
 
 Watch = Callable[[str, int], None]
-"""Called with (staging directory, number of reading tasks) at the start."""
+"""Called with (work directory, number of reading tasks) at the start."""
 
 
 def read_beam_flags(arguments: argparse.Namespace) -> list[str]:
@@ -138,7 +138,7 @@ def show_progress(title: str, num_shards: int) -> Iterator[Watch]:
   console = rich.console.Console(stderr=True)
   if not console.is_terminal:
     print(title, file=sys.stderr, flush=True)
-    yield lambda staging, num_tasks: None
+    yield lambda work, num_tasks: None
     return
   # The key may be a field of any name.
   title = rich.markup.escape(title)
@@ -155,14 +155,14 @@ def show_progress(title: str, num_shards: int) -> Iterator[Watch]:
   ):
     task = bar.add_task(title)
 
-    def poll(staging: str, num_tasks: int) -> None:
-      from pipelines import worker_reports
+    def poll(work: str, num_tasks: int) -> None:
+      from pipelines import reports
       from tff_fedfish.data import places
 
       # Looking is free on a local disk only.
-      seconds = 10.0 if places.is_remote(staging) else 0.5
+      seconds = 10.0 if places.is_remote(work) else 0.5
       while not done.wait(seconds):
-        read, written = worker_reports.progress(staging)
+        read, written = reports.progress(work)
         bar.update(
           task,
           description=f'{title}: {read}/{num_tasks} parts of the input read, '
@@ -170,6 +170,6 @@ def show_progress(title: str, num_shards: int) -> Iterator[Watch]:
         )
 
     try:
-      yield lambda staging, num_tasks: thread.submit(poll, staging, num_tasks)
+      yield lambda work, num_tasks: thread.submit(poll, work, num_tasks)
     finally:
       done.set()

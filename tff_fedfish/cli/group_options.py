@@ -1,32 +1,135 @@
-"""Turns the arguments of `fedfish group` into a job, or refuses them."""
+"""Arguments of `fedfish group`, and the job that they describe."""
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tff_fedfish.errors import UserError
 
 if TYPE_CHECKING:
-  from pipelines.job import GroupJob
+  from pipelines.options import GroupJob
   from pipelines.source import Fields
+  from pipelines.splits import SplitRule
 
-FIELD_OPTIONS = {
+_INPUTS = {
+  'c4': 'JSON lines, parquet, or TFRecord files of TFDS; key: host',
+  'cc_news': 'JSON lines, JSON documents or parquet; key: host',
+  'stack_overflow': "Posts.xml or TFF's sqlite; key: author",
+  'json_lines': 'JSON lines or parquet with any fields; key: --key_field',
+}
+_FIELDS = {
   'key_field': 'what the examples of a group share: text, or an integer',
   'text_field': 'the text of an example',
   'time_field': 'when it was written, which sorts the examples of a group: '
   'numbers by value, ISO 8601 by moment (default: none, no feature timestamp)',
 }
-"""Options of json_lines that name a field -> their help."""
+_JSON_LINES = (*_FIELDS, 'name')
+_CLIENT_SPLIT = ('held_out_fraction', 'validation_fraction', 'split_seed')
+_LIMITS = {
+  'num_shards': (
+    'number of TFRecord files; also the most workers that can write at once '
+    '(default: %(default)s)'
+  ),
+  'max_record_bytes': (
+    'store a larger group in several records (default: 256 MiB)'
+  ),
+  'max_document_bytes': 'drop longer texts (default: 64 MiB)',
+  'max_examples_per_group': (
+    'of larger groups keep N examples, chosen by hash (default: all)'
+  ),
+  'min_examples_per_group': (
+    'drop groups with fewer examples; duplicates do not count (default: keep '
+    'all)'
+  ),
+}
+_SWITCHES = {
+  'drop_duplicates': (
+    'keep only the first of the examples of a group with the same text'
+  ),
+  'strict': (
+    'stop at the first record that cannot be used, instead of dropping and '
+    'counting it'
+  ),
+}
 
-CLIENT_OPTIONS = ('held_out_fraction', 'validation_fraction', 'split_seed')
-"""Options of `--split_by client`."""
 
-_JOB_OPTIONS = (
-  *('num_shards', 'max_record_bytes', 'max_document_bytes'),
-  *('max_examples_per_group', 'min_examples_per_group', 'drop_duplicates'),
-  'strict',
-)
-_MAX_NAME_CHARACTERS = 100
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of `fedfish group`."""
+  # Light modules: neither imports Beam.
+  from pipelines.keys import KEYS
+  from pipelines.options import GroupJob
+  from pipelines.source import SOURCE_NAMES
+
+  parser.add_argument(
+    'corpus',
+    choices=SOURCE_NAMES,
+    help='what the input files are: '
+    + '; '.join(f'{name} ({_INPUTS[name]})' for name in SOURCE_NAMES),
+  )
+  parser.add_argument(
+    '--input',
+    required=True,
+    nargs='+',
+    metavar='GLOB',
+    help='raw files or quoted patterns, local or of a store, such as s3://; '
+    'plain, gzip, bzip2 or xz, told from their first bytes',
+  )
+  parser.add_argument(
+    '--output', required=True, metavar='DIR', help='new or empty directory'
+  )
+  parser.add_argument(
+    '--key',
+    choices=tuple(KEYS),
+    help="what the examples of a group share (default: the corpus's own); "
+    'owner: the host, and on code hosts the owner: github.com/owner; author: '
+    'the field "author" of each record as it is written, on Stack Overflow the '
+    "user's number; for any other field, see json_lines",
+  )
+  for name, help_text in _LIMITS.items():
+    parser.add_argument(
+      f'--{name}',
+      type=int,
+      default=getattr(GroupJob, name),
+      metavar='BYTES' if name.endswith('bytes') else 'N',
+      help=help_text,
+    )
+  for name, help_text in _SWITCHES.items():
+    parser.add_argument(f'--{name}', action='store_true', help=help_text)
+  fields = parser.add_argument_group(
+    'json_lines', 'fields, where user.name is the field name inside user'
+  )
+  for name, help_text in _FIELDS.items():
+    fields.add_argument(f'--{name}', metavar='FIELD', help=help_text)
+  fields.add_argument(
+    '--name', help="the corpus' name (default: the last part of --output)"
+  )
+  _add_splits(parser)
+
+
+def _add_splits(parser: argparse.ArgumentParser) -> None:
+  from pipelines.splits import SPLIT_KINDS, SplitRule
+
+  splits = parser.add_argument_group(
+    'splits', 'write a grouped corpus for every part, in DIR/train and so on'
+  )
+  splits.add_argument(
+    '--split_by',
+    choices=SPLIT_KINDS,
+    help="the corpus's own split, a hash of the group, or a moment",
+  )
+  splits.add_argument(
+    '--split_time',
+    metavar='TIME',
+    help='by time: earlier examples are train, others test; such as 2018-01-01',
+  )
+  for name in _CLIENT_SPLIT:
+    value = getattr(SplitRule, name)
+    splits.add_argument(
+      f'--{name}',
+      type=type(value),
+      metavar=name.rpartition('_')[2].upper(),
+      help=f'by client (default: {value})',
+    )
 
 
 def build_job(arguments: argparse.Namespace) -> 'GroupJob':
@@ -36,87 +139,59 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
     UserError: If they do not go together, or a file is not there.
   """
   from pipelines.input_files import find_input_files
-  from pipelines.job import GroupJob
+  from pipelines.options import GroupJob
   from pipelines.source import load_source
-  from pipelines.splits import SplitRule, split_names
 
-  _check_ranges(arguments)
   if not arguments.output:
     raise UserError(
       "`--output` must be the name of a directory, but is ''. Name one."
     )
-  fields = _fields(arguments)
-  name = None if fields is None else _name(arguments)
+  fields, name = _fields(arguments), None
+  if fields is not None:
+    name = arguments.name
+    if name is None:
+      name = os.path.abspath(arguments.output.rstrip('/')).rpartition('/')[2]
   source = load_source(arguments.corpus, fields)
-  split, split_options = None, _split_options(arguments)
-  if arguments.split_by is not None:
-    split = SplitRule(kind=arguments.split_by, **split_options)
-  paths = tuple(find_input_files(arguments.input))
-  if split is not None:
-    # Raises if the source has no such split, or a file's name does not tell it.
-    split_names(split, source, paths)
   return GroupJob(
     source_name=arguments.corpus,
-    paths=paths,
+    paths=tuple(find_input_files(arguments.input)),
     key=arguments.key or source.default_key,
-    split=split,
+    split=_split(arguments),
     fields=fields,
     name=name,
-    **{option: getattr(arguments, option) for option in _JOB_OPTIONS},
+    **{option: getattr(arguments, option) for option in (*_LIMITS, *_SWITCHES)},
   )
 
 
-def _check_ranges(arguments: argparse.Namespace) -> None:
-  from tff_fedfish.data.manifest import RANGES
+def _split(arguments: argparse.Namespace) -> 'SplitRule | None':
+  """Returns the split; raises if an option is one of another kind."""
+  from pipelines.splits import SplitRule
 
-  ranges = RANGES | {'num_shards': (1, 99_999)}
-  for name, (low, high) in ranges.items():
-    value = getattr(arguments, name)
-    if value is not None and not low <= value <= high:
-      raise UserError(
-        f'`--{name}` must be from {low} to {high}, but is {value}. Name a '
-        'number in that range.'
-      )
-
-  least = arguments.min_examples_per_group
-  most = arguments.max_examples_per_group
-  if least and most and least > most:
-    raise UserError(
-      '`--min_examples_per_group` must be at most `--max_examples_per_group`, '
-      f'but is {least}, and that {most}. Lower the one, or raise the other.'
-    )
-
-
-def _split_options(arguments: argparse.Namespace) -> dict[str, Any]:
-  """Returns what was said of a split; raises if it is about another kind."""
-  kinds = dict.fromkeys(CLIENT_OPTIONS, 'client') | {'split_time': 'time'}
+  kinds = dict.fromkeys(_CLIENT_SPLIT, 'client') | {'split_time': 'time'}
   options = {}
   for name, kind in kinds.items():
     value = getattr(arguments, name)
-    if value is not None:
-      if arguments.split_by != kind:
-        found = 'there is no `--split_by`'
-        if arguments.split_by:
-          found = f'`--split_by {arguments.split_by}` was given'
-        raise UserError(
-          f'`--{name}` goes with `--split_by {kind}`, but {found}. Leave one '
-          'out, or name the other.'
-        )
-      options[name.replace('split_time', 'time')] = value
-  return options
+    if value is None:
+      continue
+    if arguments.split_by != kind:
+      given = 'there is no `--split_by`'
+      if arguments.split_by:
+        given = f'`--split_by {arguments.split_by}` was given'
+      raise UserError(
+        f'`--{name}` goes with `--split_by {kind}`, but {given}. Leave one '
+        'out, or name the other.'
+      )
+    options[name.replace('split_time', 'time')] = value
+  return arguments.split_by and SplitRule(kind=arguments.split_by, **options)
 
 
 def _fields(arguments: argparse.Namespace) -> 'Fields | None':
-  """Returns what json_lines reads; None for another corpus.
-
-  Raises:
-    UserError: If an option does not go with the corpus, or lacks.
-  """
+  """Returns what json_lines reads; None for another corpus."""
   from pipelines.source import Fields
 
-  given = {name: getattr(arguments, name) for name in FIELD_OPTIONS}
+  given = {name: getattr(arguments, name) for name in _JSON_LINES}
   if arguments.corpus != 'json_lines':
-    for name, value in (given | {'name': arguments.name}).items():
+    for name, value in given.items():
       if value is not None:
         raise UserError(
           f'`--{name}` goes with json_lines, but the corpus is '
@@ -130,37 +205,12 @@ def _fields(arguments: argparse.Namespace) -> 'Fields | None':
       f'any, and `--key {arguments.key}` was given. Name the field instead, '
       'such as `--key_field user.name`.'
     )
-  for name, path in given.items():
-    if path is None and name != 'time_field':
+  for name, example in (('key_field', 'user.name'), ('text_field', 'text')):
+    if given[name] is None:
       raise UserError(
-        f'`--{name}` is required with json_lines: {FIELD_OPTIONS[name]}. Name '
-        f'a field, such as `--{name} '
-        f'{"user.name" if name == "key_field" else "text"}`.'
+        f'`--{name}` is required with json_lines: {_FIELDS[name]}. Name a '
+        f'field, such as `--{name} {example}`.'
       )
-    if path is not None and not (path.strip() and path.isprintable()):
-      raise UserError(
-        f'`--{name}` must be the name of a field, or a path such as user.name, '
-        f'but is {path!r}. Name a field.'
-      )
-  if arguments.split_by == 'time' and arguments.time_field is None:
-    raise UserError(
-      '`--split_by time` needs `--time_field` with json_lines, but there is '
-      'none. Name the field with the time, or split by client.'
-    )
   return Fields(
-    **{name[: -len('_field')]: path for name, path in given.items()}
+    key=given['key_field'], text=given['text_field'], time=given['time_field']
   )
-
-
-def _name(arguments: argparse.Namespace) -> str:
-  """Returns the name that the corpus gets."""
-  name = arguments.name
-  if name is None:
-    name = os.path.abspath(arguments.output.rstrip('/')).rpartition('/')[2]
-  if not (0 < len(name) <= _MAX_NAME_CHARACTERS and name.isprintable()):
-    raise UserError(
-      f'`--name` must be 1 to {_MAX_NAME_CHARACTERS} printable characters, but '
-      f'is {name!r}{", as `--output` ends" * (arguments.name is None)}. Name '
-      'another.'
-    )
-  return name

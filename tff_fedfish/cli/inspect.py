@@ -209,9 +209,12 @@ def _print_largest(
     )
 
 
-def _make_directory(name: str, corpus: pathlib.Path) -> pathlib.Path:
+def _make_directory(name: str, corpus: pathlib.Path | str) -> pathlib.Path:
   directory = pathlib.Path(name)
-  if directory.resolve().is_relative_to(corpus.resolve()):
+  # A corpus of a store has no Path.
+  if isinstance(corpus, pathlib.Path) and directory.resolve().is_relative_to(
+    corpus.resolve()
+  ):
     raise UserError(
       f'`--plots` must be outside of the corpus, but {name!r} is '
       f'{str(corpus)!r} or inside it. Name another directory.'

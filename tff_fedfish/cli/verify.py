@@ -49,12 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     checked = verify_corpus(arguments.directory, on_bytes=on_bytes)
   print(
-    f'{arguments.directory}: all is as it must be: '
-    f'{count(checked.num_shards, "shard")}, '
+    f'{arguments.directory}: OK ({count(checked.num_shards, "shard")}, '
     f'{count(checked.num_groups, "group")} in '
     f'{count(checked.num_records, "record")}, '
     f'{count(checked.num_examples, "example")}, '
-    f'{count(checked.num_words, "word")}, {count(checked.num_bytes, "byte")}.'
+    f'{count(checked.num_words, "word")}, {count(checked.num_bytes, "byte")})'
   )
   return 0
 

@@ -8,7 +8,8 @@ import re
 import typing
 import unicodedata
 import urllib.parse
-from typing import NamedTuple, overload
+from collections.abc import Iterable
+from typing import overload
 
 import numpy as np
 
@@ -17,8 +18,6 @@ if typing.TYPE_CHECKING:
 
   import pyarrow as pa
 
-# Every so many ids, one is held as an object: `bisect` is fast over those.
-_SAMPLING = 256
 _HASHED_AT_ONCE = 1 << 13
 # Control characters, line and paragraph separators; and the surrogates that
 # stand for bytes that are not UTF-8.
@@ -28,36 +27,43 @@ _FORMULA_STARTS = ('=', '+', '-', '@', '＝', '＋', '－', '＠')
 _BROKEN_ESCAPE = re.compile(r'%(?![0-9A-Fa-f]{2})')
 
 
-class _Chunk(NamedTuple):
-  """Consecutive ids; id `i` is `data[limits[i] : limits[i + 1]]`."""
-
-  limits: memoryview
-  data: memoryview
-  samples: list[bytes]
-
-
 class ClientIds(collections.abc.Sequence):
   """The client ids of a corpus: a sorted sequence of bytes.
 
-  Backed by Arrow's buffers, so a million ids take their own bytes and an offset
-  each, not a million Python objects.
+  A million ids take their own bytes and 8 for each, not a million objects.
   """
 
-  def __init__(self, sorted_ids: 'pa.BinaryArray | pa.ChunkedArray'):
-    """Takes over the ids of an array.
+  def __init__(self, arrays: 'Iterable[pa.BinaryArray]'):
+    """Copies ids.
 
     Args:
-      sorted_ids: Ids of type `pa.binary()`, distinct, in ascending order.
+      arrays: Ids of type `pa.binary()`, one array after the other; all are
+        distinct, in ascending order.
     """
-    self._ids = sorted_ids
-    arrays = getattr(sorted_ids, 'chunks', [sorted_ids])
-    arrays = [array for array in arrays if len(array)]
-    self._chunks = [_chunk(array) for array in arrays]
-    self._starts = [0, *itertools.accumulate(map(len, arrays))]
-    self._first_ids = [chunk.samples[0] for chunk in self._chunks]
+    # Id `i` is `data[limits[i] : limits[i + 1]]`.
+    limits, data = bytearray(8), bytearray()
+    for array in arrays:
+      if not len(array):
+        continue
+      _, offsets, values = array.buffers()
+      # The buffers may hold more than the array, which can be a slice.
+      offsets = np.frombuffer(
+        offsets, np.int32, len(array) + 1, 4 * array.offset
+      ).astype(np.int64)
+      limits += (offsets[1:] + (len(data) - offsets[0])).data
+      # There is no buffer where all ids are empty.
+      data += memoryview(values or b'')[offsets[0] : offsets[-1]]
+    self.__setstate__((limits, data))
+
+  def __getstate__(self) -> tuple[bytes, bytes]:
+    return self._limits.tobytes(), self._data.tobytes()
+
+  def __setstate__(self, state: tuple[bytes, bytes]) -> None:
+    limits, data = state
+    self._limits, self._data = memoryview(limits).cast('q'), memoryview(data)
 
   def __len__(self) -> int:
-    return self._starts[-1]
+    return len(self._limits) - 1
 
   @overload
   def __getitem__(self, index: int) -> bytes: ...
@@ -66,19 +72,15 @@ class ClientIds(collections.abc.Sequence):
   def __getitem__(self, index):
     if isinstance(index, slice):
       return [self[i] for i in range(*index.indices(len(self)))]
-    index = int(index)
     if not -len(self) <= index < len(self):
       raise IndexError(f'index {index} is out of range for {len(self)} clients')
     index %= len(self)
-    chunk_num = bisect.bisect_right(self._starts, index) - 1
-    limits, data, _ = self._chunks[chunk_num]
-    index -= self._starts[chunk_num]
-    return data[limits[index] : limits[index + 1]].tobytes()
+    return self._data[self._limits[index] : self._limits[index + 1]].tobytes()
 
   def __iter__(self) -> collections.abc.Iterator[bytes]:
-    for limits, data, _ in self._chunks:
-      for start, stop in itertools.pairwise(limits):
-        yield data[start:stop].tobytes()
+    data = self._data
+    for start, stop in itertools.pairwise(self._limits):
+      yield data[start:stop].tobytes()
 
   def __contains__(self, client_id: object) -> bool:
     return self.position(client_id) is not None
@@ -94,23 +96,9 @@ class ClientIds(collections.abc.Sequence):
     """Returns the position of `client_id`, or None. Takes O(log n)."""
     if not isinstance(client_id, bytes):
       return None
-    chunk_num = bisect.bisect_right(self._first_ids, client_id) - 1
-    if chunk_num < 0:
-      return None
-    limits, data, samples = self._chunks[chunk_num]
-    # The id at `low` is not greater than `client_id`, that at `high` is.
-    low = (bisect.bisect_right(samples, client_id) - 1) * _SAMPLING
-    high = min(low + _SAMPLING, len(limits) - 1)
-    while high - low > 1:
-      middle = (low + high) // 2
-      # Only bytes can be ordered, not views of them.
-      if data[limits[middle] : limits[middle + 1]].tobytes() <= client_id:
-        low = middle
-      else:
-        high = middle
-    if data[limits[low] : limits[low + 1]] != client_id:
-      return None
-    return self._starts[chunk_num] + low
+    position = bisect.bisect_left(self, client_id)
+    is_there = position < len(self) and self[position] == client_id
+    return position if is_there else None
 
   def where(self, is_chosen: np.ndarray) -> 'ChosenIds':
     """Returns some of the ids, those where bool [len(self)] is true."""
@@ -122,27 +110,23 @@ class ClientIds(collections.abc.Sequence):
 
     No id becomes an object: a hundredth of the time of a loop over them.
     """
-    for limits, data, _ in self._chunks:
-      limits, data = np.frombuffer(limits, np.int32), np.frombuffer(data, 'u1')
-      for start in range(0, len(limits) - 1, _HASHED_AT_ONCE):
-        few = limits[start : start + _HASHED_AT_ONCE + 1].astype(np.int64)
-        lengths = np.diff(few)
-        # Places of the lengths, each before its id.
-        heads = few[:-1] - few[0] + 8 * np.arange(len(lengths))
-        heads = heads[:, np.newaxis] + np.arange(8)
-        message = np.empty(few[-1] - few[0] + heads.size, np.uint8)
-        is_id = np.ones(len(message), bool)
-        is_id[heads] = False
-        message[heads] = lengths.astype('>i8').view(np.uint8).reshape(-1, 8)
-        message[is_id] = data[few[0] : few[-1]]
-        hasher.update(message)
+    limits = np.frombuffer(self._limits, np.int64)
+    data = np.frombuffer(self._data, np.uint8)
+    for start in range(0, len(self), _HASHED_AT_ONCE):
+      few = limits[start : start + _HASHED_AT_ONCE + 1]
+      lengths = np.diff(few)
+      # Places of the lengths, each before its id.
+      heads = few[:-1] - few[0] + 8 * np.arange(len(lengths))
+      heads = heads[:, np.newaxis] + np.arange(8)
+      message = np.empty(few[-1] - few[0] + heads.size, np.uint8)
+      is_id = np.ones(len(message), bool)
+      is_id[heads] = False
+      message[heads] = lengths.astype('>i8').view(np.uint8).reshape(-1, 8)
+      message[is_id] = data[few[0] : few[-1]]
+      hasher.update(message)
 
   def __repr__(self) -> str:
     return f'<{len(self)} client ids>'
-
-  def __reduce__(self):
-    # Views cannot be pickled; they are made again.
-    return ClientIds, (self._ids,)
 
 
 class ChosenIds(collections.abc.Sequence):
@@ -196,20 +180,6 @@ class ChosenIds(collections.abc.Sequence):
 
   def __repr__(self) -> str:
     return f'<{len(self)} of {len(self._ids)} client ids>'
-
-
-def _chunk(array) -> _Chunk:
-  # Late: it takes a fifth of a second, and ids as text do not need it.
-  import pyarrow as pa
-
-  _, limits, data = array.buffers()
-  # The buffers may hold more than the array, which can be a slice.
-  stop = array.offset + len(array) + 1
-  limits = memoryview(limits)[4 * array.offset : 4 * stop].cast('i')
-  # Arrow has no buffer where all ids are empty.
-  data = memoryview(data or b'').cast('B')
-  samples = array.take(pa.array(range(0, len(array), _SAMPLING))).to_pylist()
-  return _Chunk(limits, data, samples)
 
 
 def client_id_to_text(client_id: bytes) -> str:

@@ -71,10 +71,18 @@ def split_clients(
   Raises:
     ValueError: If the fraction is not between 0 and 1.
   """
-  by_hash = None
+  is_own = np.zeros(len(client_ids), bool)
+  if own_held_out:
+    own = frozenset(own_held_out)
+    is_own[:] = [client_id in own for client_id in client_ids]
+  participating, held_out = ~is_own, is_own
   if held_out_fraction is not None:
-    by_hash = _sides(client_ids, split_seed, held_out_fraction, on_clients)
-  return _divide(client_ids, by_hash, own_held_out)
+    _check_fraction(held_out_fraction)
+    by_hash = _by_hash(client_ids, split_seed, held_out_fraction, on_clients)
+    participating, held_out = ~by_hash & ~is_own, by_hash & ~is_own
+  return ClientSplit(
+    _chosen(client_ids, participating), _chosen(client_ids, held_out)
+  )
 
 
 def split_position(client_id: bytes, *, split_seed: int) -> float:
@@ -82,9 +90,8 @@ def split_position(client_id: bytes, *, split_seed: int) -> float:
   return randomness.fraction('client_split', split_seed, client_id)
 
 
-def _sides(client_ids, split_seed, held_out_fraction, on_clients) -> np.ndarray:
+def _by_hash(client_ids, split_seed, held_out_fraction, on_clients):
   """Returns bool [num_clients]: `is_held_out` of each."""
-  _check_fraction(held_out_fraction)
   sides, left = [np.empty(0, bool)], iter(client_ids)
   while few := list(itertools.islice(left, _HASHED_AT_ONCE)):
     words = randomness.first_words('client_split', split_seed, few)
@@ -94,23 +101,7 @@ def _sides(client_ids, split_seed, held_out_fraction, on_clients) -> np.ndarray:
   return np.concatenate(sides)
 
 
-def _divide(client_ids, by_hash, own_held_out) -> ClientSplit:
-  """Returns both sides; `by_hash` None: the corpus's own are held out."""
-  is_own = np.zeros(len(client_ids), bool)
-  if own_held_out:
-    own_held_out = frozenset(own_held_out)
-    is_own[:] = [client_id in own_held_out for client_id in client_ids]
-  if by_hash is None:
-    return ClientSplit(
-      _chosen(client_ids, ~is_own), _chosen(client_ids, is_own)
-    )
-  return ClientSplit(
-    participating=_chosen(client_ids, ~by_hash & ~is_own),
-    held_out=_chosen(client_ids, by_hash & ~is_own),
-  )
-
-
-def _chosen(client_ids, is_chosen):
+def _chosen(client_ids, is_chosen) -> ChosenIds | list[bytes]:
   if isinstance(client_ids, ClientIds):
     return client_ids.where(is_chosen)
   return list(itertools.compress(client_ids, is_chosen))

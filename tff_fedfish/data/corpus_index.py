@@ -1,4 +1,4 @@
-"""The index of a grouped corpus: where each group's records are, how large.
+"""The index of a grouped corpus: place and size of every record.
 
 The readers take a directory that `fedfish group` wrote. They raise a UserError
 if its index is missing or is no such table.
@@ -6,7 +6,6 @@ if its index is missing or is no such table.
 
 import hashlib
 import os
-import pathlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,8 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tff_fedfish import files
+from tff_fedfish.data import places
 from tff_fedfish.data.client_ids import ClientIds
+from tff_fedfish.data.manifest import ADVICE
 from tff_fedfish.errors import UserError
 
 INDEX_NAME = 'index.parquet'
@@ -34,8 +34,6 @@ INDEX_SCHEMA = pa.schema(
     'num_words': pa.int64(),
   }
 )
-
-
 FINGERPRINTED = ('num_examples', 'num_words')
 """The sizes that `fingerprint` covers, in its order."""
 
@@ -57,6 +55,12 @@ class RecordLocations(NamedTuple):
   offsets: np.ndarray
 
 
+def shard_of(group_id: bytes, num_shards: int) -> int:
+  """Returns the number of the shard that holds a group."""
+  digest = hashlib.sha256(group_id).digest()
+  return int.from_bytes(digest, 'big') % num_shards
+
+
 def fingerprint(client_ids: ClientIds, sizes: Iterable[np.ndarray]) -> str:
   """Returns the SHA-256 of every group's id, examples and words.
 
@@ -76,18 +80,12 @@ def fingerprint(client_ids: ClientIds, sizes: Iterable[np.ndarray]) -> str:
 
 def fingerprint_of_index(index: pa.Table) -> str:
   """Returns the `fingerprint` of a whole index, a table of `INDEX_SCHEMA`."""
-  is_first = index.column('part').to_numpy() == 0
-  groups = index.column('group_id')
-  if not is_first.all():
-    groups = groups.filter(pa.array(is_first))
-  first_rows = np.flatnonzero(is_first)
-  return fingerprint(
-    ClientIds(groups),
-    (
-      sums_of_groups(index.column(name).to_numpy(), first_rows)
-      for name in FINGERPRINTED
-    ),
+  first_rows = _first_rows(index)
+  sizes = (
+    sums_of_groups(index.column(name).to_numpy(), first_rows)
+    for name in FINGERPRINTED
   )
+  return fingerprint(ClientIds(_groups(index).chunks), sizes)
 
 
 def sums_of_groups(values: np.ndarray, first_rows: np.ndarray) -> np.ndarray:
@@ -102,127 +100,115 @@ def sums_of_groups(values: np.ndarray, first_rows: np.ndarray) -> np.ndarray:
   return np.add.reduceat(values, first_rows)
 
 
-def shard_of(group_id: bytes, num_shards: int) -> int:
-  """Returns the number of the shard that holds a group."""
-  digest = hashlib.sha256(group_id).digest()
-  return int.from_bytes(digest, 'big') % num_shards
-
-
 def read_locations(directory: str | os.PathLike) -> RecordLocations:
-  """Reads what is needed to find records; takes about 35 bytes for each."""
-  num_rows, tables = _open(directory, ('group_id', 'part', 'shard', 'offset'))
-  row_type = np.int32 if num_rows < 1 << 31 else np.int64
-  shards = np.empty(num_rows, np.int32)
-  offsets = np.empty(num_rows, np.int64)
-  ids, first_rows = [], []
-  start = 0
-  for table in tables:
-    stop = start + table.num_rows
-    shards[start:stop] = table.column('shard').to_numpy()
-    offsets[start:stop] = table.column('offset').to_numpy()
-    # A group is its part 0 and the rows up to the next one.
-    is_first = table.column('part').to_numpy() == 0
-    first_rows.append((start + np.flatnonzero(is_first)).astype(row_type))
-    groups = table.column('group_id')
-    if not is_first.all():
-      groups = groups.filter(pa.array(is_first))
-    ids += groups.chunks
-    start = stop
-  first_rows.append(np.array([num_rows], row_type))
-  locations = RecordLocations(
-    client_ids=ClientIds(pa.chunked_array(ids, pa.binary())),
-    row_limits=np.concatenate(first_rows),
-    shards=shards,
-    offsets=offsets,
+  """Reads what is needed to find records; takes about 45 bytes for each."""
+  client_ids = ClientIds(
+    ids
+    for table in _read(directory, ('group_id', 'part'))
+    for ids in _groups(table).chunks
   )
-  # Arrow keeps what it needed for reading, for more of the like.
-  pa.default_memory_pool().release_unused()
-  return locations
+  num_rows, first_rows, shards, offsets = 0, [], [], []
+  for table in _read(directory, ('part', 'shard', 'offset')):
+    first_rows.append(num_rows + _first_rows(table))
+    shards.append(table.column('shard').to_numpy())
+    offsets.append(table.column('offset').to_numpy())
+    num_rows += table.num_rows
+  row_type = np.int32 if num_rows < 1 << 31 else np.int64
+  first_rows.append(np.array([num_rows]))
+  return RecordLocations(
+    client_ids,
+    _joined(first_rows, row_type),
+    _joined(shards, np.int32),
+    _joined(offsets, np.int64),
+  )
 
 
-def read_column(directory: str | os.PathLike, name: str) -> np.ndarray:
-  """Reads one of the sizes in the index.
+def read_column(
+  directory: str | os.PathLike, name: str, num_rows: int
+) -> np.ndarray:
+  """Reads a column of numbers of an index that was opened before.
 
   Args:
     directory: The corpus.
-    name: 'num_examples', 'num_bytes' or 'num_words'.
+    name: Name of the column, such as 'num_words'.
+    num_rows: Number of rows that the index had when it was opened.
 
   Returns:
     int64 [num_rows].
   """
-  num_rows, tables = _open(directory, (name,))
   values = np.empty(num_rows, np.int64)
   start = 0
-  for table in tables:
-    values[start : start + table.num_rows] = table.column(name).to_numpy()
-    start += table.num_rows
+  for table in _read(directory, (name,)):
+    stop = start + table.num_rows
+    if stop <= num_rows:
+      values[start:stop] = table.column(name).to_numpy()
+    start = stop
+  if start != num_rows:
+    raise UserError(
+      f'{str(directory)!r} must stay as it is while it is open, but '
+      f'{INDEX_NAME} was replaced by another one. Start again.'
+    )
   return values
 
 
-def read_index(directory: str | os.PathLike) -> pa.Table:
-  """Reads the whole index, a table of `INDEX_SCHEMA`.
-
-  Takes several times the memory of what is needed to find records.
-  """
-  _, tables = _open(directory, INDEX_SCHEMA.names)
-  return pa.concat_tables([INDEX_SCHEMA.empty_table(), *tables])
-
-
 def index_sha256(directory: str | os.PathLike) -> str:
-  """Returns the SHA-256 of the index as it lies on the disk, in hexadecimal.
-
-  Raises:
-    OSError: If it cannot be read, though it could be opened before.
-  """
-  return files.sha256_of(pathlib.Path(directory) / INDEX_NAME)
-
-
-def _open(
-  directory: str | os.PathLike, names: Sequence[str]
-) -> tuple[int, Iterator[pa.Table]]:
-  """Returns the number of rows, and the columns by groups of rows."""
-  path = pathlib.Path(directory) / INDEX_NAME
+  """Returns the SHA-256 of the index as it lies on the disk, in hexadecimal."""
   try:
-    file = pq.ParquetFile(path)
-  except (OSError, ValueError, pa.ArrowException) as error:
-    raise unreadable(path) from error
-  num_rows = file.metadata.num_rows
-  # Arrays are made for the one number and filled by the others.
-  if num_rows != sum(_group_sizes(file)):
-    file.close()
-    raise unreadable(path)
-  schema = pa.schema([INDEX_SCHEMA.field(name) for name in names])
-  return num_rows, _read(file, schema, path)
+    with places.open_file(places.join(directory, INDEX_NAME)) as file:
+      return hashlib.file_digest(file, 'sha256').hexdigest()
+  except OSError as error:
+    raise _unreadable(directory) from error
 
 
-def _group_sizes(file: pq.ParquetFile) -> list[int]:
-  """Returns how many rows each group of rows is said to have."""
-  return [
-    file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)
-  ]
+def _first_rows(index: pa.Table) -> np.ndarray:
+  """Returns the row of each group's part 0; the group ends before the next."""
+  return np.flatnonzero(index.column('part').to_numpy() == 0)
+
+
+def _groups(index: pa.Table) -> pa.ChunkedArray:
+  """Returns the ids of all groups, each once."""
+  is_first = pa.array(index.column('part').to_numpy() == 0)
+  return index.column('group_id').filter(is_first)
+
+
+def _joined(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
+  """Returns one array instead of several, which are freed."""
+  joined = np.empty(sum(map(len, arrays)), dtype)
+  stop = len(joined)
+  while arrays:
+    array = arrays.pop()
+    joined[stop - len(array) : stop] = array
+    stop -= len(array)
+  return joined
 
 
 def _read(
-  file: pq.ParquetFile, schema: pa.Schema, path: pathlib.Path
+  directory: str | os.PathLike, names: Sequence[str]
 ) -> Iterator[pa.Table]:
-  # A group of rows, not all, so that Arrow's own copies stay small.
-  with file:
-    for i, num_rows in enumerate(_group_sizes(file)):
-      try:
+  """Yields the columns of one row group after the other.
+
+  Arrow's own copies stay small that way.
+  """
+  schema = pa.schema([INDEX_SCHEMA.field(name) for name in names])
+  try:
+    with (
+      places.open_file(places.join(directory, INDEX_NAME)) as source,
+      pq.ParquetFile(source) as file,
+    ):
+      for i in range(file.num_row_groups):
         table = file.read_row_group(i, columns=schema.names)
         table = table.select(schema.names).cast(schema)
-      except (OSError, KeyError, ValueError, pa.ArrowException) as error:
-        raise unreadable(path) from error
-      has_null = any(column.null_count for column in table.columns)
-      if table.num_rows != num_rows or has_null:
-        raise unreadable(path)
-      yield table
+        if any(column.null_count for column in table.columns):
+          raise ValueError('a value is missing')
+        yield table
+  except (OSError, KeyError, ValueError, pa.ArrowException) as error:
+    raise _unreadable(directory) from error
 
 
-def unreadable(path: pathlib.Path) -> UserError:
+def _unreadable(directory: str | os.PathLike) -> UserError:
   """Returns the error of an index that is missing or damaged."""
-  problem = 'unreadable' if path.exists() else 'missing'
+  is_missing = places.size(places.join(directory, INDEX_NAME)) is None
   return UserError(
-    f'{str(path.parent)!r} must hold {INDEX_NAME}, but it is {problem}. Copy '
-    'the directory again, or run `fedfish group` again.'
+    f'{str(directory)!r} must hold {INDEX_NAME}, but it is '
+    f'{"missing" if is_missing else "unreadable"}. {ADVICE}'
   )

@@ -3,28 +3,43 @@
 import functools
 import hashlib
 import os
-import pathlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, BinaryIO, ClassVar, NamedTuple
 
 import numpy as np
 
-from tff_fedfish.data import corpus_index, records
+from tff_fedfish.data import cohorts, corpus_index, places, records
 from tff_fedfish.data.client_ids import ClientIds
-from tff_fedfish.data.corpus_files import check_size
-from tff_fedfish.data.corpus_index import (
-  INDEX_NAME,
-  read_column,
-  read_locations,
-)
-from tff_fedfish.data.manifest import Manifest, read_manifest
+from tff_fedfish.data.corpus_index import INDEX_NAME, RecordLocations
+from tff_fedfish.data.manifest import ADVICE, Manifest, read_manifest
 from tff_fedfish.errors import UserError
 
 if TYPE_CHECKING:
   import tensorflow as tf
 
+# Read at a time around one record, from a store.
+_RECORD_BYTES = 1 << 16
+
 Example = dict[str, bytes]
 """The values of one example by feature name."""
+
+
+class StoredRecord(NamedTuple):
+  """A record of a shard: a client's examples, or the next of them.
+
+  Attributes:
+    client_id: The client.
+    part: 0-based number of the record among the client's.
+    examples: The examples, decoded.
+    offset: First byte of the record's frame in the shard.
+    num_bytes: Length of the record without its frame.
+  """
+
+  client_id: bytes
+  part: int
+  examples: list[Example]
+  offset: int
+  num_bytes: int
 
 
 class GroupedCorpus:
@@ -42,6 +57,7 @@ class GroupedCorpus:
   Attributes:
     directory: Where the corpus lies.
     manifest: What it holds, and what was dropped when it was made.
+    locations: Places of every client's records.
     client_ids: All client ids, sorted.
   """
 
@@ -53,18 +69,17 @@ class GroupedCorpus:
     """Opens a grouped corpus.
 
     Args:
-      directory: The output directory of `fedfish group`.
+      directory: The output directory of `fedfish group`, local or of a store.
 
     Raises:
       UserError: If it is no grouped corpus, is one of a newer schema, lacks
         its index or a shard, or has the index of another corpus.
     """
-    self.directory = pathlib.Path(directory)
+    self.directory = places.directory_of(directory)
     self.manifest: Manifest = read_manifest(self.directory)
-    for shard in self.manifest.shards:
-      check_size(self.directory, shard)
-    self._locations = read_locations(self.directory)
-    self.client_ids: ClientIds = self._locations.client_ids
+    self._check_shards()
+    self.locations: RecordLocations = corpus_index.read_locations(directory)
+    self.client_ids: ClientIds = self.locations.client_ids
     self._check_index()
     # Sizes of the records by name, once they have been asked for.
     self._columns = {}
@@ -90,8 +105,7 @@ class GroupedCorpus:
     Returns:
       int64 [num_clients].
     """
-    first_rows = self._locations.row_limits[:-1]
-    return corpus_index.sums_of_groups(self._column(column), first_rows).copy()
+    return self._sums(self._column(column)).copy()
 
   @functools.cached_property
   def fingerprint(self) -> str:
@@ -103,16 +117,12 @@ class GroupedCorpus:
     """
     manifest = self.manifest
     if manifest.fingerprint:
-      found = corpus_index.index_sha256(self.directory)
-      if found == manifest.index_sha256:
+      index_sha256 = corpus_index.index_sha256(self.directory)
+      if index_sha256 == manifest.index_sha256:
         return manifest.fingerprint
-    first_rows = self._locations.row_limits[:-1]
     # Read once more by `sizes`, instead of being kept for it.
-    sizes = (
-      corpus_index.sums_of_groups(self._read_column(name), first_rows)
-      for name in corpus_index.FINGERPRINTED
-    )
-    return corpus_index.fingerprint(self.client_ids, sizes)
+    sizes = map(self.read_column, corpus_index.FINGERPRINTED)
+    return corpus_index.fingerprint(self.client_ids, map(self._sums, sizes))
 
   @functools.cached_property
   def content_digest(self) -> str:
@@ -121,27 +131,26 @@ class GroupedCorpus:
     Unlike `fingerprint` it sees every byte of the texts, and depends on the
     number of shards. Reads nothing.
     """
-    hasher = hashlib.sha256()
-    for shard in self.manifest.shards:
-      hasher.update(shard.sha256.encode() + b'\n')
-    return hasher.hexdigest()
+    lines = [shard.sha256.encode() + b'\n' for shard in self.manifest.shards]
+    return hashlib.sha256(b''.join(lines)).hexdigest()
 
   def examples(self, client_id: bytes) -> list[Example]:
     """Returns the client's examples as stored, parts joined."""
     examples = []
     for row in self._rows(client_id):
-      shard = self.manifest.shards[self._locations.shards[row]]
-      path = self.directory / shard.name
-      offset = int(self._locations.offsets[row])
-      payload = records.read_record(path, offset)
-      record, found = _decode(payload, path, offset)
-      if record.group_id != client_id:
+      shard = self.manifest.shards[self.locations.shards[row]]
+      path = places.join(self.directory, shard.name)
+      offset = int(self.locations.offsets[row])
+      with places.open_file(path, _RECORD_BYTES) as file:
+        payload = records.read_record(file, offset, path)
+      record = decode_record(payload, path, offset)
+      if record.client_id != client_id:
         raise UserError(
           f'{str(path)!r} must hold client {client_id!r} at byte {offset}, '
-          f'but holds {record.group_id!r}: {INDEX_NAME} belongs to another '
+          f'but holds {record.client_id!r}: {INDEX_NAME} belongs to another '
           'corpus. Run `fedfish group` again.'
         )
-      examples += found
+      examples += record.examples
     return examples
 
   def stream(self) -> Iterator[tuple[bytes, list[Example]]]:
@@ -152,24 +161,24 @@ class GroupedCorpus:
     faster than `examples` for every client, and holds one client at a time.
     """
     for shard in self.manifest.shards:
-      path = self.directory / shard.name
+      path = places.join(self.directory, shard.name)
       client_id, part, examples = None, 0, []
-      for offset, payload in records.iterate_records(path):
-        record, found = _decode(payload, path, offset)
-        if record.part:
+      with places.open_file(path) as file:
+        for record in stored_records(file, path):
+          if not record.part:
+            if client_id is not None:
+              yield client_id, examples
+            client_id, part, examples = record.client_id, 0, record.examples
+            continue
           part += 1
-          if (record.group_id, record.part) != (client_id, part):
+          if (record.client_id, record.part) != (client_id, part):
             raise UserError(
               f'{str(path)!r} must hold all parts of a client one after the '
-              f'other, but at byte {offset} is part {record.part} of '
-              f'{record.group_id!r} without those before it. Run `fedfish '
+              f'other, but at byte {record.offset} is part {record.part} of '
+              f'{record.client_id!r} without those before it. Run `fedfish '
               'group` again.'
             )
-          examples += found
-        else:
-          if client_id is not None:
-            yield client_id, examples
-          client_id, part, examples = record.group_id, 0, found
+          examples += record.examples
       if client_id is not None:
         yield client_id, examples
 
@@ -190,11 +199,14 @@ class GroupedCorpus:
 
   def cohort(self, seed: int, round_num: int, cohort_size: int) -> list[bytes]:
     """Draws the clients of one round, from all; see `cohorts.draw_cohort`."""
-    from tff_fedfish.data import cohorts
-
     return cohorts.draw_cohort(
       self.client_ids, seed=seed, round_num=round_num, cohort_size=cohort_size
     )
+
+  def read_column(self, name: str) -> np.ndarray:
+    """Reads a size of every record from the index: int64 [num_rows]."""
+    num_rows = len(self.locations.offsets)
+    return corpus_index.read_column(self.directory, name, num_rows)
 
   def _rows(self, client_id: bytes) -> range:
     position = self.client_ids.position(client_id)
@@ -203,30 +215,36 @@ class GroupedCorpus:
         f'{client_id!r} is not a client of {str(self.directory)!r}; client '
         'ids are bytes, listed in `client_ids`'
       )
-    start, stop = self._locations.row_limits[position : position + 2]
+    start, stop = self.locations.row_limits[position : position + 2]
     return range(start, stop)
+
+  def _column(self, name: str) -> np.ndarray:
+    if name not in self._columns:
+      self._columns[name] = self.read_column(name)
+    return self._columns[name]
 
   def _sum(self, column: str, client_id: bytes) -> int:
     rows = self._rows(client_id)
     return int(self._column(column)[rows.start : rows.stop].sum())
 
-  def _column(self, name: str) -> np.ndarray:
-    if name not in self._columns:
-      self._columns[name] = self._read_column(name)
-    return self._columns[name]
+  def _sums(self, column: np.ndarray) -> np.ndarray:
+    return corpus_index.sums_of_groups(column, self.locations.row_limits[:-1])
 
-  def _read_column(self, name: str) -> np.ndarray:
-    values = read_column(self.directory, name)
-    if len(values) != len(self._locations.offsets):
-      raise UserError(
-        f'{str(self.directory)!r} must stay as it is while it is open, but '
-        f'{INDEX_NAME} was replaced by another one. Start again.'
-      )
-    return values
+  def _check_shards(self) -> None:
+    shards = self.manifest.shards
+    paths = [places.join(self.directory, shard.name) for shard in shards]
+    sizes = places.map_many(places.size, paths)
+    for shard, size in zip(shards, sizes, strict=True):
+      if size != shard.num_bytes:
+        problem = 'is missing' if size is None else f'has {size} bytes'
+        raise UserError(
+          f'{str(self.directory)!r} must hold the shard {shard.name} of '
+          f'{shard.num_bytes} bytes, but it {problem}. {ADVICE}'
+        )
 
   def _check_index(self) -> None:
     """Compares what costs nothing; `fedfish verify` compares everything."""
-    shards, locations = self.manifest.shards, self._locations
+    shards, locations = self.manifest.shards, self.locations
     num_rows = len(locations.offsets)
     num_records = sum(shard.num_records for shard in shards)
     if num_rows != num_records:
@@ -242,8 +260,46 @@ class GroupedCorpus:
     raise UserError(
       f'{str(self.directory)!r} must hold the {INDEX_NAME} of its '
       f'{num_records} records, but that {problem}: it belongs to another '
-      'corpus. Copy the directory again, or run `fedfish group` again.'
+      f'corpus. {ADVICE}'
     )
+
+
+def stored_records(
+  file: BinaryIO, path: str | os.PathLike
+) -> Iterator[StoredRecord]:
+  """Yields the records of a shard that was opened; `path` is for errors.
+
+  Raises:
+    UserError: If a record is damaged, or is no group.
+  """
+  for offset, payload in records.iterate_records(file, path):
+    yield decode_record(payload, path, offset)
+
+
+def decode_record(
+  payload: bytes, path: str | os.PathLike, offset: int
+) -> StoredRecord:
+  """Returns a record with its examples decoded; path and offset are its place.
+
+  Raises:
+    UserError: If it is no group.
+  """
+  try:
+    record = records.decode_group_record(payload)
+    if record.group_id is None:
+      raise ValueError(f'no feature `{records.GROUP_ID_FEATURE}`')
+    return StoredRecord(
+      client_id=record.group_id,
+      part=record.part or 0,
+      examples=list(map(records.decode_example, record.examples)),
+      offset=offset,
+      num_bytes=len(payload),
+    )
+  except ValueError as error:
+    raise UserError(
+      f'{str(path)!r} must hold a group at byte {offset}, but what is there is '
+      f'not readable as one ({error}). Run `fedfish group` again.'
+    ) from error
 
 
 def example_texts(
@@ -260,20 +316,4 @@ def example_texts(
     raise UserError(
       f'Client {client_id!r} has an example without the feature `text`. '
       'Every example needs one: group the corpus again with `fedfish group`.'
-    ) from error
-
-
-def _decode(
-  payload: bytes, path: pathlib.Path, offset: int
-) -> tuple[records.GroupRecord, list[Example]]:
-  """Returns a record, and its examples decoded."""
-  try:
-    record = records.decode_group_record(payload)
-    if record.group_id is None:
-      raise ValueError(f'no feature `{records.GROUP_ID_FEATURE}`')
-    return record, list(map(records.decode_example, record.examples))
-  except ValueError as error:
-    raise UserError(
-      f'{str(path)!r} must hold a group at byte {offset}, but what is there is '
-      f'not readable as one ({error}). Run `fedfish group` again.'
     ) from error

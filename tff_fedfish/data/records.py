@@ -135,42 +135,47 @@ def starts_with_frame(data: bytes) -> bool:
   )
 
 
-def read_record(path: str | os.PathLike, offset: int) -> bytes:
+def read_record(file: BinaryIO, offset: int, path: str | os.PathLike) -> bytes:
   """Returns the payload of the frame that starts at `offset`.
+
+  Args:
+    file: A TFRecord file that is not compressed.
+    offset: Byte of the file.
+    path: The file's path, for errors.
 
   Raises:
     UserError: If there is no whole frame, or it fails its checksum; names the
       file and the byte.
   """
-  with open(path, 'rb') as file:
-    try:
-      file.seek(offset)
-    except OSError as error:
-      # No file is as long as that.
-      raise _damaged(path, offset, 'no file can be so long') from error
-    try:
-      for _, _, payload in read_frames(file):
-        return payload
-    except BrokenFrame as broken:
-      raise _damaged(path, offset, str(broken)) from broken
+  try:
+    file.seek(offset)
+  except OSError as error:
+    # No file is as long as that.
+    raise _damaged(path, offset, 'no file can be so long') from error
+  try:
+    for _, _, payload in read_frames(file):
+      return payload
+  except BrokenFrame as broken:
+    raise _damaged(path, offset, str(broken)) from broken
   raise _damaged(path, offset, 'the file ends there')
 
 
-def iterate_records(path: str | os.PathLike) -> Iterator[tuple[int, bytes]]:
+def iterate_records(
+  file: BinaryIO, path: str | os.PathLike
+) -> Iterator[tuple[int, bytes]]:
   """Yields (offset, payload) of every frame of a TFRecord file, in order.
 
-  The file is not compressed.
+  See `read_record`; the file is at its beginning.
 
   Raises:
     UserError: If a frame is cut off or fails its checksum; names the file and
       the byte.
   """
-  with open(path, 'rb') as file:
-    try:
-      for offset, _, payload in read_frames(file):
-        yield offset, payload
-    except BrokenFrame as broken:
-      raise _damaged(path, broken.offset, str(broken)) from broken
+  try:
+    for offset, _, payload in read_frames(file):
+      yield offset, payload
+  except BrokenFrame as broken:
+    raise _damaged(path, broken.offset, str(broken)) from broken
 
 
 def read_group_records(path: str | os.PathLike) -> Iterator[GroupRecord]:
@@ -182,15 +187,16 @@ def read_group_records(path: str | os.PathLike) -> Iterator[GroupRecord]:
   Raises:
     UserError: If the file is damaged or holds something else.
   """
-  for offset, payload in iterate_records(path):
-    try:
-      yield decode_group_record(payload)
-    except ValueError as error:
-      raise UserError(
-        f'{str(path)!r} must hold tf.train.SequenceExamples with the feature '
-        f'list `{EXAMPLES_FEATURE}`, but the record at byte {offset} does '
-        f'not ({error}). Name a shard of a grouped corpus.'
-      ) from error
+  with open(path, 'rb') as file:
+    for offset, payload in iterate_records(file, path):
+      try:
+        yield decode_group_record(payload)
+      except ValueError as error:
+        raise UserError(
+          f'{str(path)!r} must hold tf.train.SequenceExamples with the feature '
+          f'list `{EXAMPLES_FEATURE}`, but the record at byte {offset} does '
+          f'not ({error}). Name a shard of a grouped corpus.'
+        ) from error
 
 
 def encode_group_record(

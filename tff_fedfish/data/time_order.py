@@ -19,9 +19,7 @@ OTHER, NUMBER, MOMENT = range(3)
 """Kinds of times, in their order."""
 
 _UTC = ('', 'Z', ' UTC')
-_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_EPOCH_WITHOUT_ZONE = datetime.datetime(1970, 1, 1)
-# Makes seconds before 1970, and negative exponents, positive 8-byte numbers.
+# Makes negative exponents positive 8-byte numbers.
 _OFFSET = 1 << 63
 _END = b'\0'
 _COMPLEMENT = bytes(range(255, -1, -1))
@@ -53,7 +51,8 @@ def time_key(text: str) -> bytes:
     if key := _utc_key(text):
       return key
     if found := parse_moment(text):
-      return _moment_key(*found)
+      moment, fraction = found
+      return _moment_key(_in_utc(moment), fraction)
   if (match := _NUMBER.fullmatch(text)) and (match[2] or match[3]):
     return _number_key(*match.groups(''))
   return b'\0'
@@ -109,21 +108,25 @@ def _utc_key(text: str) -> bytes | None:
   else:
     fraction = ''
   try:
-    moment = datetime.datetime.fromisoformat(text[:19])
+    datetime.datetime.fromisoformat(text[:19])
   except ValueError:
     return None
-  return _moment_key(moment, fraction[1:], _EPOCH_WITHOUT_ZONE)
+  return _moment_key(f'{text[:10]}T{text[11:19]}', fraction[1:])
 
 
-def _moment_key(
-  moment: datetime.datetime,
-  fraction: str,
-  epoch: datetime.datetime = _EPOCH,
-) -> bytes:
-  since = moment - epoch
-  seconds = since.days * 86_400 + since.seconds + _OFFSET
-  digits = fraction.rstrip('0').encode()
-  return b'\2' + seconds.to_bytes(8, 'big') + digits + _END
+def _in_utc(moment: datetime.datetime) -> str:
+  """Returns ISO 8601 that sorts, 2018-01-01T00:00:00, of any moment."""
+  try:
+    return moment.astimezone(datetime.UTC).isoformat()
+  except OverflowError:
+    # In the year 0 or 10000 of UTC. The calendar repeats after 400 years.
+    years, shown = (400, '0000') if moment.year == 1 else (-400, ':000')
+    moment = moment.replace(year=moment.year + years)
+    return shown + moment.astimezone(datetime.UTC).isoformat()[4:]
+
+
+def _moment_key(text: str, fraction: str) -> bytes:
+  return b'\2' + text[:19].encode() + fraction.rstrip('0').encode() + _END
 
 
 def _number_key(sign: str, whole: str, fraction: str, exponent: str) -> bytes:

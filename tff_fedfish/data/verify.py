@@ -1,28 +1,26 @@
-"""Checks that a grouped corpus is whole: every byte, every record, every count.
+"""Checks that a grouped corpus is whole: every byte, record and count.
 
-One pass over each shard, with one record in memory beside the index.
+Reads every shard once, with one record in memory beside the index.
 """
 
 import dataclasses
 import hashlib
+import itertools
 import os
-import pathlib
-import types
 from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, NamedTuple
 
-from tff_fedfish.data import records
-from tff_fedfish.data.corpus_files import (
-  ADVICE,
-  IndexRows,
-  Row,
-  check_manifest,
-  check_shard,
-  check_size,
-  show_group,
+import numpy as np
+
+from tff_fedfish.data import corpus_index, places, records
+from tff_fedfish.data.client_ids import client_id_to_text
+from tff_fedfish.data.corpus_index import FINGERPRINTED, INDEX_NAME
+from tff_fedfish.data.grouped_corpus import (
+  GroupedCorpus,
+  StoredRecord,
+  stored_records,
 )
-from tff_fedfish.data.corpus_index import INDEX_NAME, shard_of
-from tff_fedfish.data.manifest import Manifest, read_manifest
-from tff_fedfish.data.time_order import kind_of, time_key
+from tff_fedfish.data.manifest import ADVICE, MANIFEST_NAME, Manifest
 from tff_fedfish.errors import UserError
 
 
@@ -37,8 +35,6 @@ class Checked:
   num_words: int = 0
   num_bytes: int = 0
   """Bytes of the shards, frames included."""
-  num_mixed_time_groups: int = 0
-  """Groups that hold times of several kinds: see `time_order`."""
 
 
 def verify_corpus(
@@ -48,222 +44,148 @@ def verify_corpus(
 ) -> Checked:
   """Reads a grouped corpus once, and stops at the first thing that is wrong.
 
-  Checked are the checksum of every frame; that every record is a
-  SequenceExample, and every example in it a tf.train.Example, of exactly the
-  manifest's features; the order of records and examples; that every group is in
-  the shard that its id belongs to; every byte and column of the index; the
-  size, SHA-256 and counts in the manifest, and whether what else that says can
-  be so. `on_bytes` is called after each record with its length in the shard.
+  Checks the SHA-256 of manifest, index and shards, the checksum of every frame,
+  the features of every example and its text's encoding, that every record is
+  the one that the index names, and the counts of the manifest. `on_bytes` is
+  called after each record with its length in the shard.
 
   Raises:
-    UserError: If anything is wrong; names the shard, the byte and the group of
-      the first damaged record, where it is one.
+    UserError: If anything is wrong.
   """
-  directory = pathlib.Path(directory)
-  manifest = read_manifest(directory)
-  index = IndexRows(directory, manifest)
-  checked = Checked()
-  for shard_num, shard in enumerate(manifest.shards):
-    rows = index.of_shard(shard_num)
-    # Of one of another size, reading names the first damaged record.
-    check_size(directory, shard, may_differ=True)
-    path = directory / shard.name
-    _check_records(path, shard_num, manifest, rows, checked, on_bytes)
-    checked.num_shards += 1
-  if manifest.order > 1:
-    index.counts['num_mixed_time_groups'] = checked.num_mixed_time_groups
-  check_manifest(directory, manifest, index)
+  corpus = GroupedCorpus(directory)
+  _check_index(corpus)
+  manifest = corpus.manifest
+  rows = _rows_as_stored(corpus)
+  checked = Checked(
+    num_shards=len(manifest.shards), num_groups=len(corpus.client_ids)
+  )
+  for shard_num, record in _records(corpus):
+    stored = IndexRow(
+      group_id=record.client_id,
+      part=record.part,
+      shard=shard_num,
+      offset=record.offset,
+      num_examples=len(record.examples),
+      num_bytes=record.num_bytes,
+      num_words=_count_words(record, manifest),
+    )
+    _require(corpus, INDEX_NAME, 'row', stored, next(rows, None))
+    num_bytes = records.frame_size(record.num_bytes)
+    checked.num_records += 1
+    checked.num_examples += stored.num_examples
+    checked.num_words += stored.num_words
+    checked.num_bytes += num_bytes
+    on_bytes(num_bytes)
+  _check_counts(corpus, checked)
   return checked
 
 
-class _Fault(Exception):
-  """Says what a record must be and what it is; without where it is."""
+class IndexRow(NamedTuple):
+  """A row of the index; see `INDEX_SCHEMA`."""
+
+  group_id: bytes
+  part: int
+  shard: int
+  offset: int
+  num_examples: int
+  num_bytes: int
+  num_words: int
 
 
-def _check_records(
-  path: pathlib.Path,
-  shard_num: int,
-  manifest: Manifest,
-  rows: Iterator[Row],
-  checked: Checked,
-  on_bytes: Callable[[int], None],
-) -> None:
-  """Checks one shard, and adds it to `checked`."""
-  group = _Group()
-  file_hash = hashlib.sha256()
-  hashing = types.SimpleNamespace(write=file_hash.update)
-  num_records = offset = 0
-  row = next(rows, None)
-  frames = records.iterate_records(path)
-  while True:
-    group_id = row.group_id if row and row.offset == offset else None
-    try:
-      _, payload = next(frames, (None, None))
-    except UserError as error:
-      # It names the file and the byte already.
-      raise UserError(f'{_subject(group_id)}: {error}') from error
-    if payload is None:
-      break
-    try:
-      record = _decode(payload)
-      group_id = record.group_id
-      _check_row(record, payload, offset, row)
-      if record.group_id != group.group_id:
-        _check_place(record, group, shard_num, len(manifest.shards))
-        checked.num_mixed_time_groups += len(group.kinds) > 1
-        group = _Group(record.group_id)
-        checked.num_groups += 1
-      _check_examples(record, group, row, manifest)
-    except _Fault as fault:
-      raise _error(path, offset, group_id, str(fault)) from fault
-    # The checksums fit, so these are the bytes of the file again.
-    size = records.write_record(hashing, payload)
-    num_records += 1
-    offset += size
-    checked.num_records += 1
-    checked.num_examples += row.num_examples
-    checked.num_words += row.num_words
-    checked.num_bytes += size
-    on_bytes(size)
-    row = next(rows, None)
-  checked.num_mixed_time_groups += len(group.kinds) > 1
-  if row is not None:
-    fault = f'must be there, as {INDEX_NAME} says, but is not'
-    raise _error(path, row.offset, row.group_id, fault)
-  check_shard(
-    path,
-    manifest.shards[shard_num],
-    sha256=file_hash.hexdigest(),
-    num_bytes=offset,
-    num_records=num_records,
-  )
+class _HashedFile:
+  """A file that can only be read on, and the hash of what was read."""
+
+  def __init__(self, file: BinaryIO):
+    self._file = file
+    self.hash = hashlib.sha256()
+
+  def read(self, size: int) -> bytes:
+    data = self._file.read(size)
+    self.hash.update(data)
+    return data
 
 
-def _decode(payload: bytes) -> records.GroupRecord:
-  try:
-    record = records.decode_group_record(payload)
-  except ValueError as error:
-    raise _Fault(
-      f'must be a tf.train.SequenceExample of a group, but is not ({error})'
-    ) from error
-  if record.group_id is None:
-    raise _Fault(f'must have a `{records.GROUP_ID_FEATURE}`, but has none')
-  return record
-
-
-def _check_row(
-  record: records.GroupRecord, payload: bytes, offset: int, row: Row | None
-) -> None:
-  """Raises if the index says something else of a record."""
-  if row is None or row.offset != offset:
-    next_row = 'ends before' if row is None else f'goes on at byte {row.offset}'
-    raise _Fault(f'must be in {INDEX_NAME}, but that {next_row}')
-  if record.group_id != row.group_id:
-    raise _Fault(
-      f'must be of {show_group(row.group_id)}, as {INDEX_NAME} says, but is '
-      f'of {show_group(record.group_id)}'
-    )
-  for what, required, found in (
-    ('part', row.part, record.part),
-    ('num_examples', row.num_examples, len(record.examples)),
-    ('num_bytes', row.num_bytes, len(payload)),
-  ):
-    if required != found:
-      raise _Fault(
-        f'must have the {what} {required} that {INDEX_NAME} says, but has '
-        f'{found}'
-      )
-
-
-@dataclasses.dataclass
-class _Group:
-  """The group that is being read, and where in its order we are."""
-
-  group_id: bytes | None = None
-  last_key: tuple[bytes, bytes] | None = None
-  """(key of the timestamp, url) of its last example."""
-  last_example: bytes = b''
-  kinds: set[int] = dataclasses.field(default_factory=set)
-  """Kinds of its times: see `time_order`."""
-
-
-def _check_place(
-  record: records.GroupRecord, before: _Group, shard_num: int, num_shards: int
-) -> None:
-  """Raises if a group is in another shard than it must be, or out of order.
-
-  That the parts of a group follow each other is known from the index.
-  """
-  right_shard = shard_of(record.group_id, num_shards)
-  if right_shard != shard_num:
-    raise _Fault(
-      f'must be in shard {right_shard}, which is the SHA-256 of its group id '
-      f'modulo {num_shards}, but is in shard {shard_num}'
-    )
-  if before.group_id is not None and record.group_id < before.group_id:
-    raise _Fault(
-      f'must come before {show_group(before.group_id)} in the order of group '
-      'ids, but comes after it'
-    )
-
-
-def _check_examples(
-  record: records.GroupRecord,
-  group: _Group,
-  row: Row,
-  manifest: Manifest,
-) -> None:
-  """Raises if an example is not as it must be, or the words are not as many."""
-  num_words = 0
-  names = set(manifest.feature_names)
-  for num, serialized in enumerate(record.examples):
-    try:
-      example = records.decode_example(serialized)
-      if example.keys() != names:
-        raise ValueError(f'it has {", ".join(sorted(example)) or "none"}')
-      num_words += len(example['text'].decode().split())
-    except ValueError as error:
-      raise _Fault(
-        f'must hold tf.train.Examples of {", ".join(sorted(names))}, the text '
-        f'in UTF-8, but example {num} is none ({error})'
-      ) from error
-    time, url = (example.get(name, b'') for name in ('timestamp', 'url'))
-    if manifest.order > 1:
-      time = time_key(time.decode(errors='replace')) + time
-      group.kinds.add(kind_of(time))
-    key = time, url
-    if group.last_key is not None and (
-      key < group.last_key
-      # Hashed only where it decides.
-      or (key == group.last_key and _is_after(group.last_example, serialized))
+def _records(corpus: GroupedCorpus) -> Iterator[tuple[int, StoredRecord]]:
+  """Yields (number of the shard, record), and checks each shard as a whole."""
+  for shard_num, shard in enumerate(corpus.manifest.shards):
+    num_records = 0
+    path = places.join(corpus.directory, shard.name)
+    with places.open_file(path) as file:
+      hashed = _HashedFile(file)
+      for record in stored_records(hashed, path):
+        num_records += 1
+        yield shard_num, record
+    for what, required, found in (
+      ('SHA-256', shard.sha256, hashed.hash.hexdigest()),
+      ('number of records', shard.num_records, num_records),
     ):
-      raise _Fault(
-        'must hold examples in the order of time, url and SHA-256, but '
-        f'example {num} belongs before the one that precedes it'
-      )
-    group.last_key, group.last_example = key, serialized
-  if num_words != row.num_words:
-    raise _Fault(
-      f'must have the num_words {row.num_words} that {INDEX_NAME} says, but '
-      f'has {num_words}'
+      _require(corpus, shard.name, what, required, found)
+
+
+def _check_index(corpus: GroupedCorpus) -> None:
+  """Raises a UserError if the index was changed or is not sorted."""
+  if required := corpus.manifest.index_sha256:
+    found = corpus_index.index_sha256(corpus.directory)
+    _require(corpus, INDEX_NAME, 'SHA-256', required, found)
+  if any(a >= b for a, b in itertools.pairwise(corpus.client_ids)):
+    path = places.join(corpus.directory, INDEX_NAME)
+    raise UserError(
+      f'{path!r} must be sorted by group id, but is not. {ADVICE}'
     )
 
 
-def _is_after(first: bytes, second: bytes) -> bool:
-  return hashlib.sha256(first).digest() > hashlib.sha256(second).digest()
+def _rows_as_stored(corpus: GroupedCorpus) -> Iterator[IndexRow]:
+  """Yields the rows of the index, in the order in which records are stored."""
+  ids, row_limits, shards, offsets = corpus.locations
+  sizes = [corpus.read_column(name) for name in IndexRow._fields[-3:]]
+  for row in np.lexsort((offsets, shards)):
+    group = int(np.searchsorted(row_limits, row, 'right')) - 1
+    numbers = row - row_limits[group], shards[row], offsets[row]
+    numbers += tuple(size[row] for size in sizes)
+    yield IndexRow(ids[group], *map(int, numbers))
 
 
-def _error(
-  path: pathlib.Path, offset: int, group_id: bytes | None, fault: str
-) -> UserError:
-  return UserError(
-    f'{_subject(group_id)}: the record at byte {offset} of {str(path)!r} '
-    f'{fault}. {ADVICE}'
-  )
+def _count_words(record: StoredRecord, manifest: Manifest) -> int:
+  """Returns the words of a record; raises if its examples are other ones."""
+  num_words = 0
+  try:
+    for example in record.examples:
+      if example.keys() != set(manifest.feature_names):
+        raise ValueError(f'it has {", ".join(example) or "none"}')
+      num_words += len(example['text'].decode().split())
+  except ValueError as error:
+    raise UserError(
+      f'Group {client_id_to_text(record.client_id)!r} must have examples of '
+      f'{", ".join(manifest.feature_names)}, the text in UTF-8, but one is '
+      f'none ({error}). {ADVICE}'
+    ) from error
+  return num_words
 
 
-def _subject(group_id: bytes | None) -> str:
-  """Returns the beginning of an error; None: the index knows no such group."""
-  if group_id is None:
-    return f'No group of {INDEX_NAME}'
-  return f'G{show_group(group_id)[1:]}'
+def _check_counts(corpus: GroupedCorpus, checked: Checked) -> None:
+  """Raises a UserError if the manifest counts anything else."""
+  manifest, counts = corpus.manifest, corpus.manifest.counts
+  num_dropped = sum(counts.drops.values())
+  for name, required, said in (
+    ('records_in', checked.num_examples + num_dropped, counts.records_in),
+    ('records_out', checked.num_examples, counts.records_out),
+    ('num_groups', checked.num_groups, counts.num_groups),
+    ('num_records', checked.num_records, counts.num_records),
+  ):
+    _require(corpus, MANIFEST_NAME, name, required, said)
+  if manifest.fingerprint:
+    sizes = map(corpus.sizes, FINGERPRINTED)
+    required = corpus_index.fingerprint(corpus.client_ids, sizes)
+    said = manifest.fingerprint
+    _require(corpus, MANIFEST_NAME, 'fingerprint', required, said)
+
+
+def _require(
+  corpus: GroupedCorpus, name: str, what: str, required: Any, found: Any
+) -> None:
+  """Raises a UserError about a file of the corpus, unless both are equal."""
+  if found != required:
+    path = places.join(corpus.directory, name)
+    raise UserError(
+      f'{path!r} must have the {what} {required}, but has {found}. {ADVICE}'
+    )

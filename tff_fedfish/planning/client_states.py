@@ -1,11 +1,11 @@
 """Disk that the tensors of clients take, computed before a run is started."""
 
 import dataclasses
-import os
 
 from models.model_shapes import num_parameters
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.manifest import read_manifest
+from tff_fedfish.data.places import StoreError
 from tff_fedfish.errors import UserError
 from tff_fedfish.printing import format_bytes
 
@@ -83,11 +83,11 @@ def clients_of_corpus(config: TrainConfig) -> int | None:
   """Returns how many clients may take part; None if that is not known."""
   if config.partition.num_clients is not None:
     return config.partition.num_clients
-  if config.data.holds_images or not os.path.isdir(config.data.directory):
+  if config.data.holds_images:
     return None
   try:
     num_groups = read_manifest(config.data.directory).counts.num_groups
-  except UserError:
+  except (UserError, StoreError):
     return None
   held_out = config.client_splits.held_out_fraction or 0.0
   return max(round(num_groups * (1 - held_out)), 1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data import merged_clients
+from tff_fedfish.data import merged_clients, places
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_splits import split_clients
 from tff_fedfish.data.cohorts import draw_cohort
@@ -75,7 +75,7 @@ def rows_for_engine(
   """
   if config.engine.kind == 'in_process':
     return client_rows
-  directory = str(pathlib.Path(config.data.directory).resolve())
+  directory = places.absolute(config.data.directory)
   data = dataclasses.replace(config.data, directory=directory)
   division = row_division.division_of(config)
   shared = dict(
@@ -91,7 +91,8 @@ def rows_for_engine(
 
 def paths_of_workers(config: TrainConfig, workdir: pathlib.Path) -> list[str]:
   """Returns files and directories that workers on other hosts read."""
-  paths = [str(pathlib.Path(config.data.directory).resolve())]
+  directory = places.absolute(config.data.directory)
+  paths = [] if places.is_remote(directory) else [directory]
   if not config.data.holds_images:
     paths.append(str(workdir / run_directory.VOCABULARY_NAME))
   if config.kept_slots or config.phases:

@@ -5,14 +5,6 @@ What a worker raises comes back as text inside an error of the runner's own.
 
 import errno
 import re
-import urllib.error
-
-import grpc
-from apache_beam.options.pipeline_options import (
-  PipelineOptions,
-  PortableOptions,
-  StandardOptions,
-)
 
 from pipelines.beam_internals import LostWorkerError
 from pipelines.input_files import PATH_ERRORS
@@ -35,32 +27,28 @@ _OF_THE_DISK = (
 )
 
 
-def raise_understood(
-  error: Exception, output: str, options: PipelineOptions
-) -> None:
+def raise_understood(error: Exception, output: str) -> None:
   """Raises the line that a user needs, if the error is one that is known.
 
   Args:
     error: Raised by the job.
     output: Its output, as the user has named it.
-    options: Beam's.
 
   Raises:
     UserError: For what the user can change.
     FailedError: If the machine failed, such as on a full disk.
     ChildProcessError: If a worker process of this machine was killed.
   """
-  if found := _find_message(error, UserError, _USER_ERROR):
-    raise UserError(found) from error
-  if found := _find_message(error, StoreError, _STORE_ERROR):
+  if message := _find_message(error, UserError, _USER_ERROR):
+    raise UserError(message) from error
+  if message := _find_message(error, StoreError, _STORE_ERROR):
     raise FailedError(
-      f'Grouping into {output!r} stopped ({found}). There is no manifest, so '
+      f'Grouping into {output!r} stopped ({message}). There is no manifest, so '
       'what is left is no corpus. Check that the store can be reached, then '
       'run it again.'
     ) from error
   if isinstance(error, FailedError):
     return  # It is such a line.
-  _raise_of_job_server(error, options)
   lost = _find(error, LostWorkerError)
   if lost and not lost.has_begun:
     raise ChildProcessError(
@@ -73,9 +61,8 @@ def raise_understood(
       'its work was done, perhaps for lack of memory. Nothing was kept. Use '
       'fewer workers, and run it again.'
     ) from error
-  if found := _find_message(error, OSError, _OS_ERROR):
-    stopped = f'Grouping into {output!r} stopped ({found})'
-    match = re.search(r'\[Errno (\d+)\]', found)
+  if message := _find_message(error, OSError, _OS_ERROR):
+    match = re.search(r'\[Errno (\d+)\]', message)
     number = match and int(match[1])
     kind, what = FailedError, 'the disk and its free space'
     if number in PATH_ERRORS:
@@ -84,30 +71,9 @@ def raise_understood(
       # Its memory, say, or a connection, whose errors need not have a number.
       what = 'the machine or, on a cluster, the machines and their network'
     raise kind(
-      f'{stopped}; nothing was kept. Check {what}, then run it again.'
+      f'Grouping into {output!r} stopped ({message}); nothing was kept. Check '
+      f'{what}, then run it again.'
     ) from error
-
-
-def _raise_of_job_server(error: Exception, options: PipelineOptions) -> None:
-  """Raises if Beam's job server is missing: in Java, or at its endpoint."""
-  runner = options.view_as(StandardOptions).runner
-  if _find(error, grpc.FutureTimeoutError):
-    endpoint = options.view_as(PortableOptions).job_endpoint
-    raise UserError(
-      f'`--job_endpoint` must be where a job server of Beam answers, but there '
-      f'is none at {endpoint!r}. Start it, or name the host and the port where '
-      'it runs.'
-    ) from error
-  missing = ('Unable to fetch remote job server jar', 'Unable to parse jar URL')
-  found = _find(error, urllib.error.URLError)
-  if not found and not any(text in str(error) for text in missing):
-    return
-  flag = 'spark' if 'Spark' in runner else 'flink'
-  raise UserError(
-    f"`--runner={runner}` needs the jar of Beam's job server, which was not "
-    f'found. Name it with `--{flag}_job_server_jar`, or start the server '
-    'elsewhere, with `--runner=PortableRunner --job_endpoint=HOST:PORT` here.'
-  ) from error
 
 
 def _find_message(
@@ -121,8 +87,8 @@ def _find_message(
   if cause := _find(error, kind):
     # Beam adds where it came from to the message.
     return str(cause).partition(' [while running ')[0]
-  found = re.search(pattern, str(error))
-  return found and found[1]
+  match = re.search(pattern, str(error))
+  return match and match[1]
 
 
 def _find(error: BaseException, kind: type[Exception]) -> BaseException | None:

@@ -1,6 +1,5 @@
 """Reads raw files into blocks of keyed records, and accounts for all."""
 
-import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,19 +8,14 @@ import numpy as np
 
 from pipelines import splits
 from pipelines.blocks import names_of
-from pipelines.job import GroupJob
 from pipelines.keys import KEYS
-from pipelines.pieces import PieceBlocks, PieceKey, PieceKeys
-from pipelines.source import (
-  EXCERPT_BYTES,
-  Drop,
-  RawRecord,
-  Source,
-  Tally,
-  excerpt,
-)
+from pipelines.options import GroupJob
+from pipelines.pieces import PieceBlocks, PieceKey
+from pipelines.reports import FileReport, Tally, excerpt
+from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
+from tff_fedfish.data.manifest import DropExample
 from tff_fedfish.data.time_order import time_key
 from tff_fedfish.errors import UserError
 
@@ -29,51 +23,35 @@ from tff_fedfish.errors import UserError
 _WORD_BYTES = bytes(
   not (byte < 128 and chr(byte).isspace()) for byte in range(256)
 )
-_OTHER_SPACES = tuple(
+_NON_ASCII_SPACES = tuple(
   character
   for character in map(chr, range(128, 0x10000))
   if character.isspace()
 )
 
 
-@dataclasses.dataclass
-class FileReport:
-  """One raw file, and what became of its records."""
-
-  name: str
-  """The file's name, without what precedes it on this machine."""
-  parts: list[Tally]
-  """Records handed on, for each part of the split."""
-  records_in: int = 0
-  drops: dict[str, Tally] = dataclasses.field(default_factory=dict)
-  """Dropped records, by reason."""
-  damage: str | None = None
-  damage_byte: int | None = None
-
-
-class RawFileReader:
-  """Reads files into blocks.
+class FileReader:
+  """Reads the files of one reading task into blocks.
 
   Attributes:
     reports: One of every file that was read to its end.
   """
 
-  def __init__(self, job: GroupJob, keys: PieceKeys):
+  def __init__(self, job: GroupJob, blocks: PieceBlocks):
     """Makes a reader for one task of a job, whose `paths` are not used.
 
     Args:
-      job: What to read.
-      keys: Says which piece a record goes to.
+      job: The job.
+      blocks: Collects the records.
     """
     self.reports: list[FileReport] = []
-    self._job = job
+    self._job, self._blocks = job, blocks
     self._source = job.load_source()
     self._encode = _ExampleEncoder(self._source)
-    self._split_of = job.split and splits.build_route(job.split, self._source)
+    self._part_of = job.split and splits.build_route(job.split, self._source)
     self._shard_of = functools.lru_cache(1 << 16)(
       functools.partial(shard_of, num_shards=job.num_shards)
     )
-    self._blocks = PieceBlocks(keys, job.block_bytes)
 
   @property
   def features(self) -> int:
@@ -98,55 +76,64 @@ class RawFileReader:
   def _read_file(
     self, path: str, name: str
   ) -> Iterator[tuple[PieceKey, bytes]]:
-    parts = [Tally() for _ in self._job.part_names()]
+    job, source, part_of = self._job, self._source, self._part_of
+    parts = [Tally() for _ in job.part_names()]
     report = FileReport(name, parts)
-    key = self._source.key or KEYS[self._job.key]
-    split = 0
-    num_shards, blocks = self._job.num_shards, self._blocks
-    read_records = self._source.read_records
-    for record_num, record in read_records(path, self._job.max_document_bytes):
+    key = source.key or KEYS[job.key]
+    part = 0
+    for num, record in source.read_records(path, job.max_document_bytes):
       report.records_in += 1
       try:
         if isinstance(record, Drop):
           raise record
         group_id = key(record)
-        if self._split_of is not None:
-          split = self._split_of(path, record, group_id)
+        if part_of is not None:
+          part = part_of(path, record, group_id)
       except Drop as drop:
         if not drop.excerpt and not isinstance(record, Drop):
-          drop.excerpt = record['text'][:EXCERPT_BYTES].encode()
-        tally = report.drops.setdefault(drop.reason, Tally())
-        tally.add(record_num, drop.excerpt)
-        if drop.damage:
-          report.damage, report.damage_byte = drop.reason, drop.byte
-        if self._job.strict:
-          found = excerpt(drop.excerpt)
-          raise UserError(
-            '`--strict` accepts only files without a fault, but record '
-            f'{record_num} of {name!r} has one: {drop.reason}'
-            f'{f" ({found!r})" if found else ""}. Correct the file, or leave '
-            'out `--strict` to drop and count such records.'
-          ) from drop
+          drop.excerpt = _beginning(record)
+        self._count_drop(report, num, drop)
         continue
       row = self._encode(group_id, record)
-      is_full = blocks.add(split * num_shards + self._shard_of(row[0]), row)
-      if parts[split].num:
-        parts[split].num += 1
-      else:
-        # Not the whole text: it may be long.
-        parts[split].add(record_num, record['text'][:EXCERPT_BYTES].encode())
+      shard = part * job.num_shards + self._shard_of(group_id)
+      is_full = self._blocks.add(shard, row)
+      if not parts[part].num:
+        shown = excerpt(_beginning(record))
+        parts[part].first = DropExample(file=name, line=num, excerpt=shown)
+      parts[part].num += 1
       if is_full:
-        yield from blocks.take()
+        yield from self._blocks.take()
     self.reports.append(report)
 
+  def _count_drop(self, report: FileReport, num: int, drop: Drop) -> None:
+    shown = excerpt(drop.excerpt)
+    if self._job.strict:
+      raise UserError(
+        '`--strict` accepts only files without a fault, but record '
+        f'{num} of {report.name!r} has one: {drop.reason}'
+        f'{f" ({shown!r})" if shown else ""}. Correct the file, or leave '
+        'out `--strict` to drop and count such records.'
+      ) from drop
+    if drop.reason not in report.drops:
+      first = DropExample(file=report.name, line=num, excerpt=shown)
+      report.drops[drop.reason] = Tally(0, first)
+    report.drops[drop.reason].num += 1
+    if drop.damage:
+      report.damage, report.damage_byte = drop.reason, drop.byte
 
-def count_words(text: str, utf8: bytes) -> int:
+
+def _beginning(record: RawRecord) -> bytes:
+  # Not the whole text: it may be long.
+  return record['text'][:EXCERPT_BYTES].encode()
+
+
+def num_words(text: str, utf8: bytes) -> int:
   """Returns `len(text.split())`, in a fraction of the time.
 
   It looks at the text's bytes, `utf8`, where it can.
   """
   if not text.isascii():
-    for space in _OTHER_SPACES:
+    for space in _NON_ASCII_SPACES:
       if space in text:
         return len(text.split())
   # A word begins where a 1 follows a 0.
@@ -191,6 +178,6 @@ class _ExampleEncoder:
     example = self._encode(values)
     values.append(b'')
     time = time_key(record.get('timestamp', '')) + values[self._timestamp]
-    num_words = count_words(record['text'], values[self._text])
+    words = num_words(record['text'], values[self._text])
     digest = hashlib.sha256(example).digest()
-    return group_id, time, values[self._url], digest, example, num_words, mask
+    return group_id, time, values[self._url], digest, example, words, mask

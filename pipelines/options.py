@@ -1,0 +1,140 @@
+"""Options of a grouping job, each checked here."""
+
+import dataclasses
+from typing import Any
+
+from pipelines.source import Fields, Source, load_source
+from pipelines.splits import SplitRule, split_names
+from tff_fedfish.errors import UserError
+
+# Records that are read together before they are handed on. Bounds what reading
+# takes of memory, and what one element of a runner holds.
+BLOCK_BYTES = 32 << 20
+
+# Protocol buffers cannot hold more than 2 GiB; leaves room for the last one.
+_MAX_BYTES = 1 << 30
+_RANGES = {
+  'num_shards': (1, 99_999),
+  'max_record_bytes': (1, _MAX_BYTES),
+  'max_document_bytes': (1, _MAX_BYTES),
+  'max_examples_per_group': (1, 1 << 62),
+  'min_examples_per_group': (1, 1 << 62),
+}
+_MAX_NAME_CHARACTERS = 100
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupJob:
+  """Input and options of a grouping job.
+
+  Attributes:
+    source_name: One of `SOURCE_NAMES`.
+    paths: The raw files. Their order does not matter.
+    key: One of `KEYS`; for json_lines, the path of the field.
+    num_shards: Number of TFRecord files; for each part, if the corpus is split.
+    max_record_bytes: A group whose examples take more is stored in several
+      records.
+    max_document_bytes: A longer text is dropped.
+    max_examples_per_group: Of a larger group, those whose serialized examples
+      have the smallest SHA-256 are kept; None: all.
+    min_examples_per_group: Smaller groups are dropped; None: none.
+    drop_duplicates: Whether to keep only the first, in stored order, of the
+      examples of a group that have the same text.
+    strict: Whether a record that cannot be used ends the job.
+    split: How to split the corpus; None: one corpus.
+    fields: For json_lines: what to read.
+    name: The corpus' name in the manifest; None: that of the source.
+    block_bytes: How much to read before it is handed on; does not change what
+      is written.
+
+  Raises:
+    UserError: If an option is out of its range, or does not go with another;
+      names the option of `fedfish group`.
+  """
+
+  source_name: str
+  paths: tuple[str, ...]
+  key: str
+  num_shards: int = 8
+  max_record_bytes: int = 256 << 20
+  max_document_bytes: int = 64 << 20
+  max_examples_per_group: int | None = None
+  min_examples_per_group: int | None = None
+  drop_duplicates: bool = False
+  strict: bool = False
+  split: SplitRule | None = None
+  fields: Fields | None = None
+  name: str | None = None
+  block_bytes: int = BLOCK_BYTES
+
+  def __post_init__(self):
+    for name, (low, high) in _RANGES.items():
+      value = getattr(self, name)
+      if value is not None and not low <= value <= high:
+        raise UserError(
+          f'`--{name}` must be from {low} to {high}, but is {value}. Name a '
+          'number in that range.'
+        )
+    least, most = self.min_examples_per_group, self.max_examples_per_group
+    if least and most and least > most:
+      raise UserError(
+        '`--min_examples_per_group` must be at most '
+        f'`--max_examples_per_group`, but is {least}, and that {most}. Lower '
+        'the one, or raise the other.'
+      )
+    name = self.name
+    if name is not None and not (
+      0 < len(name) <= _MAX_NAME_CHARACTERS and name.isprintable()
+    ):
+      raise UserError(
+        f'`--name` must be 1 to {_MAX_NAME_CHARACTERS} printable characters, '
+        f'but is {name!r}. Name another.'
+      )
+    if self.fields is not None:
+      self._check_fields(self.fields)
+    if self.split is not None:
+      # Raises if the source has no such split, or a file's name does not tell.
+      split_names(self.split, self.load_source(), self.paths)
+
+  def _check_fields(self, fields: Fields) -> None:
+    for name, path in vars(fields).items():
+      if path is not None and not (path.strip() and path.isprintable()):
+        raise UserError(
+          f'`--{name}_field` must be the name of a field, or a path such as '
+          f'user.name, but is {path!r}. Name a field.'
+        )
+    if self.split and self.split.kind == 'time' and fields.time is None:
+      raise UserError(
+        '`--split_by time` needs `--time_field` with json_lines, but there is '
+        'none. Name the field with the time, or split by client.'
+      )
+
+  def load_source(self) -> Source:
+    """Returns the source of the raw files."""
+    return load_source(self.source_name, self.fields)
+
+  def part_names(self) -> tuple[str | None, ...]:
+    """Returns the names of the split's parts; None for a corpus as a whole."""
+    if self.split is None:
+      return (None,)
+    return split_names(self.split, self.load_source())
+
+  def num_all_shards(self) -> int:
+    """Returns how many shards are written, of all parts of the split."""
+    return self.num_shards * len(self.part_names())
+
+  def options(self) -> dict[str, Any]:
+    """Returns what shaped the output, for the manifest."""
+    names = (
+      *('num_shards', 'max_record_bytes', 'max_document_bytes'),
+      *('max_examples_per_group', 'drop_duplicates'),
+    )
+    options = {name: getattr(self, name) for name in names}
+    # Written only if set, so that older manifests stay equal.
+    if self.min_examples_per_group is not None:
+      options['min_examples_per_group'] = self.min_examples_per_group
+    if self.fields is not None:
+      options['source'] = self.source_name
+      for name, path in vars(self.fields).items():
+        options[f'{name}_field'] = path
+    return options

@@ -1,0 +1,194 @@
+"""Reports that workers leave in the work directory of a job.
+
+There is one small file for every attempt at a reading task and at a shard. All
+attempts at the same hold the same, and one of each is counted. Counts travel as
+files, not as Beam's counters, which count a retried bundle twice.
+"""
+
+import dataclasses
+import functools
+import io
+import json
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipelines import output
+from tff_fedfish.data import places
+from tff_fedfish.data.manifest import DropExample, Shard
+
+DIRECTORIES = ('tasks', 'pieces', 'shards')
+"""Directories of a work directory, in which workers leave files."""
+_TASKS, _PIECES, _SHARDS = DIRECTORIES
+
+_REPORT_KEY = b'report'
+_SHOWN_BYTES = 80
+
+
+@dataclasses.dataclass
+class Tally:
+  """Number of records that were treated alike, and the first of them."""
+
+  num: int = 0
+  first: DropExample | None = None
+
+
+@dataclasses.dataclass
+class FileReport:
+  """One raw file, and what became of its records."""
+
+  name: str
+  """The file's name, without what precedes it on this machine."""
+  parts: list[Tally]
+  """Records handed on, for each part of the split."""
+  records_in: int = 0
+  drops: dict[str, Tally] = dataclasses.field(default_factory=dict)
+  """Dropped records, by reason."""
+  damage: str | None = None
+  damage_byte: int | None = None
+
+  def records_out(self) -> int:
+    """Returns how many records were handed on, of all parts."""
+    return sum(tally.num for tally in self.parts)
+
+
+@dataclasses.dataclass
+class ShardReport:
+  """One shard, and what became of its records."""
+
+  shard: Shard | None = None
+  optional_features: Sequence[str] = ()
+  """Optional features of the source that the shard stores."""
+  num_examples: int = 0
+  """Examples stored."""
+  num_mixed_time_groups: int = 0
+  """Groups with times of several kinds: see `time_order`."""
+  drops: dict[str, Tally] = dataclasses.field(default_factory=dict)
+  """Dropped records, by reason."""
+
+
+def excerpt(data: bytes) -> str:
+  """Returns the beginning of some bytes, as text that can be shown."""
+  text = data[:_SHOWN_BYTES].decode('utf-8', 'backslashreplace')
+  return ' '.join(text.split())
+
+
+def write_task_report(
+  work: str, task_num: int, files: Sequence[FileReport], features: int
+) -> None:
+  """Leaves the reports of one reading task.
+
+  Args:
+    work: The work directory.
+    task_num: 0-based number of the task.
+    files: Those of its files.
+    features: Optional features of the source that were met, as bits.
+  """
+  # So a list of the directory says which features were met in all.
+  path = _name(work, _TASKS, (task_num, features), 'json')
+  places.write_bytes(path, _to_json(files))
+
+
+def read_features(work: str) -> int:
+  """Returns the optional features that any task has met, as bits.
+
+  They are known when all tasks have been read: once a runner has grouped what
+  they returned.
+  """
+  paths = places.list_files(places.join(work, _TASKS))
+  return functools.reduce(operator.or_, (_numbers(path)[1] for path in paths))
+
+
+def name_piece(work: str, key: Iterable[int]) -> str:
+  """Returns a path for an attempt at a piece."""
+  return _name(work, _PIECES, key, 'arrow')
+
+
+def name_shard(work: str, number: int) -> str:
+  """Returns a path for an attempt at a shard."""
+  return _name(work, _SHARDS, (number,), 'tfrecord')
+
+
+def write_shard_report(
+  shard_path: str, report: ShardReport, index: pa.Table
+) -> None:
+  """Leaves the report of a shard and its part of the index."""
+  path = shard_path.removesuffix('tfrecord') + 'parquet'
+  with places.write(path) as file:
+    metadata = {_REPORT_KEY: _to_json(report)}
+    pq.write_table(index.replace_schema_metadata(metadata), file)
+
+
+def progress(work: str) -> tuple[int, int]:
+  """Returns (reading tasks done, shards written) of a running job."""
+  return len(_find(work, _TASKS)), len(_find(work, _SHARDS))
+
+
+def read_task_reports(work: str) -> list[list[FileReport]]:
+  """Returns the reports of the files of every reading task."""
+  paths = _find(work, _TASKS).values()
+  return [
+    [
+      FileReport(
+        **file
+        | {
+          'parts': list(map(_to_tally, file['parts'])),
+          'drops': _to_tallies(file['drops']),
+        }
+      )
+      for file in json.loads(data)
+    ]
+    for data in places.read_all(list(paths))
+  ]
+
+
+def read_shard_reports(
+  work: str,
+) -> dict[int, tuple[str, ShardReport, pa.Table]]:
+  """Returns the number of a shard -> its path, report, part of the index."""
+  shards = {}
+  paths = _find(work, _SHARDS)
+  contents = places.read_all(list(paths.values()))
+  for (number, path), data in zip(paths.items(), contents, strict=True):
+    index = pq.read_table(io.BytesIO(data))
+    value = json.loads(index.schema.metadata[_REPORT_KEY])
+    value['shard'] = Shard(**value['shard'])
+    value['drops'] = _to_tallies(value['drops'])
+    path = path.removesuffix('parquet') + 'tfrecord'
+    shards[number] = path, ShardReport(**value), index.replace_schema_metadata()
+  return shards
+
+
+def _name(work: str, kind: str, numbers: Iterable[int], suffix: str) -> str:
+  name = '-'.join(f'{number:08d}' for number in numbers)
+  return output.name_attempt(places.join(work, kind), name, suffix)
+
+
+def _find(work: str, kind: str) -> dict[int, str]:
+  """Returns number -> path of one attempt's report, sorted by the numbers."""
+  paths = places.list_files(places.join(work, kind))
+  return {
+    _numbers(path)[0]: path for path in paths if not path.endswith('.tfrecord')
+  }
+
+
+def _numbers(path: str) -> list[int]:
+  """Returns the numbers in the name of a file."""
+  name = path.rpartition('/')[2].partition('.')[0]
+  return list(map(int, name.split('-')))
+
+
+def _to_json(value: Any) -> bytes:
+  return json.dumps(value, default=dataclasses.asdict).encode()
+
+
+def _to_tally(value: dict[str, Any]) -> Tally:
+  first = value['first']
+  return Tally(value['num'], first and DropExample(**first))
+
+
+def _to_tallies(value: dict[str, Any]) -> dict[str, Tally]:
+  return {reason: _to_tally(tally) for reason, tally in value.items()}

@@ -1,0 +1,284 @@
+"""Outputs: what is refused, used, published, and left alone."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import buckets
+import pytest
+from grouping_jobs import (
+  contents,
+  make_job,
+  raw_records,
+  wait_until_read,
+  write_lines,
+)
+
+from pipelines import output
+from pipelines.job import run_group_job
+from tff_fedfish.cli.main import main
+from tff_fedfish.data import places
+from tff_fedfish.errors import FailedError, UserError
+
+_ROOT = __file__.rpartition('/tests/')[0]
+_WORK = f'.fedfish-{"0a" * 16}'
+_NAMES = (
+  *('groups-00000-of-00002.tfrecord', 'groups-00001-of-00002.tfrecord'),
+  *('index.parquet', 'manifest.json'),
+)
+_FILLED = (
+  "`--output` must stay empty while it is written, but '{}' was filled "
+  'meanwhile, perhaps by another job. Name another directory.'
+)
+
+
+@pytest.fixture(params=['local', 'store'])
+def place(request, tmp_path, monkeypatch):
+  """Returns the path of an output, `tmp_path / 'a/out'`."""
+  if request.param == 'local':
+    return f'{tmp_path}/a/out'
+  buckets.mount(monkeypatch, tmp_path)
+  return 'bucket://a/out'
+
+
+def _fill(work, names=_NAMES, data=b'ours'):
+  """Does what a job does with its work directory."""
+  for name in names:
+    path = f'{work.path}/shards/{len(work.files)}'
+    places.write_bytes(path, data)
+    work.files[path] = name
+
+
+def _publish(place, names=_NAMES, data=b'ours'):
+  with output.work_directory(place, ['shards']) as work:
+    _fill(work, names, data)
+
+
+@pytest.mark.parametrize(
+  'name',
+  [
+    'notes.txt',
+    'index.txt',
+    '.fedfish-notes/paper.tex',
+    f'{_WORK}x/paper.tex',
+    f'papers/{_WORK}/paper.tex',
+    'index.parquet',
+    'train/manifest.json',
+  ],
+)
+def test_files_of_others_are_left_alone(place, tmp_path, name):
+  write_lines(tmp_path / 'a' / 'out' / name, [b'theirs'])
+  with pytest.raises(UserError) as raised:
+    output.require_usable(place)
+  assert str(raised.value) == (
+    f'`--output` must be empty or new, but {place!r} already holds {name!r}. '
+    'Name another directory, or remove it first.'
+  )
+  with pytest.raises(UserError, match='was filled meanwhile'):
+    _publish(place)
+  assert contents(tmp_path) == {f'a/out/{name}': b'theirs'}
+
+
+@pytest.mark.parametrize(
+  'claimed, names, foreign, patterns',
+  [
+    (None, [_NAMES[0], _NAMES[1]], ['index.parquet'], ['groups-*']),
+    (None, [f'a/{_NAMES[0]}'], [f'b/{_NAMES[3]}', f'x/y/{_NAMES[0]}'], ['a/']),
+    ('', [], ['index.parquet'], ['.fedfish-publishing']),
+    (_NAMES, [], _NAMES, ['.fedfish-publishing']),
+    (_NAMES, _NAMES[:3], ['a/x', '.x'], ['.fed', 'groups-*', 'index.parquet']),
+    (
+      # One part of a split has its manifest, the other not yet.
+      [f'{part}/{name}' for part in 'ab' for name in _NAMES],
+      ['a/manifest.json', f'b/{_NAMES[1]}'],
+      ['b/notes', f'{_WORK}/x', 'c/index.parquet'],
+      ['.fed', 'a/manifest.json', 'b/groups-*'],
+    ),
+  ],
+)
+def test_partly_published(tmp_path, claimed, names, foreign, patterns):
+  place = tmp_path / 'o u$t'
+  for name in [*names, *foreign]:
+    write_lines(place / name, [b'x'])
+  if claimed is not None:
+    claim = json.dumps({'files': claimed}) if claimed else ''
+    (place / '.fedfish-publishing').write_text(claim)
+  before = contents(place)
+  with pytest.raises(UserError) as raised:
+    output.require_usable(f'{place}')
+  assert contents(place) == before
+  command = re.fullmatch(
+    rf"`--output` must be empty or new, but '{re.escape(str(place))}' holds "
+    'files of a job that was stopped, or is at work, while it published them. '
+    'If none is at work, remove them: `(.*)`.',
+    str(raised.value),
+  )[1]
+  program, *paths = command.split(f" '{place}'/")
+  assert (program, len(paths)) == ('rm -f', len(patterns))
+  assert all(map(str.startswith, paths, patterns))
+  subprocess.run(command, shell=True, check=True)
+  assert contents(place) == dict.fromkeys(foreign, b'x')
+
+
+def test_work_directory_of_another_job(place, tmp_path, capsys):
+  raw = write_lines(tmp_path / 'raw.json', raw_records(9))
+  theirs = write_lines(tmp_path / 'a' / 'out' / _WORK / 'x', [b'theirs'])
+  command = ['group', 'c4', '--input', str(raw), '--output']
+  assert main([*command, place]) == 0
+  assert f'{place}/{_WORK}' in capsys.readouterr().err.splitlines()[0]
+  assert theirs.read_bytes() == b'theirs'
+  shutil.rmtree(theirs.parent)
+  assert main([*command, f'{tmp_path}/other']) == 0
+  assert contents(tmp_path / 'a' / 'out') == contents(tmp_path / 'other')
+
+
+def test_failure_leaves_nothing(place, tmp_path):
+  (tmp_path / 'a').mkdir()
+  with pytest.raises(KeyError):
+    with output.work_directory(place, ['shards']) as work:
+      _fill(work)
+      raise KeyError
+  assert contents(tmp_path) == {}
+  if '://' not in place:
+    assert os.listdir(tmp_path / 'a') == []
+    # A worker that outlives its job.
+    with pytest.raises(FileNotFoundError):
+      places.write_bytes(f'{work.path}/shards/x', b'')
+
+
+def test_file_that_comes_late_is_not_replaced(tmp_path, monkeypatch):
+  move = places.move
+
+  def move_before_another(source, target):
+    move(source, target)
+    write_lines(tmp_path / 'out' / _NAMES[3], [b'theirs'])
+
+  monkeypatch.setattr(places, 'move', move_before_another)
+  with pytest.raises(UserError) as raised:
+    _publish(f'{tmp_path}/out')
+  assert str(raised.value) == _FILLED.format(tmp_path / 'out')
+  assert contents(tmp_path) == {f'out/{_NAMES[3]}': b'theirs'}
+
+
+@pytest.mark.parametrize('late', ['claim', 'manifest'])
+def test_other_job_that_a_store_lets_through(tmp_path, monkeypatch, late):
+  buckets.mount(monkeypatch, tmp_path)
+  move = places.move
+  name = output.CLAIM_NAME if late == 'claim' else _NAMES[3]
+
+  def move_before_another(source, target):
+    move(source, target)
+    if late == 'claim' or target.endswith(name):
+      write_lines(tmp_path / 'out' / name, [b'theirs'])
+
+  monkeypatch.setattr(places, 'move', move_before_another)
+  with pytest.raises(UserError, match='was filled meanwhile'):
+    _publish('bucket://out')
+  # Nobody knows whose shards they are.
+  found = contents(tmp_path / 'out')
+  assert found.pop(name) == b'theirs'
+  assert found == dict.fromkeys(_NAMES[:3], b'ours')
+
+
+@pytest.mark.parametrize('turn', range(5))
+def test_jobs_that_publish_at_the_same_moment(place, turn):
+  barrier, refused, published = threading.Barrier(4), [], []
+
+  def run(number):
+    with contextlib.suppress(UserError), contextlib.ExitStack() as stack:
+      stack.callback(refused.append, number)
+      with output.work_directory(place, ['shards']) as work:
+        _fill(work, data=b'%d' % number)
+        barrier.wait()
+      stack.pop_all()
+      published.append(number)
+
+  threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  assert (len(published), len(refused)) == (1, 3)
+  found = {path: places.read_bytes(path) for path in places.list_files(place)}
+  data = b'%d' % published[0]
+  assert found == {f'{place}/{name}': data for name in _NAMES}
+  assert places.size(f'{place}/{output.CLAIM_NAME}') is None
+
+
+def test_worker_that_does_not_see_the_output(place):
+  with output.work_directory(place) as work:
+    output.require_shared(work.path)
+  with pytest.raises(
+    UserError,
+    match=r'^`--output` must be a directory that all workers see, but the '
+    rf"worker on '{socket.gethostname()}' does not see '{work.path}'\. Name ",
+  ):
+    output.require_shared(work.path)
+
+
+def test_outputs_that_cannot_be_written(plain_directory):
+  (plain_directory / 'file').write_bytes(b'')
+  (plain_directory / 'closed').mkdir(0o500)
+  for place, reason in (
+    (f'{plain_directory}/file', 'Not a directory'),
+    (f'{plain_directory}/file/out', 'Not a directory'),
+    (f'{plain_directory}/closed/out', 'Permission denied'),
+    ('none://out', "'none://out': Unrecognized filesystem"),
+  ):
+    with pytest.raises(UserError, match=rf"'{place}' is not \({reason}"):
+      with output.work_directory(output.require_usable(place)):
+        pass
+
+
+def test_full_disk(tmp_path, small_disk):
+  lines = [record | {'text': 'long ' * 1000} for record in raw_records(500)]
+  raw = write_lines(tmp_path / 'raw', lines)
+  with pytest.raises(
+    FailedError,
+    match=r"^Grouping into '.*disk' stopped \(\[Errno 28\] No space left on "
+    r'device.*\); nothing was kept\. Check the disk and its free space, then',
+  ):
+    run_group_job(make_job([raw]), small_disk)
+  assert os.listdir(small_disk) == []
+  # With room, the same command succeeds: also where a disk is mounted.
+  remount = ['mount', '-o', 'remount,size=8m', str(small_disk)]
+  subprocess.run(remount, check=True)
+  (manifest,) = run_group_job(make_job([raw]), small_disk)
+  assert manifest.counts.records_out == 500
+
+
+def test_read_only_disk(small_disk):
+  subprocess.run(['mount', '-o', 'remount,ro', str(small_disk)], check=True)
+  with pytest.raises(UserError, match=r'is not \(Read-only file system\)'):
+    _publish(f'{small_disk}/out')
+
+
+def test_kill_in_the_middle(tmp_path, capsys):
+  # Large enough that the job is still at it when the signal comes.
+  raw = write_lines(tmp_path / 'raw.json', raw_records(300) * 1000)
+  command = [
+    *(sys.executable, '-m', 'tff_fedfish', 'group', 'c4'),
+    *('--input', str(raw), '--output', str(tmp_path / 'out')),
+  ]
+  process = subprocess.Popen(
+    command, cwd=_ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+  )
+  wait_until_read(raw, process, process.pid)
+  process.send_signal(signal.SIGKILL)
+  process.communicate(timeout=300)
+  (left,) = (tmp_path / 'out').iterdir()
+  write_lines(raw, raw_records(30))
+  assert main(command[3:]) == 0
+  assert capsys.readouterr().err.splitlines()[0] == (
+    f"fedfish: note: '{left}' is of another job for this output. If none is "
+    'running, remove it.'
+  )
+  assert main(['verify', str(tmp_path / 'out')]) == 0
+  assert left.exists()

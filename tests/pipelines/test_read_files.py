@@ -1,0 +1,106 @@
+"""Blocks of files: no record is lost, whatever the files hold."""
+
+import dataclasses
+import hashlib
+
+import hypothesis
+import hypothesis.strategies as st
+from grouping_jobs import make_job, write_lines
+
+from pipelines.blocks import decode_block
+from pipelines.pieces import PieceBlocks
+from pipelines.read_files import FileReader, num_words
+from pipelines.reports import excerpt
+from tff_fedfish.data import records
+from tff_fedfish.data.corpus_index import shard_of
+from tff_fedfish.data.time_order import time_key
+
+
+def _read(paths, **options):
+  """Returns ([(shard, row)], blocks, reader) of some files."""
+  job = make_job([], **options)
+  reader = FileReader(job, PieceBlocks(0, 1, job.block_bytes))
+  task = [(str(path), path.name) for path in paths]
+  blocks = list(reader.read(task))
+  rows = [
+    (key[0], row)
+    for key, block in blocks
+    for row in decode_block(block).to_pylist()
+  ]
+  return rows, blocks, reader
+
+
+def _line(text, url, **more):
+  return {'text': text, 'url': url, **more}
+
+
+def _first(line, shown, file='x.json'):
+  return {'file': file, 'line': line, 'group': None, 'excerpt': shown}
+
+
+def test_report_by_hand(tmp_path):
+  path = write_lines(
+    tmp_path / 'x.json',
+    [
+      _line('one', 'http://a/1', timestamp='1'),  # 1: kept
+      b'{bad',  # 2: malformed_json
+      _line('two', ''),  # 3: missing_url
+      _line('three of', 'http://b/', title='t'),  # 4: kept
+      b'{',  # 5: malformed_json again
+      _line('four', 'http://a/2'),  # 6: kept
+    ],
+  )
+  rows, _, reader = _read([path], num_shards=1)
+  example = records.encode_example(
+    {'text': b'one', 'timestamp': b'1', 'url': b'http://a/1'}
+  )
+  assert rows[0] == (
+    0,
+    {
+      'group_id': b'a',
+      'time': time_key('1') + b'1',
+      'url': b'http://a/1',
+      'sha256': hashlib.sha256(example).digest(),
+      'example': example,
+      'num_words': 1,
+      'features': 0,
+    },
+  )
+  # `title` is c4's second optional feature: bit 1, for every later record.
+  columns = [
+    (row['group_id'], row['num_words'], row['features']) for _, row in rows
+  ]
+  assert columns == [(b'a', 1, 0), (b'b', 2, 2), (b'a', 1, 2)]
+  assert reader.features == 2
+  (report,) = reader.reports
+  assert dataclasses.asdict(report) == {
+    'name': 'x.json',
+    'records_in': 6,
+    'parts': [{'num': 3, 'first': _first(1, 'one')}],
+    'drops': {
+      'malformed_json': {'num': 2, 'first': _first(2, '{bad')},
+      'missing_url': {'num': 1, 'first': _first(3, 'two')},
+    },
+    'damage': None,
+    'damage_byte': None,
+  }
+
+
+def test_shard_of_a_group_by_hand():
+  # The digest of b'a' is ca978112...48bb: a number whose last byte is 0xbb.
+  assert hashlib.sha256(b'a').hexdigest().endswith('bb')
+  assert shard_of(b'a', 16) == 0xB
+  assert shard_of(b'a', 256) == 0xBB
+
+
+def test_excerpt_is_short_and_printable():
+  assert excerpt(b'a\n b\xff' + b'x' * 100) == 'a b\\xff' + 'x' * 75
+
+
+@hypothesis.given(
+  st.text(
+    st.sampled_from('ab \t\n\r\x0b\x0c\x1c\x1d\x1e\x1f\x00\x85\xa0\u2003')
+  )
+)
+def test_words_are_counted_as_split_does(text):
+  assert num_words(text, text.encode()) == len(text.split())
