@@ -33,7 +33,13 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
   file_to_path = {}
   for pattern in patterns:
     remote = places.is_remote(pattern)
-    matches = _find_remote(pattern) if remote else _find_local(pattern)
+    try:
+      matches = places.glob(pattern) if remote else _find_local(pattern)
+    except places.StoreError as error:
+      raise UserError(
+        f'`--input` must be a path that can be read, but {pattern!r} is not '
+        f'({error}). Check the name, and how the store is reached.'
+      ) from error
     if not matches:
       raise UserError(
         f'`--input` must match at least one file, but {pattern!r} matches '
@@ -63,9 +69,15 @@ def file_sizes(paths: Sequence[str]) -> list[int]:
   """Returns how many bytes each file, local or of a store, takes.
 
   Raises:
-    UserError: If a file is not there any more, or cannot be asked.
+    UserError: If a file is not there any more.
   """
-  return list(places.map_many(_file_size, paths))
+  sizes = list(places.map_many(places.size, paths))
+  if None in sizes:
+    raise UserError(
+      '`--input` must stay as it is, but '
+      f'{paths[sizes.index(None)]!r} is gone. Run it again.'
+    )
+  return sizes
 
 
 def _find_local(pattern: str) -> list[str]:
@@ -89,24 +101,3 @@ def _find_local(pattern: str) -> list[str]:
         'Change its permissions, or leave it out.'
       ) from error
   return paths
-
-
-def _find_remote(pattern: str) -> list[str]:
-  try:
-    return places.glob(pattern)
-  except places.StoreError as error:
-    raise UserError(
-      f'`--input` must be a path that can be read, but {pattern!r} is not '
-      f'({error}). Check the name, and how the store is reached, or copy the '
-      'files here.'
-    ) from error
-
-
-def _file_size(path: str) -> int:
-  try:
-    return places.size(path)
-  except (OSError, places.StoreError) as error:
-    raise UserError(
-      f'`--input` must be readable, but the size of {path!r} cannot be found '
-      f'({error}). Check that it is still there.'
-    ) from error

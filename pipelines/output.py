@@ -10,6 +10,7 @@ Nothing is removed that this job has not written.
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import posixpath
@@ -18,7 +19,7 @@ import shlex
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from tff_fedfish import files
 from tff_fedfish.data import places
@@ -28,23 +29,21 @@ from tff_fedfish.errors import UserError
 CLAIM_NAME = '.fedfish-publishing'
 _WORK_NAME = re.compile(r'\.fedfish-[0-9a-f]{32}')
 _MARKER = 'job'
-_SHARD = re.compile(r'groups-\d{5}(-of-\d{5}\.tfrecord)')
-_PUBLISHED = re.compile(
-  rf'(\w+/)?({_SHARD.pattern}|index\.parquet|{re.escape(MANIFEST_NAME)})'
-)
-# Two claims of a store that are made within it are told apart.
+_SHARD = re.compile(r'(\w+/)?groups-\d{5}(-of-\d{5}\.tfrecord)')
+# Of two claims in a store, the later one stays; both jobs read it after this.
 _SETTLE_SECONDS = 1.0
+_MAX_FILES = 20_000
 _REMOVE_COMMANDS = {'gs': 'gcloud storage rm', 'hdfs': 'hdfs dfs -rm'}
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkDirectory:
-  """A directory in which workers leave files, and what of it is published.
+  """A directory in which workers leave files.
 
   Attributes:
     path: The directory, as all workers must see it.
-    files: Path of a file to publish -> its name in the output, of which
-      directories may be a part. All others go.
+    files: Files to publish: path -> name in the output, such as
+      'train/manifest.json'. All others go.
   """
 
   path: str
@@ -63,28 +62,15 @@ def require_usable(output: str) -> str:
   Raises:
     UserError: If it holds something, or cannot be looked into.
   """
-  remote = places.is_remote(output)
-  output = output.rstrip('/') if remote else os.path.realpath(output)
+  output = places.absolute(output)
   with _as_user_error(output):
     names = _other_files(output)
-    is_claimed = places.exists(places.join(output, CLAIM_NAME))
-  published = list(filter(_PUBLISHED.fullmatch, names))
-  incomplete = [name for name in published if not _is_complete(name, published)]
-  if is_claimed and incomplete:
-    # Of a split, some parts may have their manifests.
-    incomplete = published
-  if is_claimed and published and not incomplete:
+    partial = _partly_published(output, names)
+  if partial:
     raise UserError(
-      f'`--output` must be empty or new, but {output!r} holds a corpus that '
-      'only lacks the last step of its job: '
-      f'`{_removal(output, [CLAIM_NAME])}`. Name another directory.'
-    )
-  if is_claimed or incomplete:
-    command = _removal(output, [*incomplete, *[CLAIM_NAME] * is_claimed])
-    raise UserError(
-      f'`--output` must be empty or new, but {output!r} holds a part of a '
-      'corpus, of a job that was stopped or is still at it. If none is, remove '
-      f'the part: `{command}`.'
+      f'`--output` must be empty or new, but {output!r} holds files of a job '
+      'that was stopped, or is at work, while it published them. If none is at '
+      f'work, remove them: `{_removal(output, partial)}`.'
     )
   if names:
     raise UserError(
@@ -100,11 +86,10 @@ def find_work(output: str) -> list[str]:
   Args:
     output: The path, as `require_usable` returns it.
   """
-  paths = places.list_files(output)
-  names = {path[len(output) + 1 :].partition('/')[0] for path in paths}
+  tops = {name.partition('/')[0] for name in _names(output)}
   return [
     places.join(output, name)
-    for name in sorted(filter(_WORK_NAME.fullmatch, names))
+    for name in sorted(filter(_WORK_NAME.fullmatch, tops))
   ]
 
 
@@ -124,15 +109,15 @@ def work_directory(
   Raises:
     UserError: If the output cannot be written to, or was filled meanwhile.
   """
+  output = places.absolute(output)
   # Named before it is made: an interruption can come between any two steps.
   work = WorkDirectory(places.join(output, f'.fedfish-{uuid.uuid4().hex}'))
   is_local = not places.is_remote(output)
   is_new = is_local and not os.path.exists(output)
   try:
     with _as_user_error(output):
-      if is_local:
-        for name in ('', *directories):
-          os.makedirs(os.path.join(work.path, name))
+      for name in ('', *directories) if is_local else ():
+        os.makedirs(os.path.join(work.path, name))
       places.write_bytes(places.join(work.path, _MARKER), b'')
     yield work
     _publish(work, output)
@@ -149,7 +134,7 @@ def require_shared(work: str) -> None:
   Raises:
     UserError: If it does not; names the option `--output`.
   """
-  if not places.exists(places.join(work, _MARKER)):
+  if places.size(places.join(work, _MARKER)) is None:
     raise UserError(
       '`--output` must be a directory that all workers see, but the worker on '
       f'{socket.gethostname()!r} does not see {work!r}. Name a directory that '
@@ -177,76 +162,68 @@ def _as_user_error(output: str) -> Iterator[None]:
 
 def _publish(work: WorkDirectory, output: str) -> None:
   """Gives all files their names in the output, or none."""
-  targets = {
-    source: places.join(output, name) for source, name in work.files.items()
-  }
-  manifests = {
-    source: target
-    for source, target in targets.items()
-    if posixpath.basename(target) == MANIFEST_NAME
-  }
-  shards = {source: targets[source] for source in targets.keys() - manifests}
   claim = places.join(output, CLAIM_NAME)
-  content = _claim_of(work)
+  names = sorted(work.files.values())
+  facts = {'job': posixpath.basename(work.path), 'files': names}
+  content = json.dumps(facts | {'host': socket.gethostname()}).encode()
+  shards, manifests = {}, {}
+  for source, name in work.files.items():
+    is_manifest = posixpath.basename(name) == MANIFEST_NAME
+    (manifests if is_manifest else shards)[source] = places.join(output, name)
   moved: list[str] = []
-  made: list[str] = []
   is_complete = False
   try:
-    _claim(output, claim, content)
-    if not places.is_remote(output):
-      _make_directories(targets.values(), made)
+    _claim(output, content)
     _move_all(shards, moved, output)
-    _require_own(claim, content, output)
+    _require(claim, content, output)
     written = list(places.read_all([*manifests]))
     _move_all(manifests, moved, output)
     is_complete = True
-    _require_own(claim, content, output)
+    _require(claim, content, output)
     for target, data in zip(manifests.values(), written, strict=True):
-      _require_own(target, data, output)
+      _require(target, data, output)
     places.remove(claim)
   except BaseException:
     if _holds(claim, content):
-      if not is_complete:
-        _take_back(moved, made)
+      # The manifests first: with one, shards would be a corpus.
+      for target in reversed([] if is_complete else moved):
+        places.remove(target)
       places.remove(claim)
     raise
 
 
-def _take_back(moved: list[str], made: list[str]) -> None:
-  # The manifests first: with one, shards would be a corpus.
-  for target in reversed(moved):
-    places.remove(target)
-  for directory in reversed(made):
-    with contextlib.suppress(OSError):
-      os.rmdir(directory)
-
-
-def _claim_of(work: WorkDirectory) -> bytes:
-  claim = {
-    'job': posixpath.basename(work.path),
-    'host': socket.gethostname(),
-    'files': sorted(work.files.values()),
-  }
-  return json.dumps(claim, indent=2).encode()
-
-
-def _claim(output: str, claim: str, content: bytes) -> None:
+def _claim(output: str, content: bytes) -> None:
   """Makes this job the only one that publishes, if the output is empty."""
+  claim = places.join(output, CLAIM_NAME)
   try:
     places.create(claim, content)
   except FileExistsError as error:
     raise _filled_meanwhile(output) from error
   if places.is_remote(output):
-    # The later of two claims stays. Whoever reads it after a pause knows.
     time.sleep(_SETTLE_SECONDS)
-    _require_own(claim, content, output)
+    _require(claim, content, output)
   if _other_files(output):
     raise _filled_meanwhile(output)
 
 
-def _require_own(path: str, content: bytes, output: str) -> None:
-  if not _holds(path, content):
-    raise _filled_meanwhile(output)
+def _move_all(targets: dict[str, str], moved: list[str], output: str) -> None:
+  """Moves files, adding each target to a list before."""
+  remote = places.is_remote(output)
+  directories = {posixpath.dirname(target) for target in targets.values()}
+
+  def move(source):
+    target = targets[source]
+    if not remote and os.path.lexists(target):
+      raise _filled_meanwhile(output)
+    moved.append(target)
+    places.move(source, target)
+
+  for directory in () if remote else directories:
+    os.makedirs(directory, exist_ok=True)
+  for _ in places.map_many(move, list(targets)):
+    pass
+  for directory in () if remote else directories:
+    files.sync(directory)
 
 
 def _holds(path: str, content: bytes) -> bool:
@@ -256,29 +233,9 @@ def _holds(path: str, content: bytes) -> bool:
     return False
 
 
-def _make_directories(targets: Iterable[str], made: list[str]) -> None:
-  for directory in sorted(set(map(os.path.dirname, targets))):
-    if not os.path.isdir(directory):
-      made.append(directory)
-      os.mkdir(directory)
-
-
-def _move_all(targets: dict[str, str], moved: list[str], output: str) -> None:
-  """Moves files, adding the names that they get to a list before that."""
-  remote = places.is_remote(output)
-
-  def move(source):
-    target = targets[source]
-    if not remote and os.path.lexists(target):
-      raise _filled_meanwhile(output)
-    moved.append(target)
-    places.move(source, target)
-
-  for _ in places.map_many(move, list(targets)):
-    pass
-  if not remote:
-    for directory in set(map(os.path.dirname, targets.values())):
-      files.sync(directory)
+def _require(path: str, content: bytes, output: str) -> None:
+  if not _holds(path, content):
+    raise _filled_meanwhile(output)
 
 
 def _filled_meanwhile(output: str) -> UserError:
@@ -288,28 +245,49 @@ def _filled_meanwhile(output: str) -> UserError:
   )
 
 
+def _names(output: str) -> list[str]:
+  # Somebody may name the root of a disk.
+  limit = None if places.is_remote(output) else _MAX_FILES
+  paths = itertools.islice(places.find_files(output), limit)
+  return sorted(path.removeprefix(output).lstrip('/') for path in paths)
+
+
 def _other_files(output: str) -> list[str]:
   """Returns the names of files of an output that are in no work directory."""
-  names = (path[len(output) + 1 :] for path in places.list_files(output))
   return [
-    name for name in names if not _WORK_NAME.fullmatch(name.partition('/')[0])
+    name
+    for name in _names(output)
+    if not _WORK_NAME.fullmatch(name.partition('/')[0])
   ]
 
 
-def _is_complete(name: str, names: list[str]) -> bool:
-  """Says whether there is the manifest of the corpus that a file is of."""
-  return posixpath.join(posixpath.dirname(name), MANIFEST_NAME) in names
+def _partly_published(output: str, names: Sequence[str]) -> list[str]:
+  """Returns the names of files that a job has published without an end."""
+
+  def has_manifest(name):
+    return posixpath.join(posixpath.dirname(name), MANIFEST_NAME) in names
+
+  try:
+    content = places.read_bytes(places.join(output, CLAIM_NAME))
+  except FileNotFoundError:
+    shards = filter(_SHARD.fullmatch, names)
+    return [name for name in shards if not has_manifest(name)]
+  claimed = []
+  # Killed at once, a job leaves an empty claim.
+  with contextlib.suppress(ValueError, TypeError, KeyError):
+    claimed = json.loads(content)['files']
+  if all(map(has_manifest, claimed)):
+    return [CLAIM_NAME]
+  return [CLAIM_NAME, *(name for name in names if name in claimed)]
 
 
 def _removal(output: str, names: Iterable[str]) -> str:
   """Returns a command that removes files of a job, and no others."""
-  patterns = sorted({_SHARD.sub(r'groups-*\1', name) for name in names})
-  scheme = output.partition('://')[0]
+  patterns = sorted({_SHARD.sub(r'\1groups-*\2', name) for name in names})
+  scheme, place = output.partition('://')[0], shlex.quote(output)
   if scheme == 's3':
     # Only by a filter can it remove several.
     included = ' '.join(f"--include '{pattern}'" for pattern in patterns)
-    place = shlex.quote(output)
     return f"aws s3 rm --recursive {place} --exclude '*' {included}"
   command = _REMOVE_COMMANDS.get(scheme, 'rm -f')
-  paths = (f'{shlex.quote(output)}/{pattern}' for pattern in patterns)
-  return ' '.join([command, *paths])
+  return ' '.join([command, *(f'{place}/{pattern}' for pattern in patterns)])

@@ -32,6 +32,8 @@ MAX_PIECE_BYTES = 64 << 20
 _EXPANSION = 4
 _BATCH_BYTES = 512 << 10
 # Far below what systems allow a process to have open.
+# Of all pieces of a shard that are open, if they are in a store.
+_READ_BYTES = 256 << 20
 _MAX_OPEN_PIECES = 256
 _MERGED_ROWS = 256
 
@@ -183,10 +185,11 @@ def merge_pieces(paths: Sequence[str]) -> Iterator[Iterator[SortedRecord]]:
 
 @contextlib.contextmanager
 def _merge(paths: Sequence[str]) -> Iterator[Iterator[SortedRecord]]:
+  buffer_bytes = _READ_BYTES // max(1, len(paths))
   with contextlib.ExitStack() as stack:
     yield heapq.merge(
       *(
-        stack.enter_context(contextlib.closing(_read_piece(path)))
+        stack.enter_context(contextlib.closing(_read_piece(path, buffer_bytes)))
         for path in paths
       )
     )
@@ -202,10 +205,10 @@ def _take(rows: Iterator[SortedRecord]) -> Iterator[SortedRecord]:
       return
 
 
-def _read_piece(path: str) -> Iterator[SortedRecord]:
+def _read_piece(path: str, buffer_bytes: int) -> Iterator[SortedRecord]:
   options = pa.ipc.IpcReadOptions(use_threads=False)
   with (
-    places.open_copy(path) as file,
+    places.open_file(path, buffer_bytes) as file,
     pa.ipc.open_stream(file, options=options) as batches,
   ):
     for batch in batches:

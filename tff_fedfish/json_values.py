@@ -49,15 +49,18 @@ def from_json(kind: Any, value: Any, name: str) -> Any:
     )
   if origin is collections.abc.Mapping:
     require(isinstance(value, dict), name, 'an object', value)
-    for key in value:
-      require(_is_text(key), f'{name}: a name', 'text', key)
+    require(all(map(_is_text, value)), name, 'an object of names', value)
     return {
       key: from_json(arguments[1], item, f'{name}.{key}')
       for key, item in value.items()
     }
-  if kind in _SCALARS:
-    what, is_right = _SCALARS[kind]
-    require(is_right(value), name, what, value)
+  if kind is int:
+    is_count = type(value) is int and 0 <= value <= _MAX_INT
+    require(is_count, name, 'a whole number from 0 on', value)
+  elif kind is bool:
+    require(type(value) is bool, name, 'true or false', value)
+  elif kind is str:
+    require(_is_text(value), name, 'text', value)
   return value
 
 
@@ -100,14 +103,3 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value.encode() is not None
   except UnicodeEncodeError:
     return False
-
-
-_SCALARS = {
-  int: (
-    'a whole number from 0 on',
-    lambda value: type(value) is int and 0 <= value <= _MAX_INT,
-  ),
-  bool: ('true or false', lambda value: type(value) is bool),
-  str: ('text', _is_text),
-}
-"""Type -> what a value must be, and whether it is."""

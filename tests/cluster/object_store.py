@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 
 from cluster import grouping
+from pyarrow import fs
 
 PACKAGES = grouping.ROOT / '.venv-cluster'
 ENVIRONMENT = {
@@ -40,33 +41,24 @@ def server_command(address: str, port: int) -> list[str]:
 class Store:
   """A bucket, seen without the network that can fail."""
 
-  def __init__(self, port: int):
-    import boto3
-
-    self.client = boto3.client(
-      's3',
-      endpoint_url=f'http://127.0.0.1:{port}',
-      aws_access_key_id='tests',
-      aws_secret_access_key='tests',
-      region_name='us-east-1',
+  def __init__(self, endpoint: str):
+    self._files = fs.S3FileSystem(
+      endpoint_override=endpoint,
+      access_key='tests',
+      secret_key='tests',
+      region='us-east-1',
+      allow_bucket_creation=True,
     )
-    self.client.create_bucket(Bucket=BUCKET)
+    self._files.create_dir(BUCKET)
 
   def contents(self, prefix: str = '') -> dict[str, bytes]:
-    """Returns the objects below a prefix, by the name that follows it.
-
-    Markers of directories, which pyarrow writes, are left out.
-    """
-    pages = self.client.get_paginator('list_objects_v2').paginate(
-      Bucket=BUCKET, Prefix=prefix
-    )
+    """Returns the objects below a directory, by the name that follows it."""
+    start = f'{BUCKET}/{prefix}'
+    selector = fs.FileSelector(start, recursive=True, allow_not_found=True)
     return {
-      entry['Key'].removeprefix(prefix): self.client.get_object(
-        Bucket=BUCKET, Key=entry['Key']
-      )['Body'].read()
-      for page in pages
-      for entry in page.get('Contents', ())
-      if not entry['Key'].endswith('/')
+      entry.path.removeprefix(start): self._read(entry.path)
+      for entry in self._files.get_file_info(selector)
+      if entry.is_file
     }
 
   def digests(self, prefix: str) -> dict[str, str]:
@@ -76,20 +68,22 @@ class Store:
       for name, data in sorted(self.contents(prefix).items())
     }
 
-  def put(self, key: str, data: bytes = b'') -> None:
+  def put(self, key: str, data: bytes) -> None:
     """Stores an object."""
-    self.client.put_object(Bucket=BUCKET, Key=key, Body=data)
+    with self._files.open_output_stream(f'{BUCKET}/{key}') as file:
+      file.write(data)
 
-  def num_uploads(self) -> int:
-    """Returns how many uploads have begun and not ended."""
-    found = self.client.list_multipart_uploads(Bucket=BUCKET)
-    return len(found.get('Uploads', ()))
+  def remove(self, key: str) -> None:
+    """Deletes an object."""
+    self._files.delete_file(f'{BUCKET}/{key}')
 
   def clear(self) -> None:
     """Deletes all objects."""
-    found = self.client.list_objects_v2(Bucket=BUCKET).get('Contents', ())
-    for entry in found:
-      self.client.delete_object(Bucket=BUCKET, Key=entry['Key'])
+    self._files.delete_dir_contents(BUCKET)
+
+  def _read(self, path):
+    with self._files.open_input_stream(path) as file:
+      return file.read()
 
 
 @contextlib.contextmanager
@@ -113,7 +107,7 @@ def running_store(log: os.PathLike) -> Iterator[tuple[Store, int]]:
       assert process.poll() is None, open(log).read()
       assert time.monotonic() < deadline
       time.sleep(0.1)
-    yield Store(port), port
+    yield Store(f'http://127.0.0.1:{port}'), port
   finally:
     process.kill()
     process.wait()

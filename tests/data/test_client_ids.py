@@ -24,14 +24,14 @@ def _in_chunks(ids, cuts):
     array.slice(start, stop - start)
     for start, stop in zip(limits, limits[1:], strict=False)
   ]
-  return ClientIds(pa.chunked_array(chunks, pa.binary()))
+  return ClientIds(chunks)
 
 
 class TestClientIds:
   _IDS = [b'', b'a', b'a\0', b'b', b'\xff']
 
   def _ids(self):
-    return ClientIds(pa.array(self._IDS, pa.binary()))
+    return ClientIds([pa.array(self._IDS, pa.binary())])
 
   def test_is_a_sequence(self):
     ids = self._ids()

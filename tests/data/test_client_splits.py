@@ -131,7 +131,7 @@ def test_100_000_clients_are_divided_and_drawn_as_ever(
     for i in range(100_000)
   )
   if are_in_arrow:
-    ids = ClientIds(pa.array(ids, pa.binary()))
+    ids = ClientIds([pa.array(ids, pa.binary())])
   split = _split(ids, split_seed=seed, held_out_fraction=fraction)
   assert len(split.participating) == num_participating
   order = cohorts.draw_order(split.held_out, seed=seed, round_num=0)

@@ -1,12 +1,13 @@
-"""Files of this machine and of a store, by the same functions."""
-
-import threading
+"""Files and corpora of this machine and of a store, by the same functions."""
 
 import buckets
 import pytest
-from grouping_jobs import contents
+from grouping_jobs import contents, group_lines, raw_records
 
 from tff_fedfish.data import places
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.verify import verify_corpus
+from tff_fedfish.errors import UserError
 
 
 @pytest.fixture(params=['local', 'store'])
@@ -46,26 +47,6 @@ def test_file_that_must_be_new(root, directory):
   assert contents(directory) == {'x': b'1'}
 
 
-def test_one_of_many_creates_a_local_file(tmp_path):
-  path, barrier, created = str(tmp_path / 'x'), threading.Barrier(8), []
-
-  def create(number):
-    barrier.wait()
-    try:
-      places.create(path, b'%d' % number)
-      created.append(number)
-    except FileExistsError:
-      pass
-
-  threads = [threading.Thread(target=create, args=(i,)) for i in range(8)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  assert contents(tmp_path) == {'x': b'%d' % created[0]}
-  assert len(created) == 1
-
-
 def test_lists(root, directory):
   (directory / 'a' / 'empty').mkdir(parents=True)
   for name in ('b', 'a/c', 'a/.written'):
@@ -73,10 +54,8 @@ def test_lists(root, directory):
   assert places.list_files(root) == [f'{root}/a/c', f'{root}/b']
   assert places.list_files(f'{root}/a/') == [f'{root}/a/c']
   assert places.list_files(f'{root}/none') == []
-  assert [places.exists(f'{root}/{name}') for name in ('b', 'a', 'c')] == [
-    *(True, True, False),
-  ]
-  assert places.size(f'{root}/b') == 2
+  sizes = [places.size(f'{root}/{name}') for name in ('b', 'a', 'c')]
+  assert sizes == [2, None, None]
 
 
 def test_patterns_of_a_store(tmp_path, monkeypatch):
@@ -108,8 +87,6 @@ def test_reads_of_parts(root, directory):
     assert file.read(300) == data[500:800]
     assert file.tell() == 800
     assert file.read() == data[800:]
-  with places.open_copy(f'{root}/x') as file:
-    assert file.read() == data
   assert list(places.read_all([f'{root}/x'] * 3)) == [data] * 3
 
 
@@ -125,9 +102,8 @@ def test_other_names(root, directory):
 
 
 def test_what_is_not_there(root):
-  for function in (places.read_bytes, places.size):
-    with pytest.raises(FileNotFoundError, match='none'):
-      function(f'{root}/none')
+  with pytest.raises(FileNotFoundError, match='none'):
+    places.read_bytes(f'{root}/none')
 
 
 def test_errors_of_a_store_are_one_line(tmp_path, monkeypatch):
@@ -137,3 +113,24 @@ def test_errors_of_a_store_are_one_line(tmp_path, monkeypatch):
     places.write_bytes('bucket://b/x', b'')
   with pytest.raises(places.StoreError, match=r"^'none://x': .*none.*$"):
     places.read_bytes('none://x')
+
+
+def test_corpus_of_a_store(tmp_path, monkeypatch):
+  buckets.mount(monkeypatch, tmp_path)
+  # Some groups have several records.
+  directory = group_lines(tmp_path / 'b', raw_records(60), max_record_bytes=90)
+  here, there = GroupedCorpus(directory), GroupedCorpus('bucket://b/out/')
+  assert there.directory == 'bucket://b/out'
+  assert there.fingerprint == here.fingerprint
+  assert list(there.stream()) == list(here.stream())
+  for client_id in here.client_ids:
+    assert there.examples(client_id) == here.examples(client_id)
+  assert verify_corpus('bucket://b/out') == verify_corpus(directory)
+  (directory / 'groups-00001-of-00003.tfrecord').unlink()
+  with pytest.raises(UserError, match=r"'bucket://b/out' must hold the shard "):
+    GroupedCorpus('bucket://b/out')
+  with pytest.raises(
+    UserError,
+    match=r"^'bucket://b/x' is not a grouped corpus: it has no manifest\.json",
+  ):
+    GroupedCorpus('bucket://b/x')

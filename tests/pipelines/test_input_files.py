@@ -32,7 +32,7 @@ def test_files_by_patterns_and_their_sizes(root, tmp_path):
     UserError, match=r"none-\*' matches none\. Check the path"
   ):
     find_input_files([f'{root}/none-*'])
-  with pytest.raises(UserError, match=f"the size of '{root}/gone' cannot be"):
+  with pytest.raises(UserError, match=f"'{root}/gone' is gone"):
     file_sizes([f'{root}/gone'])
 
 
@@ -40,18 +40,9 @@ def test_store_that_cannot_be_reached():
   with pytest.raises(
     UserError,
     match=r"`--input` must be a path that can be read, but 'none://x' is not "
-    r"\('none://x': .*\)\. Check the name, and how the store is reached, or ",
+    r"\('none://x': .*\)\. Check the name, and how the store is reached",
   ):
     find_input_files(['none://x'])
-
-
-def test_other_directory(tmp_path):
-  expected = (
-    f"`--input` must name files, but '{tmp_path}' is a directory. Name files, "
-    "such as 'DIR/*.json.gz' or 'DIR/*.tfrecord-*'."
-  )
-  with pytest.raises(UserError, match=re.escape(expected)):
-    find_input_files([str(tmp_path)])
 
 
 def test_each_file_once(tmp_path):
@@ -85,7 +76,11 @@ def test_paths_become_absolute(tmp_path, monkeypatch):
   assert find_input_files(['**/*.xml']) == expected
   assert site_of(expected[0]) == 'beer.stackexchange.com'
   # An error shows what was typed.
-  with pytest.raises(UserError, match="but 'beer.stackexchange.com' is a dir"):
+  with pytest.raises(
+    UserError,
+    match=r"must name files, but 'beer.stackexchange.com' is a directory\. "
+    r"Name files, such as 'DIR/\*\.json\.gz' or 'DIR/\*\.tfrecord-\*'\.$",
+  ):
     find_input_files(['beer.stackexchange.com'])
 
 
@@ -120,9 +115,7 @@ def test_name_that_is_no_text(tmp_path):
     str(raised.value).encode()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason='the superuser reads everything')
-def test_file_that_cannot_be_read(tmp_path):
-  (tmp_path / 'a').write_text('')
-  (tmp_path / 'a').chmod(0)
+def test_file_that_cannot_be_read(plain_directory):
+  (plain_directory / 'a').touch(0)
   with pytest.raises(UserError, match='is not .Permission denied.'):
-    find_input_files([str(tmp_path / 'a')])
+    find_input_files([str(plain_directory / 'a')])

@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import re
-import resource
 import shutil
 import signal
 import socket
@@ -70,7 +69,7 @@ def _publish(place, names=_NAMES, data=b'ours'):
     '.fedfish-notes/paper.tex',
     f'{_WORK}x/paper.tex',
     f'papers/{_WORK}/paper.tex',
-    'manifest.json',
+    'index.parquet',
     'train/manifest.json',
   ],
 )
@@ -88,72 +87,44 @@ def test_files_of_others_are_left_alone(place, tmp_path, name):
 
 
 @pytest.mark.parametrize(
-  'names, foreign, patterns',
+  'claimed, names, foreign, patterns',
   [
-    (['.fedfish-publishing'], [], ['.fedfish-publishing']),
+    (None, [_NAMES[0], _NAMES[1]], ['index.parquet'], ['groups-*']),
+    (None, [f'a/{_NAMES[0]}'], [f'b/{_NAMES[3]}', f'x/y/{_NAMES[0]}'], ['a/']),
+    ('', [], ['index.parquet'], ['.fedfish-publishing']),
+    (_NAMES, [], _NAMES, ['.fedfish-publishing']),
+    (_NAMES, _NAMES[:3], ['a/x', '.x'], ['.fed', 'groups-*', 'index.parquet']),
     (
-      [_NAMES[0], _NAMES[1]],
-      ['groups.tfrecord', f'x/y/{_NAMES[0]}', '.hidden', f'{_WORK}/x'],
-      ['groups-*-of-00002.tfrecord'],
-    ),
-    (
-      # Of a split; one of its manifests was written, the other not.
-      ['.fedfish-publishing', 'a/index.parquet', f'b/{_NAMES[1]}'],
-      ['b/notes'],
-      [
-        *('.fedfish-publishing', 'a/index.parquet'),
-        'b/groups-*-of-00002.tfrecord',
-      ],
+      # One part of a split has its manifest, the other not yet.
+      [f'{part}/{name}' for part in 'ab' for name in _NAMES],
+      ['a/manifest.json', f'b/{_NAMES[1]}'],
+      ['b/notes', f'{_WORK}/x', 'c/index.parquet'],
+      ['.fed', 'a/manifest.json', 'b/groups-*'],
     ),
   ],
 )
-def test_parts_of_a_corpus(tmp_path, names, foreign, patterns):
+def test_partly_published(tmp_path, claimed, names, foreign, patterns):
   place = tmp_path / 'o u$t'
   for name in [*names, *foreign]:
     write_lines(place / name, [b'x'])
+  if claimed is not None:
+    claim = json.dumps({'files': claimed}) if claimed else ''
+    (place / '.fedfish-publishing').write_text(claim)
   before = contents(place)
   with pytest.raises(UserError) as raised:
     output.require_usable(f'{place}')
-  words, command = str(raised.value)[:-2].split('`')[2:]
-  assert words == (
-    f" must be empty or new, but '{place}' holds a part of a corpus, of a job "
-    'that was stopped or is still at it. If none is, remove the part: '
-  )
-  assert command == ' '.join(
-    ['rm -f', *(f"'{place}'/{pattern}" for pattern in patterns)]
-  )
   assert contents(place) == before
+  command = re.fullmatch(
+    rf"`--output` must be empty or new, but '{re.escape(str(place))}' holds "
+    'files of a job that was stopped, or is at work, while it published them. '
+    'If none is at work, remove them: `(.*)`.',
+    str(raised.value),
+  )[1]
+  program, *paths = command.split(f" '{place}'/")
+  assert (program, len(paths)) == ('rm -f', len(patterns))
+  assert all(map(str.startswith, paths, patterns))
   subprocess.run(command, shell=True, check=True)
   assert contents(place) == dict.fromkeys(foreign, b'x')
-
-
-def test_corpus_with_a_claim(tmp_path):
-  for name in [*_NAMES, output.CLAIM_NAME]:
-    write_lines(tmp_path / name, [b'x'])
-  with pytest.raises(
-    UserError, match=r'only lacks the last step .* `rm -f \S+publishing`\.'
-  ):
-    output.require_usable(f'{tmp_path}')
-
-
-@pytest.mark.parametrize(
-  'place, command',
-  [
-    (
-      's3://b/o',
-      "aws s3 rm --recursive s3://b/o --exclude '*' --include "
-      "'.fedfish-publishing' --include 'groups-*-of-00002.tfrecord'",
-    ),
-    (
-      'gs://b/o',
-      'gcloud storage rm gs://b/o/.fedfish-publishing '
-      'gs://b/o/groups-*-of-00002.tfrecord',
-    ),
-  ],
-)
-def test_commands_of_stores(place, command):
-  names = [*_NAMES[:2], output.CLAIM_NAME]
-  assert output._removal(place, names) == command
 
 
 def test_work_directory_of_another_job(place, tmp_path, capsys):
@@ -166,18 +137,6 @@ def test_work_directory_of_another_job(place, tmp_path, capsys):
   shutil.rmtree(theirs.parent)
   assert main([*command, f'{tmp_path}/other']) == 0
   assert contents(tmp_path / 'a' / 'out') == contents(tmp_path / 'other')
-
-
-def test_published(place, tmp_path):
-  names = [f'{part}/{name}' for part in ('train', 'test') for name in _NAMES]
-  (tmp_path / 'a' / 'out').mkdir(parents=True)
-  before = (tmp_path / 'a' / 'out').stat().st_ino
-  with output.work_directory(place, ['shards']) as work:
-    _fill(work, names)
-    places.write_bytes(f'{work.path}/shards/left_over', b'')
-  assert contents(tmp_path) == {f'a/out/{name}': b'ours' for name in names}
-  assert (tmp_path / 'a' / 'out').stat().st_ino == before
-  assert not (tmp_path / 'a' / 'out' / os.path.basename(work.path)).exists()
 
 
 def test_failure_leaves_nothing(place, tmp_path):
@@ -250,26 +209,7 @@ def test_jobs_that_publish_at_the_same_moment(place, turn):
   found = {path: places.read_bytes(path) for path in places.list_files(place)}
   data = b'%d' % published[0]
   assert found == {f'{place}/{name}': data for name in _NAMES}
-  assert not places.exists(f'{place}/{output.CLAIM_NAME}')
-
-
-def test_claim_names_job_and_files(tmp_path, monkeypatch):
-  claims = []
-
-  def move(source, target):
-    claims.append(json.loads((tmp_path / output.CLAIM_NAME).read_bytes()))
-    os.rename(source, target)
-
-  monkeypatch.setattr(places, 'move', move)
-  with output.work_directory(f'{tmp_path}', ['shards']) as work:
-    _fill(work)
-  assert claims == 4 * [
-    {
-      'job': os.path.basename(work.path),
-      'host': socket.gethostname(),
-      'files': list(_NAMES),
-    }
-  ]
+  assert places.size(f'{place}/{output.CLAIM_NAME}') is None
 
 
 def test_worker_that_does_not_see_the_output(place):
@@ -290,82 +230,37 @@ def test_outputs_that_cannot_be_written(plain_directory):
     (f'{plain_directory}/file', 'Not a directory'),
     (f'{plain_directory}/file/out', 'Not a directory'),
     (f'{plain_directory}/closed/out', 'Permission denied'),
-    ('none://out', ".*'none'.*"),
+    ('none://out', "'none://out': Unrecognized filesystem"),
   ):
     with pytest.raises(UserError, match=rf"'{place}' is not \({reason}"):
       with output.work_directory(output.require_usable(place)):
         pass
 
 
-@contextlib.contextmanager
-def _mounted(path, options):
-  path.mkdir()
-  command = ['mount', '-t', 'tmpfs', '-o', options, 'tmpfs', str(path)]
-  try:
-    result = subprocess.run(command, capture_output=True, text=True)
-  except FileNotFoundError:
-    pytest.skip('needs the command `mount`')
-  if result.returncode:
-    pytest.skip(f'needs the right to mount a tmpfs: {result.stderr.strip()}')
-  try:
-    yield path
-  finally:
-    subprocess.run(['umount', str(path)], check=True)
-
-
-def test_full_disk(tmp_path):
+def test_full_disk(tmp_path, small_disk):
   lines = [record | {'text': 'long ' * 1000} for record in raw_records(500)]
   raw = write_lines(tmp_path / 'raw', lines)
-  with _mounted(tmp_path / 'disk', 'size=1m') as disk:
-    with pytest.raises(
-      FailedError,
-      match=r"^Grouping into '.*disk' stopped \(\[Errno 28\] No space left on "
-      r'device.*\); nothing was kept\. Check the disk and its free space, then',
-    ):
-      run_group_job(make_job([raw]), disk)
-    assert os.listdir(disk) == []
-    # With room, the same command succeeds.
-    subprocess.run(['mount', '-o', 'remount,size=8m', str(disk)], check=True)
-    (manifest,) = run_group_job(make_job([raw]), disk)
-    assert manifest.counts.records_out == 500
+  with pytest.raises(
+    FailedError,
+    match=r"^Grouping into '.*disk' stopped \(\[Errno 28\] No space left on "
+    r'device.*\); nothing was kept\. Check the disk and its free space, then',
+  ):
+    run_group_job(make_job([raw]), small_disk)
+  assert os.listdir(small_disk) == []
+  # With room, the same command succeeds: also where a disk is mounted.
+  remount = ['mount', '-o', 'remount,size=8m', str(small_disk)]
+  subprocess.run(remount, check=True)
+  (manifest,) = run_group_job(make_job([raw]), small_disk)
+  assert manifest.counts.records_out == 500
 
 
-def test_read_only_disk(tmp_path):
-  with _mounted(tmp_path / 'disk', 'size=1m') as disk:
-    subprocess.run(['mount', '-o', 'remount,ro', str(disk)], check=True)
-    with pytest.raises(UserError, match=r'is not \(Read-only file system\)'):
-      _publish(f'{disk}/out')
+def test_read_only_disk(small_disk):
+  subprocess.run(['mount', '-o', 'remount,ro', str(small_disk)], check=True)
+  with pytest.raises(UserError, match=r'is not \(Read-only file system\)'):
+    _publish(f'{small_disk}/out')
 
 
-@pytest.mark.parametrize('num_workers', [1, 2])
-def test_a_write_that_fails_is_no_bad_input(tmp_path, num_workers):
-  lines = [record | {'text': 'long ' * 1000} for record in raw_records(500)]
-  raw = write_lines(tmp_path / 'raw', lines)
-  command = [
-    *(sys.executable, '-m', 'tff_fedfish', 'group', 'c4', '--input', raw),
-    *('--output', tmp_path / 'out', f'--direct_num_workers={num_workers}'),
-    *['--direct_running_mode=multi_processing'] * (num_workers > 1),
-  ]
-  done = subprocess.run(
-    list(map(str, command)),
-    cwd=_ROOT,
-    capture_output=True,
-    text=True,
-    # As a full disk does, it fails a write in the middle.
-    preexec_fn=lambda: resource.setrlimit(
-      resource.RLIMIT_FSIZE, (100_000, 100_000)
-    ),
-  )
-  assert done.returncode == 1, done.stderr
-  assert re.match(
-    rf"fedfish: failed: Grouping into '{tmp_path}/out' stopped \(.*\[Errno 27\]"
-    r' File too large.*Check the disk and its free space, then run it again\.$',
-    done.stderr.splitlines()[-1],
-  )
-  assert os.listdir(tmp_path) == ['raw']
-
-
-def test_kill_in_the_middle(tmp_path):
+def test_kill_in_the_middle(tmp_path, capsys):
   # Large enough that the job is still at it when the signal comes.
   raw = write_lines(tmp_path / 'raw.json', raw_records(300) * 1000)
   command = [
@@ -380,12 +275,10 @@ def test_kill_in_the_middle(tmp_path):
   process.communicate(timeout=300)
   (left,) = (tmp_path / 'out').iterdir()
   write_lines(raw, raw_records(30))
-  again = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True)
-  assert again.returncode == 0, again.stderr
-  assert again.stderr.splitlines()[0] == (
+  assert main(command[3:]) == 0
+  assert capsys.readouterr().err.splitlines()[0] == (
     f"fedfish: note: '{left}' is of another job for this output. If none is "
     'running, remove it.'
   )
-  shutil.rmtree(left)
-  assert main([*command[3:-1], f'{tmp_path}/again']) == 0
-  assert contents(tmp_path / 'out') == contents(tmp_path / 'again')
+  assert main(['verify', str(tmp_path / 'out')]) == 0
+  assert left.exists()

@@ -146,7 +146,7 @@ def test_job_ends_when_its_parent_is_killed(tmp_path):
   raw.write_text('{"text": "a b c", "url": "http://a/"}\n' * 600_000)
   command = ['group', 'c4', '--input', str(raw)]
   command += ['--output', str(tmp_path / 'out')]
-  process, log = _start(tmp_path, command, '.out.grouping-*/job')
+  process, log = _start(tmp_path, command, 'out/.fedfish-*/job')
   jobs = _children(process.pid)
   assert jobs
   process.kill()

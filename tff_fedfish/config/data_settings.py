@@ -21,9 +21,9 @@ class DataConfig(Section, section='data'):
   """The clients' text or images, and how they become rows."""
 
   directory: str = path()
-  """A grouped corpus, as `fedfish group` writes it; or the directory with the
-  files of a corpus of images, as their owners publish them; or your own images
-  as CLIENT/CLASS/*.png or *.jpg."""
+  """A grouped corpus, as `fedfish group` writes it, here or in a store such as
+  s3://; or the directory with the files of a corpus of images, as their owners
+  publish them; or your own images as CLIENT/CLASS/*.png or *.jpg."""
   corpus: Literal[('grouped_text', *IMAGE_CORPORA)] = 'grouped_text'
   """'grouped_text', or which corpus of images it is."""
   vocabulary: str | None = path(None)

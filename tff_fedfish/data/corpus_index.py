@@ -80,11 +80,12 @@ def fingerprint(client_ids: ClientIds, sizes: Iterable[np.ndarray]) -> str:
 
 def fingerprint_of_index(index: pa.Table) -> str:
   """Returns the `fingerprint` of a whole index, a table of `INDEX_SCHEMA`."""
-  groups, first_rows = _groups(index)
-  sizes = (index.column(name).to_numpy() for name in FINGERPRINTED)
-  return fingerprint(
-    ClientIds(groups), (sums_of_groups(values, first_rows) for values in sizes)
+  first_rows = _first_rows(index)
+  sizes = (
+    sums_of_groups(index.column(name).to_numpy(), first_rows)
+    for name in FINGERPRINTED
   )
+  return fingerprint(ClientIds(_groups(index).chunks), sizes)
 
 
 def sums_of_groups(values: np.ndarray, first_rows: np.ndarray) -> np.ndarray:
@@ -101,26 +102,25 @@ def sums_of_groups(values: np.ndarray, first_rows: np.ndarray) -> np.ndarray:
 
 def read_locations(directory: str | os.PathLike) -> RecordLocations:
   """Reads what is needed to find records; takes about 45 bytes for each."""
-  ids, first_rows, shards, offsets = [], [], [np.empty(0, np.int32)], []
-  num_rows = 0
-  for table in _read(directory, ('group_id', 'part', 'shard', 'offset')):
-    groups, rows = _groups(table)
-    ids += groups.chunks
-    first_rows.append(num_rows + rows)
+  client_ids = ClientIds(
+    ids
+    for table in _read(directory, ('group_id', 'part'))
+    for ids in _groups(table).chunks
+  )
+  num_rows, first_rows, shards, offsets = 0, [], [], []
+  for table in _read(directory, ('part', 'shard', 'offset')):
+    first_rows.append(num_rows + _first_rows(table))
     shards.append(table.column('shard').to_numpy())
     offsets.append(table.column('offset').to_numpy())
     num_rows += table.num_rows
-  first_rows.append(np.array([num_rows]))
   row_type = np.int32 if num_rows < 1 << 31 else np.int64
-  locations = RecordLocations(
-    ClientIds(pa.chunked_array(ids, pa.binary())),
-    np.concatenate(first_rows, dtype=row_type, casting='same_kind'),
-    np.concatenate(shards),
-    np.concatenate([np.empty(0, np.int64), *offsets]),
+  first_rows.append(np.array([num_rows]))
+  return RecordLocations(
+    client_ids,
+    _joined(first_rows, row_type),
+    _joined(shards, np.int32),
+    _joined(offsets, np.int64),
   )
-  # Arrow keeps what it needed for reading, for more of the like.
-  pa.default_memory_pool().release_unused()
-  return locations
 
 
 def read_column(
@@ -160,13 +160,26 @@ def index_sha256(directory: str | os.PathLike) -> str:
     raise _unreadable(directory) from error
 
 
-def _groups(index: pa.Table) -> tuple[pa.ChunkedArray, np.ndarray]:
-  """Returns the ids of all groups, and the row of each group's part 0."""
-  is_first = index.column('part').to_numpy() == 0
-  groups = index.column('group_id')
-  if not is_first.all():
-    groups = groups.filter(pa.array(is_first))
-  return groups, np.flatnonzero(is_first)
+def _first_rows(index: pa.Table) -> np.ndarray:
+  """Returns the row of each group's part 0; the group ends before the next."""
+  return np.flatnonzero(index.column('part').to_numpy() == 0)
+
+
+def _groups(index: pa.Table) -> pa.ChunkedArray:
+  """Returns the ids of all groups, each once."""
+  is_first = pa.array(index.column('part').to_numpy() == 0)
+  return index.column('group_id').filter(is_first)
+
+
+def _joined(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
+  """Returns one array instead of several, which are freed."""
+  joined = np.empty(sum(map(len, arrays)), dtype)
+  stop = len(joined)
+  while arrays:
+    array = arrays.pop()
+    joined[stop - len(array) : stop] = array
+    stop -= len(array)
+  return joined
 
 
 def _read(
@@ -194,7 +207,7 @@ def _read(
 
 def _unreadable(directory: str | os.PathLike) -> UserError:
   """Returns the error of an index that is missing or damaged."""
-  is_missing = not places.exists(places.join(directory, INDEX_NAME))
+  is_missing = places.size(places.join(directory, INDEX_NAME)) is None
   return UserError(
     f'{str(directory)!r} must hold {INDEX_NAME}, but it is '
     f'{"missing" if is_missing else "unreadable"}. {ADVICE}'

@@ -233,7 +233,7 @@ class GroupedCorpus:
   def _check_shards(self) -> None:
     shards = self.manifest.shards
     paths = [places.join(self.directory, shard.name) for shard in shards]
-    sizes = places.map_many(_size_of, paths)
+    sizes = places.map_many(places.size, paths)
     for shard, size in zip(shards, sizes, strict=True):
       if size != shard.num_bytes:
         problem = 'is missing' if size is None else f'has {size} bytes'
@@ -262,13 +262,6 @@ class GroupedCorpus:
       f'{num_records} records, but that {problem}: it belongs to another '
       f'corpus. {ADVICE}'
     )
-
-
-def _size_of(path: str) -> int | None:
-  try:
-    return places.size(path)
-  except FileNotFoundError:
-    return None
 
 
 def stored_records(

@@ -1,11 +1,10 @@
-"""Files of this machine and of object stores, reached by the same functions.
+"""Files of this machine and of stores, reached by the same functions.
 
-A path is local, or begins with the scheme of a store: `s3://`, `gs://`,
-`abfs://` or `hdfs://`, which pyarrow reaches. Local files are plain ones, read
-and written without pyarrow.
+A path is local, or one of a store that pyarrow reaches: `s3://`, `gs://`,
+`abfs://`, `hdfs://`. Local files are plain ones, without pyarrow.
 
-Local errors are OSErrors. A store's are StoreErrors, but for a file that is not
-there: a FileNotFoundError.
+Local errors are OSErrors, those of a store StoreErrors; opening a file that is
+not there is a FileNotFoundError in both.
 """
 
 import concurrent.futures
@@ -16,31 +15,28 @@ import io
 import os
 import pathlib
 import posixpath
+import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tff_fedfish import files
 from tff_fedfish.errors import FailedError
 
 if TYPE_CHECKING:
-  from pyarrow.fs import FileInfo, FileSystem
+  from pyarrow.fs import FileSystem
 
-NUM_REQUESTS = 32
+_NUM_REQUESTS = 32
 """Requests to a store at a time."""
 
 _BUFFER_BYTES = 16 << 20
 # A request of S3 copies no more.
 _MAX_COPIED_BYTES = 5 << 30
-_CONNECT_SECONDS, _REQUEST_SECONDS = 10, 60
-# With the pauses between them, about half a minute.
-_ATTEMPTS = '7'
-# As pyarrow calls them; they have no directories, and cannot rename.
+# As pyarrow calls them. A file appears when it is complete, there are no
+# directories, and files are copied, not renamed.
 _OBJECT_STORES = ('s3', 'gcs', 'abfs')
-# In these, nobody sees a file before it is complete.
-_SHOW_WHOLE_FILES = ('s3', 'gcs')
 
 
 class StoreError(FailedError):
@@ -66,126 +62,100 @@ def directory_of(path: str | os.PathLike) -> pathlib.Path | str:
 
 
 def absolute(path: str) -> str:
-  """Returns a path that means the same everywhere: links are resolved."""
+  """Returns a path that means the same everywhere, without links."""
   return path.rstrip('/') if is_remote(path) else os.path.realpath(path)
 
 
-def exists(path: str) -> bool:
-  """Says whether there is a file or a directory."""
+def size(path: str) -> int | None:
+  """Returns how many bytes a file has; None if there is no file."""
   if not is_remote(path):
-    return os.path.exists(path)
-  return _find(path) is not None
+    return os.path.getsize(path) if os.path.isfile(path) else None
+  store, name = _locate(path)
+  with _reaching(path):
+    return store.get_file_info(name).size
 
 
-def size(path: str) -> int:
-  """Returns how many bytes a file has.
+def find_files(directory: str) -> Iterator[str]:
+  """Yields the paths of all files in and below a directory, in any order.
 
-  Raises:
-    FileNotFoundError: If there is no file.
-  """
-  if is_remote(path):
-    if (found := _find(path)) and found.is_file:
-      return found.size
-  elif os.path.isfile(path):
-    return os.path.getsize(path)
-  raise _no_such_file(path)
-
-
-def list_files(directory: str) -> list[str]:
-  """Returns the paths of all files in and below a directory, sorted.
-
-  Hidden files are left out, and so are files that are still being written. The
-  list is empty if there is no such directory.
+  Hidden files are left out, and so are files that are still being written.
+  There are none if there is no such directory.
   """
   if is_remote(directory):
-    paths = _list(directory, recursive=True)
+    paths = _list_store(directory.rstrip('/'))
   else:
     paths = (
       os.path.join(parent, name)
       for parent, _, names in os.walk(directory)
       for name in names
     )
-  return sorted(
-    path for path in paths if not posixpath.basename(path).startswith('.')
-  )
+  for path in paths:
+    if not posixpath.basename(path).startswith('.'):
+      yield path
+
+
+def list_files(directory: str) -> list[str]:
+  """Returns what `find_files` yields, sorted."""
+  return sorted(find_files(directory))
 
 
 def glob(pattern: str) -> list[str]:
   """Returns the files of a store that a pattern matches, sorted.
 
   Args:
-    pattern: `*`, `?` and `[...]` match any part of one name. A file whose own
-      name is the pattern is the only match.
+    pattern: A path, in which `*`, `?` and `[...]` match any part of a name.
   """
-  if (found := _find(pattern)) and found.is_file:
+  if size(pattern) is not None:
     return [pattern]
-  num_literal = next(
-    (i for i, letter in enumerate(pattern) if letter in '*?['), len(pattern)
-  )
-  directory, _, rest = pattern[:num_literal].rpartition('/')
-  recursive = '/' in pattern[num_literal:]
-  return sorted(
+  start = re.split(r'[*?[]', pattern, maxsplit=1)[0]
+  return [
     path
-    for path in _list(directory, recursive)
-    if pathlib.PurePosixPath(f'/{path}').match(f'/{pattern}')
-  )
+    for path in list_files(start.rpartition('/')[0])
+    if pathlib.PurePosixPath(path).match(pattern)
+  ]
 
 
 def open_file(
   path: str | os.PathLike, buffer_bytes: int = _BUFFER_BYTES
 ) -> BinaryIO:
-  """Opens a file for reading, as it is stored; it can be sought in.
+  """Opens a file for reading, with `seek`, as it is stored.
 
   Args:
     path: The file.
-    buffer_bytes: How much of a store's file one request reads.
+    buffer_bytes: Bytes of a store's file to read by one request.
   """
   if not is_remote(path):
     return open(path, 'rb')
   return io.BufferedReader(_StoreFile(path), buffer_bytes)
 
 
-@contextlib.contextmanager
-def open_copy(path: str) -> Iterator[BinaryIO]:
-  """Opens a file for reading, one of a store as a temporary copy.
-
-  One large read takes a store less time than many, and no memory.
-  """
-  with contextlib.ExitStack() as stack:
-    file = stack.enter_context(open_file(path))
-    if is_remote(path):
-      copy = stack.enter_context(tempfile.TemporaryFile())
-      shutil.copyfileobj(file, copy, _BUFFER_BYTES)
-      copy.seek(0)
-      file = copy
-    yield file
-
-
 def read_bytes(path: str) -> bytes:
-  """Returns what a file holds."""
+  """Returns the content of a file."""
   with open_file(path) as file:
     return file.read()
 
 
 def read_all(paths: Sequence[str]) -> Iterator[bytes]:
-  """Yields what every file holds; many of a store are read at a time."""
+  """Yields the content of every file; see `map_many`."""
   return map_many(read_bytes, paths)
 
 
-def map_many(function, paths: Sequence[str]) -> Iterator:
-  """Yields a function's value for every path, by many requests at a time."""
+def map_many(
+  function: Callable[[str], Any], paths: Sequence[str]
+) -> Iterator[Any]:
+  """Yields a function's value for every path, for a store many at a time."""
   if not any(map(is_remote, paths)):
     yield from map(function, paths)
     return
-  with concurrent.futures.ThreadPoolExecutor(NUM_REQUESTS) as pool:
+  with concurrent.futures.ThreadPoolExecutor(_NUM_REQUESTS) as pool:
     yield from pool.map(function, paths)
 
 
 @contextlib.contextmanager
 def write(path: str) -> Iterator[BinaryIO]:
-  """Opens a file that appears at the end, whole, or after an error not at all.
+  """Opens a file that appears at the end, whole; after an error, not at all.
 
-  A file of a store is written to a temporary one first.
+  A file of a store is a temporary one first.
   """
   if not is_remote(path):
     with files.write_atomically(path, 'wb') as file:
@@ -199,25 +169,21 @@ def write(path: str) -> Iterator[BinaryIO]:
 
 def write_bytes(path: str, data: bytes) -> None:
   """Writes a file that appears whole or not at all."""
-  if is_remote(path):
-    _upload(io.BytesIO(data), path)
-    return
-  with files.write_atomically(path, 'wb') as file:
+  with write(path) as file:
     file.write(data)
 
 
 def create(path: str, data: bytes) -> None:
   """Writes a file that must be new.
 
-  On a local disk one of several processes succeeds. Stores have no such
-  request: two that ask within the same moment may both succeed, and the later
-  one's file stays.
+  On a local disk one of several processes succeeds. A store has no such
+  request: of several at the same moment, all succeed, and one's file stays.
 
   Raises:
     FileExistsError: If there is one.
   """
   if is_remote(path):
-    if exists(path):
+    if size(path) is not None:
       raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
     write_bytes(path, data)
     return
@@ -232,22 +198,22 @@ def create(path: str, data: bytes) -> None:
 
 
 def move(source: str, target: str) -> None:
-  """Gives a file another name; object stores copy it, and the source stays."""
+  """Renames a file; in an object store it is copied, and the source stays."""
   if not is_remote(source):
     os.rename(source, target)
     return
-  store, old = _locate(source)
-  _, new = _locate(target)
+  store, name = _locate(source)
+  _, new_name = _locate(target)
   if store.type_name == 's3' and size(source) > _MAX_COPIED_BYTES:
     with open_file(source) as file:
       _upload(file, target)
     return
   with _reaching(target):
     if store.type_name in _OBJECT_STORES:
-      store.copy_file(old, new)
+      store.copy_file(name, new_name)
     else:
-      store.create_dir(posixpath.dirname(new))
-      store.move(old, new)
+      store.create_dir(posixpath.dirname(new_name))
+      store.move(name, new_name)
 
 
 def remove(path: str) -> None:
@@ -264,15 +230,13 @@ def remove(path: str) -> None:
 def remove_directory(directory: str) -> None:
   """Removes a directory with everything in it, as far as it can."""
   if is_remote(directory):
-    store, name = _locate(directory)
     with contextlib.suppress(Exception):
+      store, name = _locate(directory)
       store.delete_dir(name)
     return
   # A lost worker may still be writing to it.
   for _ in range(3):
     shutil.rmtree(directory, ignore_errors=True)
-    if not os.path.exists(directory):
-      return
 
 
 class _StoreFile(io.RawIOBase):
@@ -307,29 +271,23 @@ class _StoreFile(io.RawIOBase):
   def readall(self):
     return self.read(max(0, self._num_bytes - self._position))
 
-  def close(self):
-    if not self.closed:
-      self._file.close()
-    super().close()
-
 
 @functools.lru_cache
 def _connect(root: str) -> tuple['FileSystem', str]:
-  """Returns what reaches 'scheme://authority', and its path for that."""
+  """Returns a file system for 'scheme://authority', and its path there."""
   from pyarrow import fs
 
   if not root.startswith('s3://'):
     return fs.FileSystem.from_uri(f'{root}/')
-  variables = os.environ
-  endpoint = variables.get('AWS_ENDPOINT_URL_S3')
+  endpoint = os.environ.get('AWS_ENDPOINT_URL')
+  # With the pauses between them, half a minute.
+  attempts = int(os.environ.get('AWS_MAX_ATTEMPTS', 7))
   store = fs.S3FileSystem(
-    # pyarrow itself does not ask for them.
-    endpoint_override=endpoint or variables.get('AWS_ENDPOINT_URL'),
-    retry_strategy=fs.AwsStandardS3RetryStrategy(
-      max_attempts=int(variables.get('AWS_MAX_ATTEMPTS', _ATTEMPTS))
-    ),
-    connect_timeout=_CONNECT_SECONDS,
-    request_timeout=_REQUEST_SECONDS,
+    # pyarrow does not read that variable.
+    endpoint_override=endpoint,
+    retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=attempts),
+    connect_timeout=10,
+    request_timeout=60,
     # A small file is one request.
     allow_delayed_open=True,
   )
@@ -337,7 +295,7 @@ def _connect(root: str) -> tuple['FileSystem', str]:
 
 
 def _locate(path: str) -> tuple['FileSystem', str]:
-  """Returns what reaches a path, and the path's name for that."""
+  """Returns the file system of a path, and the path in it."""
   scheme, _, rest = path.partition('://')
   authority, _, name = rest.partition('/')
   with _reaching(path):
@@ -345,45 +303,33 @@ def _locate(path: str) -> tuple['FileSystem', str]:
   return store, f'{base.rstrip("/")}/{name}'.rstrip('/')
 
 
-def _find(path: str) -> 'FileInfo | None':
-  from pyarrow.fs import FileType
-
-  store, name = _locate(path)
-  with _reaching(path):
-    found = store.get_file_info(name)
-  return None if found.type == FileType.NotFound else found
-
-
-def _list(directory: str, recursive: bool) -> Iterable[str]:
+def _list_store(directory: str) -> list[str]:
   from pyarrow.fs import FileSelector
 
   store, name = _locate(directory)
-  selector = FileSelector(name, allow_not_found=True, recursive=recursive)
+  selector = FileSelector(name, allow_not_found=True, recursive=True)
   with _reaching(directory):
     entries = store.get_file_info(selector)
-  start = len(name) + 1
-  directory = directory.rstrip('/')
   return [
-    f'{directory}/{entry.path[start:]}' for entry in entries if entry.is_file
+    f'{directory}{entry.path.removeprefix(name)}'
+    for entry in entries
+    if entry.is_file
   ]
 
 
 def _upload(file: BinaryIO, path: str) -> None:
   store, name = _locate(path)
-  parent, base = posixpath.split(name)
   written = name
   with _reaching(path):
-    if store.type_name not in _SHOW_WHOLE_FILES:
+    if store.type_name not in _OBJECT_STORES:
+      parent, base = posixpath.split(name)
       written = posixpath.join(parent, f'.{base}.{uuid.uuid4().hex}')
       store.create_dir(parent)
     sink = store.open_output_stream(written)
     try:
       shutil.copyfileobj(file, sink, _BUFFER_BYTES)
       sink.close()
-      if store.type_name == 'abfs':
-        store.copy_file(written, name)
-        store.delete_file(written)
-      elif written != name:
+      if written != name:
         store.move(written, name)
     except BaseException:
       # pyarrow completes whatever it closes, at the latest when it is freed.
@@ -394,10 +340,6 @@ def _upload(file: BinaryIO, path: str) -> None:
       raise
 
 
-def _no_such_file(path: str) -> FileNotFoundError:
-  return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-
-
 @contextlib.contextmanager
 def _reaching(path: str) -> Iterator[None]:
   """Turns a store's errors into those that the module promises."""
@@ -406,7 +348,8 @@ def _reaching(path: str) -> Iterator[None]:
   except StoreError:
     raise
   except FileNotFoundError as error:
-    raise _no_such_file(path) from error
+    text = os.strerror(errno.ENOENT)
+    raise FileNotFoundError(errno.ENOENT, text, path) from error
   except Exception as error:
     shown = ' '.join(str(error).split()) or type(error).__name__
     raise StoreError(f'{path!r}: {shown}') from error

@@ -88,7 +88,8 @@ def _add_field(message, package, label, kind, name, number) -> None:
   field.label = _Field.LABEL_OPTIONAL
   if label == 'map':
     # A repeated entry message {1: key, 2: value}.
-    entry = message.nested_type.add(name=f'{_camel_case(name)}Entry')
+    entry_name = f'{name.title().replace("_", "")}Entry'
+    entry = message.nested_type.add(name=entry_name)
     entry.options.map_entry = True
     _add_field(entry, package, 'optional', 'string', 'key', 1)
     _add_field(entry, package, 'optional', kind, 'value', 2)
@@ -104,7 +105,3 @@ def _add_field(message, package, label, kind, name, number) -> None:
   else:
     field.type = _Field.TYPE_MESSAGE
     field.type_name = f'{package}.{kind}'
-
-
-def _camel_case(name: str) -> str:
-  return ''.join(word.capitalize() for word in name.split('_'))
