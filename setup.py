@@ -46,11 +46,11 @@ setuptools.setup(
   },
   python_requires='>=3.11,<3.12',
   install_requires=[
+    'ada-url',
     'apache-beam==2.77.0',
     'dataset-grouper==0.3.0',
     'dp-accounting',
     'google-crc32c',
-    'idna',
     'jinja2',
     'matplotlib',
     'ml-collections',

@@ -18,9 +18,7 @@ browsers do (https://url.spec.whatwg.org/#host-parsing).
 """
 
 import functools
-import ipaddress
 import re
-import unicodedata
 from collections.abc import Callable
 
 from pipelines.source import EXCERPT_BYTES, Drop, RawRecord
@@ -29,17 +27,12 @@ from pipelines.source import EXCERPT_BYTES, Drop, RawRecord
 _PLAIN_URL = re.compile(
   r'https?://([a-z0-9_-]+(?:\.[a-z0-9_-]+)*)(?=[/?#]|\Z)', re.A
 )
-# All that may stand around a URL in a file: white space and control characters.
-_AROUND = '\ufeff' + ''.join(
-  character
-  for character in map(chr, range(0x3001))
-  if unicodedata.category(character) in ('Cc', 'Zs', 'Zl', 'Zp')
-)
 _URL = re.compile(r'(?:([a-z][a-z0-9+.\-]*):)?//([^/?#]*)', re.I | re.A)
 _SCHEMELESS = re.compile('[^/?#]*')
 # An IPv6 address in brackets or a name, and the port.
 _AUTHORITY = re.compile(r'(\[[^]]*\]|[^]:@[]*)(?::([0-9]*))?', re.A)
 _SCHEME_TO_PORT = {'http': 80, 'https': 443, 'ftp': 21, 'ws': 80, 'wss': 443}
+_ADDRESS = re.compile(r'[0-9.]+|\[.*\]')
 _ASCII_NAME = re.compile(r'[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?', re.I | re.A)
 _MAX_HOST_CHARACTERS = 253
 # With escapes and letters of several bytes.
@@ -143,8 +136,7 @@ def _location(record: RawRecord) -> tuple[str, str]:
   url = _url(record)
   if not url.strip():
     raise Drop('missing_url')
-  is_web = not record.get('url', '').strip()
-  if (location := find_location(url, is_web=is_web)) is None:
+  if (location := find_location(url)) is None:
     excerpt = url[:EXCERPT_BYTES].encode('utf-8', 'replace')
     raise Drop('no_host', excerpt=excerpt)
   return location
@@ -152,23 +144,24 @@ def _location(record: RawRecord) -> tuple[str, str]:
 
 def _url(record: RawRecord) -> str:
   url = record.get('url', '')
-  return url if url.strip() else record.get('domain', '')
+  if url.strip():
+    return url
+  domain = record.get('domain', '')
+  return f'//{domain}' if domain.strip() and '//' not in domain else domain
 
 
-def find_location(url: str, *, is_web: bool = False) -> tuple[str, str] | None:
+def find_location(url: str) -> tuple[str, str] | None:
   """Returns (host, port) of a URL, None if it names no host.
 
   Args:
-    url: A URL as it was found; the scheme may be missing.
-    is_web: Whether what has no scheme is known to begin with a host. Otherwise
-      it needs a registrable domain or an IP address, since `mailto:a@b.c` and
-      `about.html` have none either.
+    url: A URL as it was found. The scheme may be missing, if the host has a
+      registrable domain or is an address: `mailto:a@b.c` has none either.
 
   Returns:
     An IPv6 address is in brackets. The port is such as ':8080', or '' for the
     scheme's own.
   """
-  url = url.strip(_AROUND)
+  url = url.strip()
   scheme, authority = '', _SCHEMELESS.match(url)[0]
   if match := _URL.match(url):
     scheme, authority = (match[1] or '').lower(), match[2].rpartition('@')[2]
@@ -178,7 +171,7 @@ def find_location(url: str, *, is_web: bool = False) -> tuple[str, str] | None:
   number = int(digits[:6] or 0)
   if not host or number > _MAX_PORT:
     return None
-  if not (match or is_web or _is_address(host) or _registrable_domain(host)):
+  if not (match or _ADDRESS.fullmatch(host) or _registrable_domain(host)):
     return None
   # A URL without a scheme is one of the web.
   is_default = not parts[2] or number == _SCHEME_TO_PORT.get(scheme or 'http')
@@ -199,14 +192,6 @@ def _spell(name: str) -> str | None:
     return None
   host = host.removesuffix('.')
   return host if all(host.split('.')) else None
-
-
-def _is_address(host: str) -> bool:
-  try:
-    ipaddress.ip_address(host.strip('[]'))
-  except ValueError:
-    return False
-  return True
 
 
 def _registrable_domain(host: str) -> str:

@@ -194,8 +194,11 @@ def _read_document(stream: BinaryIO, path: str, max_bytes: int) -> Objects:
     def lines():
       return parse_each(parse_line, read_lines(io.BytesIO(data), max_bytes))
 
-    if any(isinstance(value, dict) for _, value in lines()):
-      # Only the first line is broken.
+    # Only its first line is broken, or each is an array.
+    if any(
+      isinstance(value, dict) or (num, value.reason) == (1, 'not_an_object')
+      for num, value in lines()
+    ):
       yield from lines()
       return
     raise Drop('malformed_json', damage=True, excerpt=data) from error

@@ -26,6 +26,7 @@ _ISO_FORMAT = '%Y-%m-%dT%H:%M:%SZ'
 _FIRST_TIME = datetime.datetime(1, 1, 1)
 _LAST_TIME = datetime.datetime(9999, 12, 31, 23, 59, 59)
 _MAGIC = b'PAR1'
+_TEXT_TYPES = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def read_rows(
@@ -120,8 +121,10 @@ def _text_columns(table: pq.ParquetFile) -> list[str]:
 def _repeats_long_text(array: pa.Array, path: str) -> bool:
   kind = array.type
   if pa.types.is_dictionary(kind):
-    sizes = pc.binary_length(array.dictionary)
-    return (pc.max(sizes).as_py() or 0) > _MAX_REPEATED_BYTES
+    if array.dictionary.type not in _TEXT_TYPES:
+      return False
+    longest = pc.max(pc.binary_length(array.dictionary)).as_py()
+    return (longest or 0) > _MAX_REPEATED_BYTES
   if pa.types.is_struct(kind):
     return any(_repeats_long_text(field, path) for field in array.flatten())
   is_list = hasattr(kind, 'value_field')

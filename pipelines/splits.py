@@ -77,12 +77,9 @@ def split_names(
     return 'train', 'test'
   if rule.kind == 'client':
     # Only parts that can get a group.
-    fractions = {
-      'train': 1.0,
-      'validation': rule.validation_fraction,
-      'held_out': rule.held_out_fraction,
-    }
-    return tuple(name for name, fraction in fractions.items() if fraction)
+    validation = ('validation',) if rule.validation_fraction else ()
+    held_out = ('held_out',) if rule.held_out_fraction else ()
+    return 'train', *validation, *held_out
   if source.split is None:
     raise UserError(
       f'`--split_by source` needs a corpus with a split of its own, but '

@@ -39,7 +39,7 @@ _SITE = re.compile(
 _FRAME = re.compile(
   rb'(?:\s|<\?xml[^>]*>|<!--(?:[^-]|-(?!->))*-->|</?posts\s*>)*'
 )
-_ELEMENT = re.compile(rb'<([^\s/>!?]+)')
+_ELEMENT = re.compile(rb'<([^\s/>!?]+)[\s/>]')
 # What XML cannot hold, not even as a reference; dumps have it all the same.
 _FORBIDDEN = re.compile('[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]')
 _REFERENCE = re.compile(r'&#(?:x([0-9a-fA-F]{1,8})|([0-9]{1,10}));')
@@ -71,13 +71,13 @@ def read_records(
         posts = read_database(stream, path, max_document_bytes)
       else:
         start = start.removeprefix(codecs.BOM_UTF8).lstrip()
-        name = _ELEMENT.search(start) if start.startswith(b'<') else None
-        if start and not (name and name[1] in (b'posts', b'row')):
-          found = name[0] if name else start
+        element = _ELEMENT.search(start)
+        is_other = element and element[1] not in (b'posts', b'row')
+        if start and (is_other or not start.startswith(b'<')):
+          found = element[0] if start.startswith(b'<') else start[:20]
           raise UserError(
             "`--input` must name Posts.xml files or TFF's stackoverflow.sqlite,"
-            f' but {path!r} is neither: it begins with {found[:20]!r}. Leave '
-            'it out.'
+            f' but {path!r} is neither: it begins with {found!r}. Leave it out.'
           )
         posts = _read_posts(stream, site_of(path), max_document_bytes)
       for num, record in posts:

@@ -6,11 +6,13 @@ import tempfile
 from collections.abc import Iterator
 
 from pipelines.objects import decode_features
-from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, parse_each
+from pipelines.source import Drop, RawRecord, parse_each
+from pipelines.web_articles import to_record
 from tff_fedfish.data import tff_sqlite
 
 # What an example may hold beside its text.
 _OTHER_FEATURES_BYTES = 1 << 20
+_SPLIT_NAMES = {'heldout': 'held_out'}
 
 
 def read_database(
@@ -53,40 +55,26 @@ def _to_record(row: tff_sqlite.Row, max_document_bytes: int) -> RawRecord:
   """Returns the features of one row.
 
   Raises:
-    Drop: document_too_large, malformed_example, invalid_utf8, missing_text (no
-      `tokens`) or empty_text.
+    Drop: malformed_example, invalid_utf8, or as `web_articles.to_record`.
   """
-  serialized = row.serialized
-  if row.num_bytes is not None and serialized is None:
+  if row.num_bytes is not None and row.serialized is None:
     raise Drop('document_too_large')
-  if not isinstance(serialized, bytes):
+  if not isinstance(row.serialized, bytes):
     raise Drop('malformed_example')
-  features = decode_features(serialized)
-  text = features.get('tokens')
-  if not isinstance(text, str):
-    raise Drop('missing_text', excerpt=serialized)
-  if not text.strip():
-    raise Drop('empty_text', excerpt=serialized)
-  if len(text.encode()) > max_document_bytes:
-    raise Drop('document_too_large', excerpt=text[:EXCERPT_BYTES].encode())
-  timestamp = features.get('creation_date')
-  record = {
-    'text': text,
-    'timestamp': timestamp if isinstance(timestamp, str) else '',
-    'url': '',
-  }
+  features = decode_features(row.serialized)
   try:
     author, split_name = (
       (value or b'').decode() for value in (row.client_id, row.split_name)
     )
   except UnicodeDecodeError as error:
     raise Drop('invalid_utf8', excerpt=error.object) from error
-  if author:
-    record['author'] = author
-  if split_name:
-    record['split'] = 'held_out' if split_name == 'heldout' else split_name
+  value = {'author': author, 'split': _SPLIT_NAMES.get(split_name, split_name)}
   for name in ('title', 'tags', 'type', 'score'):
-    value = features.get(name)
-    if isinstance(value, str | int) and value != '':
-      record[name] = str(value)
-  return record
+    if isinstance(feature := features.get(name), str | int):
+      value[name] = str(feature)
+  value = {name: text for name, text in value.items() if text}
+  common = {
+    'text': features.get('tokens'),
+    'timestamp': features.get('creation_date'),
+  }
+  return to_record(value | common, max_document_bytes, tuple(value))

@@ -11,7 +11,6 @@ from grouping_jobs import contents, group_lines, make_job, write_lines
 from pipelines import json_lines
 from pipelines.job import run_group_job
 from pipelines.source import Drop, Fields, load_source
-from pipelines.splits import SplitRule
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.data.verify import verify_corpus
@@ -171,18 +170,6 @@ def test_groups_by_hand(tmp_path):
   assert verify_corpus(output).num_examples == 4
 
 
-def test_without_a_time(tmp_path):
-  lines = [{'t': text, 'k': 'u'} for text in 'abc']
-  fields = Fields(key='k', text='t')
-  options = {'source_name': 'json_lines', 'key': 'k', 'fields': fields}
-  output = group_lines(tmp_path, lines, **options)
-  assert read_manifest(output).feature_names == ('text',)
-  corpus = GroupedCorpus(output)
-  assert [set(example) for example in corpus.examples(b'u')] == [{'text'}] * 3
-  assert sorted(_group_texts(output)['u']) == ['a', 'b', 'c']
-  assert verify_corpus(output).num_examples == 3
-
-
 def test_same_bytes_however_it_is_stored_and_read(tmp_path):
   lines = [
     {'body': f'text {i}', 'user': {'name': f'{i % 7}'}, 'created': f'{i % 3}'}
@@ -209,25 +196,6 @@ def test_same_bytes_however_it_is_stored_and_read(tmp_path):
   )
   run_group_job(job, tmp_path / 'workers', flags)
   assert contents(tmp_path / 'workers') == expected
-
-
-def test_splits(tmp_path):
-  lines = [
-    {'body': f'text {i}', 'user': {'name': f'{i}'}, 'created': f'20{i}-01-01'}
-    for i in range(10, 40)
-  ]
-  rules = [
-    SplitRule(kind='client', held_out_fraction=0.3),
-    SplitRule(kind='time', time='2020-01-01'),
-  ]
-  for i, rule in enumerate(rules):
-    output = group_lines(tmp_path / f'{i}', lines, split=rule, **_OPTIONS)
-    parts = [path.parent for path in output.rglob('manifest.json')]
-    assert len(parts) == 2
-    num_examples = [verify_corpus(part).num_examples for part in parts]
-    assert sum(num_examples) == 30
-    if rule.kind == 'time':
-      assert set(num_examples) == {10, 20}
 
 
 def _refused(paths, **fields):

@@ -10,16 +10,13 @@ import hypothesis.strategies as st
 import pytest
 from peak_memory import peak_above_idle
 
-from pipelines.objects import parse_line, read_lines, read_objects
-from pipelines.open_raw import open_raw
+from pipelines.objects import parse_line, read_objects
 from pipelines.source import Drop
 from tff_fedfish.errors import UserError
 
 _MAX_BYTES = 1000
 # 3 bytes of a line for one of text, and a mebibyte.
 _MAX_LINE_BYTES = 3 * _MAX_BYTES + (1 << 20)
-# Without its escapes.
-_MAX_CONTENT_BYTES = _MAX_BYTES + (1 << 20)
 
 
 def _read(path, data):
@@ -99,58 +96,19 @@ def test_line_that_is_no_object(tmp_path, line, reason):
   assert _read(tmp_path / 'a', data) == expected
 
 
-def test_numbers_that_are_none():
-  line = b'{"a": NaN, "b": -Infinity, "c": 1e999}'
-  assert str(parse_line(line)) == "{'a': nan, 'b': -inf, 'c': inf}"
-
-
-def test_long_line(tmp_path):
-  longest = b'{"a": "' + b'x' * (_MAX_CONTENT_BYTES - 9) + b'"}'
-  assert len(longest) == _MAX_CONTENT_BYTES
-  data = longest + b'\n ' + longest + b'\n{}'
-  (_, value), *others = _read(tmp_path / 'a', data)
-  assert len(value['a']) == _MAX_CONTENT_BYTES - 9
-  assert others == [(2, 'document_too_large'), (3, {})]
-
-
-@pytest.mark.parametrize('newline', ['\n', ''])
-def test_escapes_do_not_count_for_a_long_line(tmp_path, newline):
-  # Six bytes of JSON for two of text, as json.dumps writes them.
-  text = 'é' * ((_MAX_LINE_BYTES - 100) // 6)
-  assert len(json.dumps(text)) > _MAX_CONTENT_BYTES
-  data = json.dumps({'a': text}) + newline
-  assert _read(tmp_path / 'a', data.encode()) == [(1, {'a': text})]
-  # As long, but without escapes.
-  data = json.dumps({'a': 'e' * len(data)}) + newline
-  assert _read(tmp_path / 'a', data.encode()) == [(1, 'document_too_large')]
-
-
 @pytest.mark.parametrize('pack', [bytes, gzip.compress, lzma.compress])
-@pytest.mark.parametrize(
-  ('data', 'lines'),
-  [
-    (b'abcd', [b'abcd']),
-    (b'abcde\n', [None]),
-    (b'abcde\nab\n\nabcdef\nabc', [None, b'ab', b'', None, b'abc']),
-    (b'x' * 3_000_000 + b'\na\n' + b'y' * 1_100_000, [None, b'a', None]),
-  ],
-  ids=range(4),
-)
-def test_long_lines(tmp_path, pack, data, lines):
-  path = tmp_path / 'a'
-  path.write_bytes(pack(data))
-  with open_raw(str(path)) as stream:
-    found = list(read_lines(stream, 4))
-  assert [num for num, _ in found] == [*range(1, len(lines) + 1)]
-  for line, (_, value) in zip(lines, found, strict=True):
-    if line is None:
-      assert value.reason == 'document_too_large'
-      # Its beginning.
-      assert value.excerpt == value.excerpt[:1] * 5 or (
-        value.excerpt == b'abcde'
-      )
-    else:
-      assert value.removesuffix(b'\n') == line
+def test_long_line(tmp_path, pack):
+  longest = b'{"a": "' + b'x' * (_MAX_LINE_BYTES - 9) + b'"}'
+  data = b'\n'.join([longest, b' ' + longest, b'{}', b'y' * 3_000_000])
+  (_, value), *others = _read(tmp_path / 'a', pack(data))
+  assert len(value['a']) == _MAX_LINE_BYTES - 9
+  assert others == [
+    (2, 'document_too_large'),
+    (3, {}),
+    (4, 'document_too_large'),
+  ]
+  *_, (_, drop) = read_objects(str(tmp_path / 'a'), _MAX_BYTES)
+  assert drop.excerpt == b'y' * 200
 
 
 @hypothesis.settings(max_examples=20)
@@ -186,7 +144,7 @@ def test_document(tmp_path, indent, before, after):
     assert read(_OBJECTS[0]) == [(1, _OBJECTS[0])]
 
 
-def test_document_of_other_things(tmp_path):
+def test_array_of_other_things(tmp_path):
   data = b'[{"a": 1},\n 2,\n {"b": 3}, null]'
   assert _read(tmp_path / 'a', data) == [
     (1, {'a': 1}),
@@ -200,56 +158,19 @@ def test_document_of_other_things(tmp_path):
   ('data', 'reason'),
   [
     (b'{\n "text": "a",\n "b"', 'malformed_json'),
-    (b'{\n "text": "a"\n', 'malformed_json'),
-    (b'{\n "text": "\xff"\n}', 'invalid_utf8'),
+    (b'{\n "text": "\xff"\n}', 'malformed_json'),
     (b'{\n "text": ' + b'[' * 100_000, 'malformed_json'),
+    (b'[{"a": 1},\n{"b": 2},\n{"c": ', 'malformed_json'),
     # Its compressed data are cut: what unpacks ends before the bracket.
     (gzip.compress(b'{\n "text": "a"\n}')[:-12], 'truncated_file'),
   ],
   ids=range(5),
 )
 def test_bad_document_is_one_drop(tmp_path, data, reason):
-  assert _read(tmp_path / 'a', data) == [(1, reason)]
-
-
-def test_whole_document_before_damage(tmp_path):
-  # Only the checksum and the length behind the data are cut.
-  data = gzip.compress(b'{\n "text": "a"\n}')[:-3]
-  assert _read(tmp_path / 'a', data) == [
-    (1, {'text': 'a'}),
-    (2, 'truncated_file'),
-  ]
-
-
-@pytest.mark.parametrize(
-  ('rest', 'reason'),
-  [
-    (b'', 'malformed_json'),
-    (b' ]', 'malformed_json'),
-    (b'{"c": }, {"d": 4}]', 'malformed_json'),
-    (b'{"c": 3}] {"c": 3}', 'malformed_json'),
-    (b'{"c": ' + b'1' * 5000 + b'}]', 'malformed_json'),
-    (b'{"c": "\xff"}, {"d": 4}]', 'invalid_utf8'),
-    (b'{"c": "\xc3', 'invalid_utf8'),
-  ],
-  ids=range(7),
-)
-def test_what_precedes_a_fault_in_an_array(tmp_path, rest, reason):
   path = tmp_path / 'a'
-  expected = [(1, {'a': 1}), (2, {'b': 'é'}), (3, reason)]
-  assert _read(path, b'[{"a": 1},\n{"b": "\xc3\xa9"} ,' + rest) == expected
-  *_, (_, drop) = read_objects(str(path), _MAX_BYTES)
+  assert _read(path, data) == [(1, reason)]
+  ((_, drop),) = read_objects(str(path), _MAX_BYTES)
   assert drop.damage
-
-
-def test_damaged_array(tmp_path):
-  objects = [{'number': i, 'text': f'{i * i}'} for i in range(50_000)]
-  data = gzip.compress(json.dumps(objects, indent=1).encode())
-  found = _read(tmp_path / 'a', data[: len(data) // 2])
-  num_whole = len(found) - 1
-  assert 20_000 < num_whole < 30_000
-  assert [value for _, value in found[:-1]] == objects[:num_whole]
-  assert found[-1] == (num_whole + 1, 'truncated_file')
 
 
 def test_too_large_an_array_is_refused(tmp_path, monkeypatch):
@@ -280,43 +201,11 @@ def test_bad_first_line_does_not_make_a_document(tmp_path, first, reason):
   bad = [(i + 1, reason) for i in range(num_bad)]
   found = _read(tmp_path / 'a', first + b'\n{"a": 1}\n{"b": 2}')
   assert found == [*bad, (num_bad + 1, {'a': 1}), (num_bad + 2, {'b': 2})]
-  # More lines than are looked at together.
-  value = {'a': 'x' * 2000}
-  line = b'\n' + json.dumps(value).encode()
-  found = _read(tmp_path / 'a', first + line * 1000)
-  assert found[:num_bad] == bad
-  assert len(found) == num_bad + 1000
-  assert found[-1] == (num_bad + 1000, value)
 
 
-def test_bad_first_line_and_damage(tmp_path):
-  data = gzip.compress(b'[]\n{"a": 1}\n{"b')[:-1]
-  assert _read(tmp_path / 'a', data) == [
-    (1, 'not_an_object'),
-    (2, {'a': 1}),
-    (3, 'truncated_file'),
-  ]
-
-
-_SCALARS = st.one_of(st.none(), st.integers(), st.floats(), st.text())
-_VALUES = _SCALARS | st.lists(_SCALARS, max_size=3)
-
-
-@hypothesis.settings(max_examples=20)
-@hypothesis.given(
-  objects=st.lists(
-    st.dictionaries(st.text(max_size=5), _VALUES, max_size=5), min_size=2
-  ),
-  ascii_only=st.booleans(),
-  pack=st.sampled_from([bytes, gzip.compress]),
-)
-def test_any_objects(tmp_path_factory, objects, ascii_only, pack):
-  lines = [json.dumps(value, ensure_ascii=ascii_only) for value in objects]
-  path = tmp_path_factory.getbasetemp() / 'objects'
-  found = _read(path, pack('\n'.join(lines).encode()))
-  # By their text: NaN differs from itself.
-  assert [num for num, _ in found] == [*range(1, len(lines) + 1)]
-  assert list(map(repr, objects)) == [repr(value) for _, value in found]
+def test_lines_of_arrays_are_no_document(tmp_path):
+  found = _read(tmp_path / 'a', b'[{"a": 1}]\n[{"b": 2}]\n')
+  assert found == [(1, 'not_an_object'), (2, 'not_an_object')]
 
 
 @hypothesis.settings(max_examples=100)
@@ -344,20 +233,18 @@ def test_any_lines(tmp_path_factory, lines, cut):
   packed = gzip.compress(data)
   if cut < len(packed) - 2:
     *_, (_, reason) = _read(path, packed[: len(packed) - cut - 1])
-    # A fault in an array ends it before its damage is met.
-    assert reason == 'truncated_file' or b',' in data
+    assert reason == 'truncated_file'
 
 
 @pytest.mark.parametrize(
   ('start', 'piece', 'num_bytes', 'reason', 'max_bytes'),
   [
-    # A line of three times 64 MiB is held, and joined from its pieces.
-    (b'', b'\0', 200_000_000, 'document_too_large', 500e6),
+    # A line of up to three times 64 MiB is held, and joined from pieces.
+    (b'', b'\0', 600_000_000, 'document_too_large', 500e6),
     (b'{"text": "', b'x', 600_000_000, 'document_too_large', 500e6),
-    (b'{"text": "', b'\\u0041', 600_000_000, 'document_too_large', 500e6),
-    (b'[{"text": "', b'x', 1_500_000_000, 'larger', 1.5e9),
+    (b'[{"text": "', b'x', 600_000_000, 'larger', 1.2e9),
   ],
-  ids=range(4),
+  ids=range(3),
 )
 def test_bombs(tmp_path, start, piece, num_bytes, reason, max_bytes):
   path = tmp_path / 'a.json.gz'

@@ -83,30 +83,6 @@ def test_by_client_shares():
   )
 
 
-def test_another_seed_is_another_split():
-  first, second = (
-    [
-      _part(SplitRule(kind='client', split_seed=seed), {}, b'%d' % i)
-      for i in range(200)
-    ]
-    for seed in (1, 2)
-  )
-  assert first != second
-
-
-def test_larger_held_out_share_keeps_those_held_out():
-  small, large = (
-    {
-      i
-      for i in range(500)
-      if _part(SplitRule(kind='client', held_out_fraction=share), {}, b'%d' % i)
-      == 'held_out'
-    }
-    for share in (0.1, 0.3)
-  )
-  assert small < large
-
-
 def test_by_source():
   rule = SplitRule(kind='source')
   assert splits.split_names(rule, _C4) == ('train', 'validation')

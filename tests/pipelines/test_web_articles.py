@@ -1,6 +1,5 @@
 """C4 and CC-News: features, every reason to drop one, all formats, splits."""
 
-import collections
 import datetime
 import gzip
 import json
@@ -177,16 +176,6 @@ def test_real_c4(shared_data, tmp_path):
   assert _read(tmp_path / 'b') == found
 
 
-def test_debian_descriptions(shared_data):
-  paths = sorted(shared_data('debian_descriptions').glob('c4-*.json.gz'))
-  counts = collections.Counter()
-  for path in paths:
-    for _, record in _C4.read_records(str(path), _MAX_BYTES):
-      assert not isinstance(record, Drop)
-      counts[_C4.split(str(path), record)] += 1
-  assert counts == {'train': 26_569, 'validation': 1_398}
-
-
 @pytest.mark.parametrize(
   ('path', 'part'),
   [
@@ -260,12 +249,15 @@ def _parse(value):
   return parse_article(value, 100)
 
 
-def test_row():
-  assert _parse(_ROW) == _RECORD
-
-
-def test_crawled_article():
-  assert _parse(_CRAWLED) == {**_RECORD, 'author': 'Ann, Bob'}
+def test_both_layouts(tmp_path):
+  crawled = {**_RECORD, 'author': 'Ann, Bob'}
+  path = tmp_path / 'a.json'
+  for indent in (None, 2):
+    path.write_text(json.dumps([_CRAWLED, _ROW], indent=indent))
+    assert _read(path, _CC_NEWS) == [(1, crawled), (2, _RECORD)]
+  without = {**_CRAWLED, 'authors': None, 'maintext': None}
+  pq.write_table(pa.Table.from_pylist([_CRAWLED, without]), path)
+  assert _read(path, _CC_NEWS) == [(1, crawled), (2, 'missing_text')]
 
 
 @pytest.mark.parametrize(
@@ -323,21 +315,6 @@ def test_missing_columns_of_a_table_are_nan():
   assert _parse(value) == expected
 
 
-@pytest.mark.parametrize('indent', [None, 2, 4])
-def test_one_article_in_a_file(tmp_path, indent):
-  path = tmp_path / 'a.json'
-  path.write_text(json.dumps(_CRAWLED, indent=indent))
-  assert _read(path, _CC_NEWS) == [(1, {**_RECORD, 'author': 'Ann, Bob'})]
-
-
-def test_lists_in_a_table(tmp_path):
-  path = tmp_path / 'a.parquet'
-  without = {**_CRAWLED, 'authors': None, 'maintext': None}
-  pq.write_table(pa.Table.from_pylist([_CRAWLED, without]), path)
-  record = {**_RECORD, 'author': 'Ann, Bob'}
-  assert _read(path, _CC_NEWS) == [(1, record), (2, 'missing_text')]
-
-
 _NAMES = {
   'text': 'maintext',
   'date': 'date_publish',
@@ -364,27 +341,6 @@ def test_columns_of_a_table(tmp_path, names):
   expected = {**article, 'timestamp': '2019-04-25', 'url': ''}
   del expected['date']
   assert _read(tmp_path / 'a.parquet', _CC_NEWS) == [(1, expected)]
-
-
-def test_free_articles(shared_data, tmp_path):
-  path = shared_data('ccnews_like_free') / 'news.jsonl.gz'
-  found = _read(path, _CC_NEWS)
-  with gzip.open(path, 'rt', encoding='utf-8') as file:
-    lines = [json.loads(line) for line in file]
-  assert [num for num, _ in found] == [*range(1, 4007)]
-  for line, (_, record) in zip(lines, found, strict=True):
-    names = ('title', 'text', 'description', 'url', 'author')
-    expected = {
-      name: line[name] for name in names if line.get(name) is not None
-    }
-    assert record == {**expected, 'timestamp': line['date'] or ''}
-  counts = collections.Counter(record.get('author') for _, record in found)
-  counts.pop('', None)
-  counts.pop(None, None)
-  assert len(counts) == 1_096
-  pq.write_table(pa.Table.from_pylist(lines[::4]), tmp_path / 'a')
-  as_rows = [record for _, record in _read(tmp_path / 'a', _CC_NEWS)]
-  assert as_rows == [record for _, record in found[::4]]
 
 
 def test_news_are_held_out():

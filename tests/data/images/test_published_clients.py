@@ -87,23 +87,6 @@ def test_damaged_packing(database):
   assert [path.name for path in database.parent.iterdir()] == [packed.name]
 
 
-def test_no_room_to_unpack(database, monkeypatch):
-  packed = database.with_name('emnist_all.sqlite.lzma')
-  packed.write_bytes(lzma.compress(database.read_bytes()))
-  database.unlink()
-
-  def fail(*_):
-    raise OSError(28, 'No space left on device')
-
-  monkeypatch.setattr('shutil.copyfileobj', fail)
-  with pytest.raises(
-    UserError,
-    match="must be unpacked to 'emnist_all.sqlite' beside it, but that failed "
-    r'\(.*No space left on device\). Unpack it with `xz --decompress --keep`',
-  ):
-    _read(published_clients.EMNIST, database.parent)
-
-
 def test_cifar100_has_ints(tmp_path, example, write_database):
   pixels = np.random.RandomState(0).randint(256, size=(2, 32, 32, 3))
   # Ids of TFF's two splits coincide.

@@ -17,6 +17,7 @@ import math
 import os
 import pathlib
 import shutil
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -102,29 +103,10 @@ def read_published_clients(
   images, labels = bytearray(), array.array('i')
   client_rows = collections.defaultdict(lambda: array.array('q'))
   for split, prefix in zip(published.splits, (b'', b'test-'), strict=True):
-    num_before = len(labels)
-    rows = tff_sqlite.read_rows(path, split_name=split)
-    for row_num, row in enumerate(rows, start=1):
-      try:
-        image, label = _parse(
-          row.serialized, published.image_feature, facts.image_shape
-        )
-      except (ValueError, TypeError, message.DecodeError) as error:
-        raise UserError(
-          f'{str(path)!r}, example {row_num} of {split!r}: must be a '
-          f'tf.train.Example with `{published.image_feature}` of '
-          f'{" x ".join(map(str, facts.image_shape))} and one `{_LABEL}`, but '
-          f'is not ({error}). Check which file it is, or get it again.'
-        ) from error
-      check_labels(np.array([label]), facts.num_classes, path)
-      client_rows[prefix + (row.client_id or b'')].append(len(labels))
+    for client_id, image, label in _read_split(path, split, published):
+      client_rows[prefix + client_id].append(len(labels))
       images += image.tobytes()
       labels.append(label)
-    if len(labels) == num_before:
-      raise UserError(
-        f'{str(path)!r} must hold examples of the split {split!r}, but holds '
-        'none. Check which file it is.'
-      )
   return ImageClients(
     images=np.frombuffer(images, np.uint8).reshape(-1, *facts.image_shape),
     labels=np.array(labels, np.int32),
@@ -155,13 +137,34 @@ def _unpack_database(packed: pathlib.Path) -> pathlib.Path:
       f'{str(packed)!r} must be a whole LZMA file, but it is not ({error}). '
       'Get it again.'
     ) from error
-  except OSError as error:
-    raise UserError(
-      f'{str(packed)!r} must be unpacked to {unpacked.name!r} beside it, but '
-      f'that failed ({error}). Unpack it with `xz --decompress --keep`, and '
-      'name the directory that it is in then.'
-    ) from error
   return unpacked
+
+
+def _read_split(
+  path: pathlib.Path, split: str, published: PublishedClients
+) -> Iterator[tuple[bytes, np.ndarray, int]]:
+  """Yields (client id, uint8 [height, width, channels], label)."""
+  facts, row_num = IMAGE_CORPORA[published.corpus], 0
+  rows = tff_sqlite.read_rows(path, split_name=split)
+  for row_num, row in enumerate(rows, start=1):
+    try:
+      image, label = _parse(
+        row.serialized, published.image_feature, facts.image_shape
+      )
+    except (ValueError, TypeError, message.DecodeError) as error:
+      raise UserError(
+        f'{str(path)!r}, example {row_num} of {split!r}: must be a '
+        f'tf.train.Example with `{published.image_feature}` of '
+        f'{" x ".join(map(str, facts.image_shape))} and one `{_LABEL}`, but is '
+        f'not ({error}). Check which file it is, or get it again.'
+      ) from error
+    check_labels(np.array([label]), facts.num_classes, path)
+    yield row.client_id or b'', image, label
+  if not row_num:
+    raise UserError(
+      f'{str(path)!r} must hold examples of the split {split!r}, but holds '
+      'none. Check which file it is.'
+    )
 
 
 def _parse(
