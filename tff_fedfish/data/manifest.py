@@ -20,18 +20,6 @@ SCHEMA_VERSION = 1
 ORDER = 2
 """See `Manifest.order`."""
 MANIFEST_NAME = 'manifest.json'
-MAX_INPUTS = 10_000
-"""Number of raw files above which only the damaged ones are listed."""
-RANGES = {
-  # Protocol buffers cannot hold more than 2 GiB; leave room for the last one.
-  'max_record_bytes': (1, 1 << 30),
-  'max_document_bytes': (1, 1 << 30),
-  'max_examples_per_group': (1, 1 << 62),
-  'min_examples_per_group': (1, 1 << 62),
-  'drop_duplicates': (False, True),
-}
-"""Options of `fedfish group` -> their lowest and their highest value."""
-
 ADVICE = 'Copy the directory again, or run `fedfish group` again.'
 _HASH = 'sha256'
 _PLAIN_NAME = re.compile(r'[\w-][\w.-]{0,199}', re.ASCII)
