@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from tff_fedfish.data import client_sequences, randomness, tokenizers
+from tff_fedfish.data import randomness, tokenizers
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.errors import UserError
@@ -200,15 +200,6 @@ def test_an_example_without_text_is_an_error(tokenizer):
     UserError, match=r"Client b'a' has an example without the feature `text`"
   ):
     clients.sequences(b'a')
-
-
-def test_a_sequence_without_targets_is_an_error(corpus, tokenizer):
-  with pytest.raises(
-    ValueError, match='`sequence_length` must be at least 1, found 0'
-  ):
-    client_sequences.ClientSequences(
-      corpus, tokenizer, sequence_length=0
-    ).sequences(b'a')
 
 
 def test_with_a_grouped_corpus(tmp_path, tokenizer):

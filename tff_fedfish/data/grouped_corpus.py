@@ -134,7 +134,7 @@ class GroupedCorpus:
       path = self.directory / shard.name
       offset = int(self._locations.offsets[row])
       payload = records.read_record(path, offset)
-      record, found = _decode(payload, path, offset)
+      record, found = decode_record(payload, path, offset)
       if record.group_id != client_id:
         raise UserError(
           f'{str(path)!r} must hold client {client_id!r} at byte {offset}, '
@@ -155,7 +155,7 @@ class GroupedCorpus:
       path = self.directory / shard.name
       client_id, part, examples = None, 0, []
       for offset, payload in records.iterate_records(path):
-        record, found = _decode(payload, path, offset)
+        record, found = decode_record(payload, path, offset)
         if record.part:
           part += 1
           if (record.group_id, record.part) != (client_id, part):
@@ -263,10 +263,14 @@ def example_texts(
     ) from error
 
 
-def _decode(
+def decode_record(
   payload: bytes, path: pathlib.Path, offset: int
 ) -> tuple[records.GroupRecord, list[Example]]:
-  """Returns a record, and its examples decoded."""
+  """Returns a record, and its examples decoded.
+
+  Raises:
+    UserError: If it is damaged; names the shard and the byte.
+  """
   try:
     record = records.decode_group_record(payload)
     if record.group_id is None:
