@@ -1,11 +1,11 @@
 """Token stores: the rows of their corpus, written whole, checked, refused."""
 
 import json
+import multiprocessing
 import pathlib
 import shutil
 
 import numpy as np
-import psutil
 import pytest
 import token_stores
 from token_stores import PIECES
@@ -213,9 +213,8 @@ class TestWriting:
     monkeypatch.setattr(tokenize_corpus, '_MIN_BATCHES_PER_WORKER', 1)
 
     def kill(_):
-      for process in psutil.Process().children(recursive=True):
-        if 'spawn_main' in ' '.join(process.cmdline()):
-          process.kill()
+      for process in multiprocessing.active_children():
+        process.kill()
 
     with pytest.raises(FailedError, match='ended early, perhaps for want of'):
       self._write(stored, tmp_path / 'out', num_workers=2, on_clients=kill)

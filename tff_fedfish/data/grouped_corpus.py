@@ -1,7 +1,6 @@
 """Random access to the groups of a grouped corpus, by client id."""
 
 import functools
-import hashlib
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -113,18 +112,6 @@ class GroupedCorpus:
       for name in corpus_index.FINGERPRINTED
     )
     return corpus_index.fingerprint(self.client_ids, sizes)
-
-  @functools.cached_property
-  def content_digest(self) -> str:
-    """SHA-256 of the shards' SHA-256, which the manifest holds.
-
-    Unlike `fingerprint` it sees every byte of the texts, and depends on the
-    number of shards. Reads nothing.
-    """
-    hasher = hashlib.sha256()
-    for shard in self.manifest.shards:
-      hasher.update(shard.sha256.encode() + b'\n')
-    return hasher.hexdigest()
 
   def examples(self, client_id: bytes) -> list[Example]:
     """Returns the client's examples as stored, parts joined."""

@@ -308,7 +308,7 @@ def to_dataset(rows: Rows, batch_size: int) -> tf.data.Dataset:
 
   Returns:
     A dataset of `OrderedDict(x, y)` whose `element_spec` is the same for every
-    client; that of sequences is `batch_spec(sequence_length)`.
+    client; of sequences x is int32 [None, sequence_length + 1], y int32 [None].
   """
   import tensorflow as tf
 
@@ -320,15 +320,3 @@ def to_dataset(rows: Rows, batch_size: int) -> tf.data.Dataset:
   features = rows.batch_features()
   dataset = tf.data.Dataset.from_tensor_slices(features).batch(batch_size)
   return dataset.with_options(options)
-
-
-def batch_spec(
-  sequence_length: int,
-) -> collections.OrderedDict[str, tf.TensorSpec]:
-  """Returns the type of a batch: x int32 [None, L + 1], y int32 [None]."""
-  import tensorflow as tf
-
-  return collections.OrderedDict(
-    x=tf.TensorSpec([None, sequence_length + 1], tf.int32),
-    y=tf.TensorSpec([None], tf.int32),
-  )

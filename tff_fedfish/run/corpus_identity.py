@@ -17,7 +17,7 @@ CORPUS_NAME = 'corpus.json'
 
 
 class Corpus(Protocol):
-  """The examples of many clients: a `GroupedCorpus`, or `ImageClients`."""
+  """Clients and examples: `GroupedCorpus`, `TokenStore` or `ImageClients`."""
 
   client_ids: Sequence[bytes]
   """All clients, held-out ones included, sorted."""
