@@ -41,7 +41,7 @@ def test_begun_on_the_tokens(small_inputs, small_tokens, small_run, tmp_path):
   for directory, _ in (small_inputs, small_tokens):
     output = tmp_path / directory.name
     arguments = ['--checkpoint', run, '--data', directory, '--output', output]
-    arguments += ['--split_unit', 'documents', '--fractions', '0,0.5']
+    arguments += ['--split_unit', 'sequences', '--fractions', '0,0.5']
     assert main(['evaluate', *map(str, arguments)]) == 0
     summary = json.loads((output / 'summary.json').read_text())
     found.append(((output / 'per_client.csv').read_bytes(), summary['corpus']))

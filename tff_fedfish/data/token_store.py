@@ -13,7 +13,6 @@ any size costs only the tokens that are taken from it.
 """
 
 import dataclasses
-import functools
 import importlib.metadata
 import os
 import pathlib
@@ -172,8 +171,8 @@ def read_description(directory: str | os.PathLike) -> Description:
 class TokenStore:
   """The `Corpus` that was tokenized, with token ids in place of its texts.
 
-  Opening reads the description and the manifest, and compares the sizes of all
-  files. Thread safe.
+  Opening reads the description, the manifest and the client ids, and compares
+  the sizes of all files. Thread safe.
 
   Methods that take a client id raise a KeyError if there is no such client.
 
@@ -181,6 +180,7 @@ class TokenStore:
     directory: Where the store lies.
     description: Contents of token_store.json.
     manifest: That of the corpus.
+    client_ids: All client ids, sorted.
     fingerprint: That of the corpus.
     tokens: uint16 or int32 [num_tokens], on the disk.
     text_bytes: int64 [num_documents], on the disk: bytes of each text.
@@ -204,6 +204,8 @@ class TokenStore:
     for name, file in self.description.files.items():
       _check(self.directory / name, file.num_bytes)
     self.manifest = read_manifest(self.directory / CORPUS_NAME)
+    locations = corpus_index.read_locations(self.directory / CORPUS_NAME)
+    self.client_ids: ClientIds = locations.client_ids
     self.fingerprint = self.description.corpus_fingerprint
     self.tokens = self._map(
       TOKENS_NAME, _TOKEN_TYPES[self.description.token_type]
@@ -211,11 +213,6 @@ class TokenStore:
     self.text_bytes = self._map(TEXT_BYTES_NAME)
     self._documents = self._map(DOCUMENTS_NAME)
     self._clients = self._map(CLIENTS_NAME).reshape(-1, 2)
-
-  @functools.cached_property
-  def client_ids(self) -> ClientIds:
-    """All client ids, sorted."""
-    return corpus_index.read_locations(self.directory / CORPUS_NAME).client_ids
 
   def require_vocabulary(self, tokenizer: Tokenizer) -> None:
     """Raises a UserError unless a vocabulary made the ids of this store."""
