@@ -19,9 +19,10 @@ import grouping_jobs
 
 from tff_fedfish import corpora
 from tff_fedfish.data import cohorts
-from tff_fedfish.data.client_sequences import ClientSequences, StoredSequences
+from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.merged_clients import Merge, MergedClients
+from tff_fedfish.data.stored_sequences import StoredSequences
 from tff_fedfish.data.token_store import TokenStore
 from tff_fedfish.data.tokenize_corpus import write_token_store
 from tff_fedfish.data.tokenizers import load_tokenizer

@@ -9,7 +9,7 @@ import token_stores
 from hypothesis import strategies
 
 from tff_fedfish.data import merged_clients, randomness, tokenizers
-from tff_fedfish.data.client_sequences import ClientSequences, StoredSequences
+from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.divided_clients import (
   DividedClients,
   divide_rows,
@@ -17,6 +17,7 @@ from tff_fedfish.data.divided_clients import (
 )
 from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.sequences import with_noise
+from tff_fedfish.data.stored_sequences import StoredSequences
 
 _PIECES = ['[PAD]', '[UNK]', '[END]', *'abcdefghij']
 

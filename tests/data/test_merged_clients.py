@@ -5,8 +5,9 @@ import pytest
 import token_stores
 
 from tff_fedfish.data import merged_clients, randomness
-from tff_fedfish.data.client_sequences import ClientSequences, StoredSequences
+from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.merged_clients import Merge, MergedClients
+from tff_fedfish.data.stored_sequences import StoredSequences
 
 # Group i has 2 i letters and the end token: with blocks of two tokens
 # i full ones, and the end token, which is dropped, in a last one.

@@ -11,9 +11,10 @@ import token_stores
 from token_stores import PIECES
 
 from tff_fedfish.data import token_store, tokenize_corpus, tokenizers
-from tff_fedfish.data.client_sequences import ClientSequences, StoredSequences
+from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.divided_clients import DividedClients
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.stored_sequences import StoredSequences
 from tff_fedfish.data.token_store import TokenStore
 from tff_fedfish.data.tokenize_corpus import write_token_store
 from tff_fedfish.errors import FailedError, UserError

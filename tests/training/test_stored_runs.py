@@ -75,11 +75,11 @@ def test_workers_read_the_same_rows(small_inputs, small_tokens):
     ),
     (
       lambda store: _edit_vocabulary(store, sha256='0' * 64),
-      'must be of the vocabulary of the run, wordpiece',
+      'must be of the vocabulary of the run, with `sha256`',
     ),
     (
       lambda store: _edit_vocabulary(store, end_of_text_id=7),
-      'must be of the vocabulary of the run, wordpiece',
+      'must be of the vocabulary of the run, with `end_of_text_id`',
     ),
   ],
 )

@@ -88,7 +88,6 @@ class DividedClients(ClientRows):
         rows. None: each has its own.
       target_of: Client -> the client whose validation and test rows it is
         given, see `shuffled_targets`. A client that is missing has its own.
-
     """
     test_fraction = 0.0 if test_twins is not None else test_fraction
     self._is_whole = not validation_fraction and not test_fraction
@@ -204,7 +203,6 @@ def shuffled_targets(
   Returns:
     Client -> the client whose rows it is given, `target_of` of
     `DividedClients`. Every client gives its rows once.
-
   """
   ordered = sorted(client_ids)
   generator = randomness.generator('shuffled_targets', split_seed)

@@ -10,9 +10,9 @@ import dataclasses
 import numpy as np
 
 from tff_fedfish.data import randomness
-from tff_fedfish.data.client_sequences import StoredSequences, StreamRows
 from tff_fedfish.data.client_splits import split_clients
 from tff_fedfish.data.sequences import ClientRows, Sequences
+from tff_fedfish.data.stored_sequences import StoredSequences, StreamRows
 from tff_fedfish.data.token_store import TokenStore
 
 

@@ -239,7 +239,6 @@ def build_sequences(
   Returns:
     The sequences in document order. A last block of a single token has no
     target and is always dropped; `num_short_block_tokens` counts what was.
-
   """
   end = np.array([end_of_text_id], np.int32)
   pieces = [piece for document in documents for piece in (document, end)]

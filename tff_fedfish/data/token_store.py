@@ -17,7 +17,7 @@ import importlib.metadata
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,25 +38,10 @@ CLIENTS_NAME = 'clients.bin'
 NUMBERS = np.dtype('<i8')
 """Of every file but tokens.bin."""
 
+_VOCABULARY = ('kind', 'sha256', 'lower_case', 'end_of_text_id')
 _NAMES = {TOKENS_NAME, DOCUMENTS_NAME, TEXT_BYTES_NAME, CLIENTS_NAME}
 _TOKEN_TYPES = {'uint16': np.dtype('<u2'), 'int32': np.dtype('<i4')}
 _ADVICE = 'Copy the directory again, or run `fedfish tokenize` again.'
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Vocabulary:
-  """Facts of a vocabulary on which the ids of a text depend."""
-
-  kind: str
-  sha256: str
-  lower_case: bool
-  end_of_text_id: int
-
-  @classmethod
-  def of(cls, tokenizer: Tokenizer) -> Self:
-    """Returns the facts of a loaded vocabulary."""
-    names = [field.name for field in dataclasses.fields(cls)]
-    return cls(**{name: getattr(tokenizer, name) for name in names})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,7 +61,8 @@ class Description:
   """Name of the corpus's directory."""
   corpus_fingerprint: str
   """`GroupedCorpus.fingerprint`."""
-  vocabulary: Vocabulary
+  vocabulary: Mapping[str, Any]
+  """Facts on which the ids of a text depend, the SHA-256 among them."""
   library: str
   """Library that computed the ids, and its version."""
   token_type: str
@@ -97,7 +83,7 @@ def describe(
   return Description(
     corpus_name=pathlib.Path(corpus.directory).resolve().name,
     corpus_fingerprint=corpus.fingerprint,
-    vocabulary=Vocabulary.of(tokenizer),
+    vocabulary={name: getattr(tokenizer, name) for name in _VOCABULARY},
     library=f'{library} {importlib.metadata.version(library)}',
     token_type=token_dtype(tokenizer).name,
     files=stored_files,
@@ -216,13 +202,15 @@ class TokenStore:
 
   def require_vocabulary(self, tokenizer: Tokenizer) -> None:
     """Raises a UserError unless a vocabulary made the ids of this store."""
-    stored, vocabulary = self.description.vocabulary, Vocabulary.of(tokenizer)
-    if vocabulary != stored:
-      raise UserError(
-        f'The token store {str(self.directory)!r} must be of the vocabulary of '
-        f'the run, {_named(vocabulary)}, but is of {_named(stored)}. Run '
-        "`fedfish tokenize` with the run's vocabulary, or name the corpus."
-      )
+    stored = self.description.vocabulary
+    for name in _VOCABULARY:
+      if stored.get(name) != getattr(tokenizer, name):
+        raise UserError(
+          f'The token store {str(self.directory)!r} must be of the vocabulary '
+          f'of the run, with `{name}` {getattr(tokenizer, name)!r}, found '
+          f'{stored.get(name)!r}. Run `fedfish tokenize` with that vocabulary, '
+          'or name the corpus.'
+        )
 
   def position(self, client_id: bytes) -> int:
     """Returns the place of a client in `client_ids`."""
@@ -294,11 +282,3 @@ def _check(path: pathlib.Path, num_bytes: int, sha256: str | None = None):
     problem = 'is missing'
   if problem:
     raise UserError(f'{str(path)!r} {problem}. {_ADVICE}')
-
-
-def _named(vocabulary: Vocabulary) -> str:
-  case = 'lower case' if vocabulary.lower_case else 'cased'
-  return (
-    f'{vocabulary.kind} {vocabulary.sha256[:12]} ({case}, end of text '
-    f'{vocabulary.end_of_text_id})'
-  )

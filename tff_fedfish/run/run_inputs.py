@@ -17,14 +17,12 @@ from tff_fedfish import corpora
 from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import client_splits, merged_clients
-from tff_fedfish.data.client_sequences import (
-  ClientSequences,
-  StoredSequences,
-)
+from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.data.divided_clients import DividedClients
 from tff_fedfish.data.merged_clients import Merge, MergedClients
 from tff_fedfish.data.sequences import ClientRows
+from tff_fedfish.data.stored_sequences import StoredSequences
 from tff_fedfish.data.token_store import TokenStore, open_text
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
