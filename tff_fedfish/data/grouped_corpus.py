@@ -1,7 +1,6 @@
 """Random access to the groups of a grouped corpus, by client id."""
 
 import functools
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO, ClassVar, NamedTuple
@@ -123,16 +122,6 @@ class GroupedCorpus:
     # Read once more by `sizes`, instead of being kept for it.
     sizes = map(self.read_column, corpus_index.FINGERPRINTED)
     return corpus_index.fingerprint(self.client_ids, map(self._sums, sizes))
-
-  @functools.cached_property
-  def content_digest(self) -> str:
-    """SHA-256 of the shards' SHA-256, which the manifest holds.
-
-    Unlike `fingerprint` it sees every byte of the texts, and depends on the
-    number of shards. Reads nothing.
-    """
-    lines = [shard.sha256.encode() + b'\n' for shard in self.manifest.shards]
-    return hashlib.sha256(b''.join(lines)).hexdigest()
 
   def examples(self, client_id: bytes) -> list[Example]:
     """Returns the client's examples as stored, parts joined."""
