@@ -233,15 +233,19 @@ class GroupedCorpus:
 
   def _check_index(self) -> None:
     """Compares what costs nothing; `fedfish verify` compares everything."""
-    shards, locations = self.manifest.shards, self.locations
-    num_rows = len(locations.offsets)
-    num_records = sum(shard.num_records for shard in shards)
-    if num_rows != num_records:
-      problem = f'has {num_rows} rows'
-    elif num_rows and (
-      locations.row_limits[0] != 0
-      or locations.offsets.min() < 0
-      or not 0 <= locations.shards.min() <= locations.shards.max() < len(shards)
+    ids, row_limits, shards, offsets = self.locations
+    num_records = sum(shard.num_records for shard in self.manifest.shards)
+    if len(offsets) != num_records:
+      problem = f'has {len(offsets)} rows'
+    elif (
+      len(row_limits) != len(ids) + 1
+      or num_records
+      and not (
+        row_limits[0] == 0
+        and offsets.min() >= 0
+        and shards.min() >= 0
+        and shards.max() < len(self.manifest.shards)
+      )
     ):
       problem = 'names other ones'
     else:
