@@ -115,12 +115,15 @@ def read_locations(directory: str | os.PathLike) -> RecordLocations:
     num_rows += table.num_rows
   row_type = np.int32 if num_rows < 1 << 31 else np.int64
   first_rows.append(np.array([num_rows]))
-  return RecordLocations(
+  locations = RecordLocations(
     client_ids,
     _joined(first_rows, row_type),
     _joined(shards, np.int32),
     _joined(offsets, np.int64),
   )
+  # Arrow keeps what it needed for reading, for more of the like.
+  pa.default_memory_pool().release_unused()
+  return locations
 
 
 def read_column(
