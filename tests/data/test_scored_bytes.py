@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from tff_fedfish.data import sentencepiece, tokenizers
-from tff_fedfish.data.scored_bytes import num_scored_bytes
 from tff_fedfish.data.sequences import Sequences, build_sequences
+from tff_fedfish.evaluation.evaluate import num_scored_bytes
 
 #            0        1        2        3      4       5
 _PIECES = '[PAD]\n[UNK]\n[END]\nab\n##cd\n\u0439\n'.encode()
@@ -14,28 +14,17 @@ _PIECES = '[PAD]\n[UNK]\n[END]\nab\n##cd\n\u0439\n'.encode()
 def test_targets_by_hand():
   tokenizer = tokenizers.wordpiece_tokenizer(_PIECES, 'v.txt')
   rows = build_sequences(
-    [np.array([3, 4, 5, 3], np.int32), np.array([4, 4], np.int32)],
+    [np.array(ids, np.int32) for ids in ([3, 4, 5, 3], [4, 4], [3, 4])],
     sequence_length=3,
     end_of_text_id=tokenizer.end_of_text_id,
     padding_id=tokenizer.padding_id,
   )
-  # ab ##cd \u0439 ab | END ##cd ##cd END.
-  assert rows.tokens.tolist() == [[3, 4, 5, 3], [2, 4, 4, 2]]
+  # ab ##cd \u0439 ab | END ##cd ##cd END | ab ##cd END and padding.
+  tokens = [[3, 4, 5, 3], [2, 4, 4, 2], [3, 4, 2, 0]]
+  assert rows.tokens.tolist() == tokens
   # "abcd \u0439 ab" has 10 bytes, 2 of them in its first token; "##cdcd" 6, of
-  # which the end of the text before has none.
-  assert num_scored_bytes(rows, tokenizer) == 8 + 6
-
-
-def test_padding_and_a_row_of_the_same_word():
-  tokenizer = tokenizers.wordpiece_tokenizer(_PIECES, 'v.txt')
-  rows = build_sequences(
-    [np.array([3, 4], np.int32)],
-    sequence_length=5,
-    end_of_text_id=tokenizer.end_of_text_id,
-    padding_id=tokenizer.padding_id,
-  )
-  # ab ##cd END and padding: "abcd" without "ab".
-  assert num_scored_bytes(rows, tokenizer) == 2
+  # which the end of the text before has none; "abcd" without "ab" 2.
+  assert num_scored_bytes(rows, tokenizer) == 8 + 6 + 2
 
 
 def _sentencepiece(tmp_path, pieces, byte_fallback):
