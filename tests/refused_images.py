@@ -98,7 +98,7 @@ def _partition(place, **settings):
 
 
 _PARTITIONS = {
-  '`config.partition.alpha` must be at least 1e-09': dict(
+  '`config.partition.alpha` must be finite and at least 1e-09': dict(
     scheme='per_client_sampling', num_clients=2, alpha=1e-12
   ),
   'must not exceed the 10 classes, found 11': dict(

@@ -28,7 +28,7 @@ _VOCABULARY_FILES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Metadata:
-  """What `tokenizer.json` adds to the vocabulary; fields of `Tokenizer`."""
+  """What is read of `tokenizer.json`; the vocabulary says the rest again."""
 
   schema_version: int = 1
   kind: str
@@ -124,16 +124,17 @@ class Tokenizer:
     Args:
       directory: Must not exist, or be empty; `load_tokenizer` reads it.
     """
-    metadata = _Metadata(
-      kind=self.kind,
-      lower_case=self.lower_case,
-      end_of_text_id=self.end_of_text_id,
-      sha256=self.sha256,
-    )
+    # Reports compare the vocabularies of runs by the bytes of this file.
+    metadata = {'schema_version': _Metadata.schema_version}
+    for name in (
+      *('kind', 'size', 'lower_case'),
+      *('end_of_text_id', 'padding_id', 'unknown_id', 'sha256'),
+    ):
+      metadata[name] = getattr(self, name)
     with files.write_directory_atomically(directory) as temporary:
       file = temporary / _VOCABULARY_FILES[self.kind]
       file.write_bytes(self.vocabulary)
-      files.write_json(temporary / METADATA_FILE, dataclasses.asdict(metadata))
+      files.write_json(temporary / METADATA_FILE, metadata)
 
   def _kept(self, token_ids):
     kept = []
