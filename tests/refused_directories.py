@@ -191,8 +191,8 @@ CASES = (
     ),
   ),
   _case(
-    'token from the vocabulary). Use a vocabulary whose `unk_token` is the name '
-    'of a piece in its ',
+    'from the vocabulary). Use a vocabulary whose `unk_token` is the name of a '
+    'piece in its ',
     _edit_vocabulary({'b': 0, '[SEP]': 1, 'a': 2}),
   ),
   _case(
