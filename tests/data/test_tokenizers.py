@@ -182,67 +182,21 @@ def test_it_is_saved_as_by_earlier_versions(tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('name', 'data', 'message'),
+  ('data', 'message'),
   [
-    ('v.pdf', b'', 'a SentencePiece `.model` file, but .* is neither'),
-    ('v.txt', b'', r'the piece \[END\] or \[SEP\], but none of its 0 lines'),
-    ('v.txt', b'[PAD]\n[END]\na\n', r'the piece \[UNK\].* its 3 lines does'),
-    ('v.txt', b'[UNK]\n[SEP]\na\n', r'must hold the piece \[PAD\]'),
-    ('v.txt', b'[PAD]\na\nb\na\n', "but 'a' in line 4 is empty or stands ab"),
-    ('v.txt', b'[PAD]\n\nb\n', "'' in line 2 is empty"),
-    ('v.txt', b'[PAD]\n\xff\n', 'byte 6 is not UTF-8'),
+    (b'', r'the piece \[END\] or \[SEP\], but none of its 0 lines'),
+    (b'[UNK]\n[SEP]\na\n', r'must hold the piece \[PAD\]'),
+    (b'[PAD]\na\nb\na\n', "but 'a' in line 4 is empty or stands above"),
     (
-      'v.txt',
       b'[PAD]\n[UNK]\n[END]\n' + b'x' * 500,
       r'no tokenizer can be built from it \(.{1,200}\)\. Name another file',
     ),
-    ('v.model', b'no model', 'SentencePiece model, but it cannot be parsed'),
-    (
-      'v.model',
-      _sentencepiece_model(_SENTENCEPIECE_PIECES[:2]),
-      "end-of-text piece '</s>'; of its 2 pieces 1 are unknown .* 0 end",
-    ),
-    (
-      'v.model',
-      _sentencepiece_model([*_SENTENCEPIECE_PIECES, ('c', _NORMAL_TYPE)]),
-      r'cannot be loaded as one \(.*c is already defined',
-    ),
   ],
 )
-def test_files_that_are_refused(tmp_path, name, data, message):
-  (tmp_path / name).write_bytes(data)
-  with pytest.raises(UserError, match=message) as raised:
-    tokenizers.load_tokenizer(tmp_path / name)
-  assert '\n' not in str(raised.value)
-  assert name in str(raised.value)
-
-
-@pytest.mark.parametrize(
-  ('name', 'change', 'message'),
-  [
-    ('tokenizer.json', {'schema_version': 2}, 'schema version 2.* update fedf'),
-    ('tokenizer.json', {'schema_version': None}, '`schema_version`'),
-    ('tokenizer.json', {'kind': 'bpe'}, r"\(its `kind` is 'bpe'\)"),
-    ('tokenizer.json', {'lower_case': 1}, '`lower_case`'),
-    ('tokenizer.json', {'sha256': '0' * 64}, 'the sha256 .*, 0000000000000000'),
-    ('tokenizer.json', b'{', 'must describe a vocabulary as `fedfish tokeni'),
-    ('tokenizer.json', b'[]', 'must describe a vocabulary as `fedfish tokeni'),
-    ('vocab.txt', b'a', 'has another: it was changed or damaged'),
-    ('vocab.txt', None, r'cannot be read \(No such file or directory\)'),
-  ],
-)
-def test_directories_that_are_damaged(tmp_path, name, change, message):
-  _wordpiece().save(tmp_path)
-  path = tmp_path / name
-  if isinstance(change, dict):
-    change = json.dumps(json.loads(path.read_text()) | change).encode()
-  path.unlink()
-  if change is not None:
-    path.write_bytes(change)
-  with pytest.raises(UserError, match=message) as raised:
-    tokenizers.load_tokenizer(tmp_path)
-  assert '\n' not in str(raised.value)
-  assert str(tmp_path) in str(raised.value)
+def test_files_that_are_refused(tmp_path, data, message):
+  (tmp_path / 'v.txt').write_bytes(data)
+  with pytest.raises(UserError, match=f"v.txt' .*{message}"):
+    tokenizers.load_tokenizer(tmp_path / 'v.txt')
 
 
 def test_berts_vocabulary_and_slower_tokenizer(shared_data, tmp_path):

@@ -7,7 +7,6 @@ import pytest
 
 from tff_fedfish.data.images import dirichlet_partitions, label_draws
 from tff_fedfish.data.images.label_draws import label_histograms
-from tff_fedfish.errors import UserError
 
 
 def _shares(concentrations, num_draws=4_000):
@@ -93,16 +92,6 @@ class TestPerClassOverClients:
     parts = self._split(labels, num_classes=1, min_examples=8)
     assert [len(part) for part in parts] == [11, 9]
     assert len(asked) == 3
-
-  def test_gives_up(self, draws, monkeypatch):
-    monkeypatch.setattr(dirichlet_partitions, 'MAX_ATTEMPTS', 30)
-    draws([0.95, 0.05])
-    with pytest.raises(
-      UserError,
-      match='`min_examples` is 8, but in 30 draws with `alpha` 0.5 some of '
-      'the 2 clients always had fewer. Raise `alpha`',
-    ):
-      self._split(np.zeros(20, int), num_classes=1, min_examples=8)
 
   def test_alpha_says_how_alike_clients_are(self):
     labels = np.repeat([0, 1], 500)

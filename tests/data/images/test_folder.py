@@ -27,14 +27,6 @@ def _write(folder, name, **options):
   return small_image_folders.write_image(folder / name, **options)
 
 
-def _error(folder):
-  with pytest.raises(UserError) as raised:
-    read_image_folder(folder)
-  line = str(raised.value)
-  assert line.isascii() and '\n' not in line
-  return line
-
-
 def test_clients_classes_and_pixels(folder):
   # One more dog for ben, as the first of them by its name's bytes.
   _write(folder, 'ben/dog/-1.PNG', pixels=np.full((16, 16), 77, np.uint8))
@@ -69,7 +61,11 @@ def test_names_are_bytes_and_in_their_order(tmp_path):
   assert clients.class_names == (b'10', b'2')
   # And in an error they are one line of plain text.
   (tmp_path / 'a\nb' / '2' / '\u202e\udcff.png').write_text('no image')
-  assert r'a\nb/2/\u202e\udcff.png' in _error(tmp_path)
+  with pytest.raises(UserError) as raised:
+    read_image_folder(tmp_path)
+  line = str(raised.value)
+  assert line.isascii() and '\n' not in line
+  assert r'a\nb/2/\u202e\udcff.png' in line
 
 
 def test_fingerprint_identifies_the_images(folder, tmp_path):
@@ -101,58 +97,6 @@ def test_what_is_no_image_is_counted(folder):
   )
   assert b'zoe' not in clients.client_ids
   assert len(clients.client_rows[b'gus']) == 4
-
-
-@pytest.mark.parametrize(
-  ('change', 'words'),
-  [
-    (
-      lambda folder: _write(folder, 'eva/cat/1.png', side=20),
-      "anna/cat/0.png' has 16 x 16 x 1 and '{0}/eva/cat/1.png' has 20 x 20 x 1",
-    ),
-    (
-      lambda folder: _write(folder, 'eva/cat/1.png', mode='RGB'),
-      "eva/cat/1.png' has 16 x 16 x 3",
-    ),
-    (
-      lambda folder: _write(folder, 'finn/bird/1.png'),
-      "but 'anna' has no 'bird', which others have. Rename one, or make an emp",
-    ),
-    (lambda folder: (folder / 'gus').mkdir(), "but 'gus' has no 'cat'"),
-    (
-      lambda folder: folder.rename(folder.parent / 'elsewhere'),
-      "'{0}' cannot be read (No such file or directory). Name such a",
-    ),
-    (
-      lambda folder: (shutil.rmtree(folder), folder.write_text('x')),
-      'cannot be read (Not a directory)',
-    ),
-    (
-      lambda folder: (shutil.rmtree(folder), folder.mkdir()),
-      "requires CLIENT/CLASS/*.png or *.jpg with at least 2 classes in '{0}', "
-      'but found only nothing. Name such a directory.',
-    ),
-    # One level only.
-    (
-      lambda folder: (
-        shutil.rmtree(folder),
-        _write(folder, 'cat/1.png'),
-        _write(folder, 'dog/1.png'),
-      ),
-      "but found only 'cat/1.png'. Name",
-    ),
-    (
-      lambda folder: (
-        shutil.rmtree(folder),
-        small_image_folders.write_folder(folder, classes=['cat']),
-      ),
-      "but found only 'cat'. Name",
-    ),
-  ],
-)
-def test_folders_that_are_refused(folder, change, words):
-  change(folder)
-  assert words.format(folder) in _error(folder)
 
 
 @pytest.fixture
@@ -196,21 +140,12 @@ def test_pixels_are_those_of_the_file(read, tmp_path):
     opaque = np.full((16, 16, 1), 255, np.uint8)
     image = Image.fromarray(np.concatenate([pixels, opaque], axis=2))
     np.testing.assert_array_equal(read(image), pixels)
-
-
-@pytest.mark.parametrize(
-  ('image', 'options', 'words'),
-  [
-    (Image.new('RGBA', (16, 16), (1, 2, 3, 254)), {}, 'found mode RGBA'),
-    (Image.new('L', (16, 16), 7), {'transparency': 7}, 'found mode L'),
-    (Image.new('I;16', (16, 16)), {}, 'found mode I;16'),
-    (Image.new('L', (15, 16)), {}, 'found 16 x 15'),
-    (Image.new('L', (16, 129)), {}, 'found 129 x 16'),
-  ],
-)
-def test_images_that_do_not_fit(read, image, options, words):
-  with pytest.raises(UserError, match=words):
-    read(image, **options)
+  for image, options in (
+    (Image.new('L', (16, 16), 7), {'transparency': 7}),
+    (Image.new('I;16', (16, 16)), {}),
+  ):
+    with pytest.raises(UserError, match=f'found mode {image.mode}. Convert it'):
+      read(image, **options)
 
 
 def _deep_png():
