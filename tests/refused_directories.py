@@ -181,18 +181,18 @@ CASES = (
     _edit_vocabulary({'[UNK]': 0, 'b': 1, 'a': 2}),
   ),
   _case(
-    "tokenizer_config.json' must be a JSON object, but cannot be read",
+    "tokenizer_config.json' must be a JSON object with a piece",
     lambda directory: (directory / 'tokenizer_config.json').write_text('{'),
   ),
   _case(
-    "tokenizer_config.json' must name a piece as `eos_token`, found ['[SEP]']",
+    "or null, as `eos_token`, but is not (it has ['[SEP]'])",
     lambda directory: (directory / 'tokenizer_config.json').write_text(
       '{"eos_token": ["[SEP]"]}'
     ),
   ),
   _case(
-    "must encode every text, but does not (`unk_token` is '[UNK]', which is no "
-    'piece). Use a vocabulary whose `unk_token` is the name of a piece in its ',
+    'from the vocabulary). Use a vocabulary whose `unk_token` is the name of a '
+    'piece in its ',
     _edit_vocabulary({'b': 0, '[SEP]': 1, 'a': 2}),
   ),
   _case(

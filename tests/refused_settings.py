@@ -158,10 +158,9 @@ CASES = (
     '  return config\n',
   ),
   # Vocabularies that are files.
-  _vocabulary('is another file. Name one', 'v.pdf', b''),
+  _vocabulary('is neither. Name one', 'v.pdf', b''),
   _vocabulary('byte 6 is not UTF-8', 'v.txt', b'[PAD]\n\xff\n'),
   _vocabulary('line 2 is empty', 'v.txt', b'[PAD]\n\nb\n'),
-  _vocabulary("'a' stands in lines 2 and 4", 'v.txt', b'[PAD]\na\nb\na\n'),
   _vocabulary('must hold the piece [UNK]', 'v.txt', b'[PAD]\n[END]\na\n'),
   _vocabulary('no tokenizer can be built from it', 'v.txt', _SPECIAL),
   _vocabulary(
@@ -177,21 +176,12 @@ CASES = (
   ),
   Case('cannot be read (Input/output error)', _unreadable_vocabulary),
   # Vocabularies that are directories.
-  edited('states `padding_id` 3, but vocab.txt has', _METADATA, padding_id=3),
-  edited('has no `schema_version`', _METADATA, schema_version=None),
-  edited(
-    'has schema version 99, but this version of fedfish',
-    _METADATA,
-    schema_version=99,
-  ),
-  edited("must state `size` as int, found '256'", _METADATA, size='256'),
-  edited(
-    'must state a `kind` of wordpiece or sentencepiece or tokenizer_json',
-    _METADATA,
-    kind='bpe',
-  ),
-  removed('must hold vocab.txt, but does not', _PIECES),
-  changed('vocab.txt must have the sha256', _PIECES, b'a'),
-  changed('must be JSON, but cannot be parsed', _METADATA, b'{'),
+  edited('must describe a vocabulary', _METADATA, schema_version=None),
+  edited('or update fedfish', _METADATA, schema_version=99),
+  edited('(`lower_case` must be', _METADATA, lower_case=1),
+  edited("its `kind` is 'bpe'", _METADATA, kind='bpe'),
+  removed('cannot be read (No such file or directory)', _PIECES),
+  changed("vocab.txt' must have the sha256", _PIECES, b'a'),
+  changed('must describe a vocabulary', _METADATA, b'{'),
   damaged("tokenizer.json' cannot be read (Input/output", _make_unreadable),
 )

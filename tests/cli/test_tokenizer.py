@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import tokenizers as huggingface
 
 from tff_fedfish import corpora
 from tff_fedfish.cli import main
@@ -17,9 +18,6 @@ _REPOSITORY = pathlib.Path(__file__).parents[2]
 @pytest.fixture(name='grouped', scope='module')
 def _grouped(tmp_path_factory):
   """A corpus of two hosts: one with 30 documents, one with one."""
-  from pipelines.job import run_group_job
-  from pipelines.options import GroupJob
-
   directory = tmp_path_factory.mktemp('corpus')
   lines = [
     {
@@ -32,15 +30,11 @@ def _grouped(tmp_path_factory):
   small = {'url': 'https://x.org', 'text': 'Étude Étude', 'timestamp': ''}
   raw = directory / 'c4.json'
   raw.write_text(''.join(f'{json.dumps(line)}\n' for line in [*lines, small]))
-  job = GroupJob(
-    source_name='c4',
-    paths=(str(raw),),
-    key='host',
-    num_shards=1,
-    max_record_bytes=2**20,
+  output = str(directory / 'grouped')
+  assert (
+    main.main(['group', 'c4', '--input', str(raw), '--output', output]) == 0
   )
-  run_group_job(job, directory / 'grouped')
-  return directory / 'grouped'
+  return output
 
 
 def _fedfish(*arguments):
@@ -67,123 +61,87 @@ def test_train_writes_a_vocabulary(grouped, tmp_path, capsys):
   assert [path.name for path in output.parent.iterdir()] == ['vocabulary']
 
 
-def test_keep_case(grouped, tmp_path):
-  output = tmp_path / 'v'
-  rc = _fedfish(
-    *('train', '--data', grouped, '--output', output),
-    *('--vocabulary_size', 300, '--keep_case'),
-  )
-  assert rc == 0
-  tokenizer = tokenizers.load_tokenizer(output)
-  assert not tokenizer.lower_case
+def test_keep_case_and_the_same_bytes_again(grouped, tmp_path):
+  for name in ('a', 'b'):
+    output = tmp_path / name
+    _fedfish('train', '--data', grouped, '--output', output, '--keep_case')
+  for file in ('vocab.txt', 'tokenizer.json'):
+    first = (tmp_path / 'a' / file).read_bytes()
+    assert first == (tmp_path / 'b' / file).read_bytes()
+  tokenizer = tokenizers.load_tokenizer(tmp_path / 'a')
   [ids] = tokenizer.encode_batch(['The Étude'])
   assert tokenizer.pieces(ids) == ['The', 'Étude']
 
 
-def test_training_again_writes_the_same_bytes(grouped, tmp_path):
-  for name in ('a', 'b'):
-    _fedfish('train', '--data', grouped, '--output', tmp_path / name)
-  for file in ('vocab.txt', 'tokenizer.json'):
-    first = (tmp_path / 'a' / file).read_bytes()
-    assert first == (tmp_path / 'b' / file).read_bytes()
-
-
-def test_help_names_every_kind_of_vocabulary(capsys):
-  with pytest.raises(SystemExit):
-    _fedfish('show', '--help')
-  help_text = capsys.readouterr().out
-  for kind in ('`train` wrote', 'tokenizer.json', '.txt', '.model'):
-    assert kind in help_text
+def _shown(capsys, path, text):
+  assert _fedfish('show', path, '--text', text) == 0
+  lines = capsys.readouterr().out.splitlines()
+  facts = (line.split('  ', 1) for line in lines)
+  return {name.strip(): fact.strip() for name, fact in facts}
 
 
 def test_show(capsys):
-  rc = _fedfish('show', corpora.demo_vocabulary(), '--text', 'Tables, [UNK]')
-  assert rc == 0
-  lines = dict(
-    line.split('  ', 1) for line in capsys.readouterr().out.splitlines()
-  )
-  shown = {name.strip(): fact.strip() for name, fact in lines.items()}
-  assert shown['kind'] == 'wordpiece'
-  assert shown['size'] == '2,048'
-  assert shown['lower case'] == 'yes'
-  assert shown['end of text'] == '2 [END]'
-  assert shown['padding'] == '0 [PAD]'
-  assert shown['unknown'] == '1 [UNK]'
-  assert shown['text'] == 'Tables, [UNK]'
+  shown = _shown(capsys, corpora.demo_vocabulary(), 'Tables, [UNK]')
+  assert shown.pop('decoded').startswith('tables , [ un')
   tokenizer = tokenizers.load_tokenizer(corpora.demo_vocabulary())
   [ids] = tokenizer.encode_batch(['Tables, [UNK]'])
-  assert shown['token ids'] == ' '.join(map(str, ids))
-  assert shown['pieces'].split() == tokenizer.pieces(ids)
-  assert shown['decoded'].startswith('tables , [ un')
+  assert shown.pop('pieces').split() == tokenizer.pieces(ids)
+  assert shown == {
+    'vocabulary': str(corpora.demo_vocabulary()),
+    'kind': 'wordpiece',
+    'size': '2,048',
+    'lower case': 'yes',
+    'end of text': '2 [END]',
+    'padding': '0 [PAD]',
+    'unknown': '1 [UNK]',
+    'sha256': tokenizer.sha256,
+    'text': 'Tables, [UNK]',
+    'token ids': ' '.join(map(str, ids)),
+  }
 
 
-def _refused(capsys, message, *arguments):
-  assert _fedfish(*arguments) == 2
-  error = capsys.readouterr().err
-  assert error.startswith('fedfish: error: ')
-  assert error.count('\n') == 1
-  assert message in error
+def test_show_a_vocabulary_of_all_bytes(tmp_path, capsys):
+  signs = sorted(huggingface.pre_tokenizers.ByteLevel.alphabet())
+  pieces = {piece: i for i, piece in enumerate([*signs, '</s>'])}
+  tokenizer = huggingface.Tokenizer(huggingface.models.BPE(pieces, []))
+  tokenizer.pre_tokenizer = huggingface.pre_tokenizers.ByteLevel()
+  tokenizer.save(str(tmp_path / 'tokenizer.json'))
+  assert _shown(capsys, tmp_path, 'a')['unknown'] == '-'
 
 
-def test_not_a_grouped_corpus(tmp_path, capsys):
-  output = tmp_path / 'v'
-  _refused(
-    *(capsys, str(tmp_path)),
-    *('train', '--data', tmp_path, '--output', output),
-  )
-  assert not output.exists()
-
-
-def test_output_that_holds_something(grouped, tmp_path, capsys):
+@pytest.mark.parametrize(
+  ('options', 'message'),
+  [
+    (['--data', '.'], 'manifest.json'),
+    (['--output', '.'], "already holds 'thesis.tex'"),
+    (['--vocabulary_size', 100], 'between 256 and 1,000,000, found 100'),
+    (['--max_documents_per_client', 0], 'must be at least 1, found 0'),
+    (['--vocabulary_size', 900_000], 'at most 2,048 for this corpus'),
+  ],
+)
+def test_training_that_is_refused(
+  grouped, tmp_path, capsys, monkeypatch, options, message
+):
   (tmp_path / 'thesis.tex').write_text('x')
-  _refused(
-    *(capsys, "already holds 'thesis.tex'"),
-    *('train', '--data', grouped, '--output', tmp_path),
-  )
+  monkeypatch.chdir(tmp_path)
+  assert _fedfish('train', '--data', grouped, '--output', 'v', *options) == 2
+  line = capsys.readouterr().err.splitlines()[-1]
+  assert line.startswith('fedfish: error: ') and message in line
   assert [path.name for path in tmp_path.iterdir()] == ['thesis.tex']
 
 
 @pytest.mark.parametrize(
-  ('option', 'value', 'message'),
+  ('arguments', 'message'),
   [
-    ('--vocabulary_size', 100, 'must be at least 256, found 100'),
-    (
-      '--vocabulary_size',
-      99999999,
-      'must be at most 1,000,000, found 99999999',
-    ),
-    ('--max_documents_per_client', 0, 'must be at least 1, found 0'),
+    (['nowhere'], "'nowhere' does not exist"),
+    ([corpora.demo_vocabulary(), '--text', ''], '`--text` must not be empty'),
   ],
 )
-def test_numbers_out_of_range(
-  grouped, tmp_path, capsys, option, value, message
-):
-  output = tmp_path / 'v'
-  _refused(
-    *(capsys, f'`{option}` {message}'),
-    *('train', '--data', grouped, '--output', output, option, value),
-  )
-  assert not output.exists()
-
-
-def test_more_pieces_than_the_corpus_has(grouped, tmp_path, capsys):
-  # Nothing of that size is built: it is refused after the words are counted.
-  argv = ('--data', grouped, '--output', tmp_path / 'v')
-  assert _fedfish('train', *argv, '--vocabulary_size', 900_000) == 2
-  line = capsys.readouterr().err.splitlines()[-1]
-  assert line.startswith(
-    'fedfish: error: `--vocabulary_size` must be at most 2,048 for this corpus'
-  )
-  assert 'found 900000: the rest would be unused. Lower it' in line
-  assert not (tmp_path / 'v').exists()
-
-
-def test_show_what_is_not_there(tmp_path, capsys):
-  _refused(capsys, 'nowhere', 'show', tmp_path / 'nowhere')
-  _refused(
-    *(capsys, '`--text` must not be empty'),
-    *('show', corpora.demo_vocabulary(), '--text', ''),
-  )
+def test_vocabularies_that_are_not_shown(capsys, arguments, message):
+  assert _fedfish('show', *arguments) == 2
+  error = capsys.readouterr().err
+  assert error.startswith('fedfish: error: ') and error.count('\n') == 1
+  assert message in error
 
 
 @pytest.mark.parametrize(

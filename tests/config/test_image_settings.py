@@ -337,5 +337,5 @@ def test_settings_of_a_partition_reach_it():
     'per_client_sampling',
     100,
   )
-  assert (partition.alpha, partition.seed) == (0.1, 7)
+  assert (partition.parameters, partition.seed) == ((('alpha', 0.1),), 7)
   assert config_lib.PartitionConfig().build(partition_seed=7) is None

@@ -13,16 +13,6 @@ from tff_fedfish.errors import UserError
 _PIECES = b'[PAD]\n[UNK]\n[END]\na\nb\n'
 
 
-class _Corpus:
-  """Two clients with three documents."""
-
-  client_ids = (b'x', b'y')
-
-  def stream(self):
-    yield b'x', [{'text': 'a и b'.encode()}, {'text': b'b b'}]
-    yield b'y', [{'text': 'мир'.encode()}]
-
-
 @pytest.fixture(name='tokenizer', scope='module')
 def _tokenizer():
   return tokenizers.wordpiece_tokenizer(_PIECES, 'v.txt')
@@ -57,10 +47,6 @@ class TestSequences:
     assert padded.tokens.tolist() == [[3, 1, 2, 1, 1, 1]]
     assert unknown_tokens.fraction_of([padded], tokenizer) == 1 / 3
 
-  def test_only_the_rows_that_are_left(self, tokenizer):
-    rows = _sequences(tokenizer, 'a и b', 'b b').select(slice(1, None))
-    assert unknown_tokens.fraction_of([rows], tokenizer) == 0.0
-
   def test_nothing_to_count(self, tokenizer):
     assert unknown_tokens.fraction_of([], tokenizer) is None
     # Images have no tokenizer; some vocabularies express everything.
@@ -69,19 +55,22 @@ class TestSequences:
     assert unknown_tokens.fraction_of([object()], complete) is None
 
 
-class TestCorpus:
-  def test_by_hand(self, tokenizer):
-    # a UNK b END b b END, UNK END: 2 of 9.
-    seen = []
-    found = unknown_tokens.fraction_of_corpus(
-      _Corpus(), tokenizer, on_client=lambda: seen.append(1)
-    )
-    assert (found, len(seen)) == (2 / 9, 2)
-
-  def test_example_without_text(self, tokenizer):
-    corpus = types.SimpleNamespace(stream=lambda: iter([(b'x', [{}])]))
-    with pytest.raises(UserError, match="b'x' has an example without .*text"):
-      unknown_tokens.fraction_of_corpus(corpus, tokenizer)
+def test_texts_of_a_corpus(tokenizer):
+  documents = {b'x': ['a и b', 'b b'], b'y': ['мир']}
+  clients = [
+    (client_id, [{'text': text.encode()} for text in texts])
+    for client_id, texts in documents.items()
+  ]
+  corpus = types.SimpleNamespace(stream=lambda: iter(clients))
+  seen = []
+  found = unknown_tokens.fraction_of_corpus(
+    corpus, tokenizer, on_client=lambda: seen.append(1)
+  )
+  # a UNK b END b b END, UNK END: 2 of 9.
+  assert (found, len(seen)) == (2 / 9, 2)
+  clients.append((b'z', [{}]))
+  with pytest.raises(UserError, match="b'z' has an example without .*text"):
+    unknown_tokens.fraction_of_corpus(corpus, tokenizer)
 
 
 def test_description_warns_above_five_per_cent():

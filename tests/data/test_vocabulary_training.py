@@ -1,7 +1,6 @@
-"""Learned vocabularies: exact in size, complete in characters, repeatable."""
+"""Words of a corpus, and vocabularies learned from them."""
 
 import collections
-import functools
 import gzip
 import json
 import string
@@ -37,22 +36,6 @@ def _descriptions():
   return counts
 
 
-@pytest.fixture(name='trained', scope='module')
-def _trained(descriptions):
-  """Returns a function from a size to the descriptions' vocabulary of it.
-
-  Training takes a second; each size is trained once, and the result is read
-  only. What training said of its steps is the second value.
-  """
-
-  @functools.cache
-  def train(vocabulary_size):
-    steps = []
-    return _train(descriptions, vocabulary_size, on_step=steps.append), steps
-
-  return train
-
-
 def test_a_small_corpus_fills_up_with_unused_pieces():
   found = _train({b'low': 5, b'lower': 2, b'low.': 1})
   used = found.pieces[: 256 - found.num_unused]
@@ -70,16 +53,15 @@ def test_a_small_corpus_fills_up_with_unused_pieces():
 
 
 @pytest.mark.parametrize('vocabulary_size', [256, 500, 1111])
-def test_the_size_is_exact(trained, vocabulary_size):
-  found, steps = trained(vocabulary_size)
+def test_the_size_is_exact_and_usual_words_are_spelled(
+  descriptions, vocabulary_size
+):
+  steps = []
+  found = _train(descriptions, vocabulary_size, on_step=steps.append)
   assert len(found.pieces) == len(set(found.pieces)) == vocabulary_size
   assert found.num_unused == 0
   assert 1 <= len(steps) <= 8
   assert f'(wanted: {vocabulary_size:,})' in steps[-1]
-
-
-def test_every_word_with_usual_characters_can_be_spelled(descriptions, trained):
-  found, _ = trained(500)
   tokenizer = _tokenizer(found)
   words = list(descriptions)
   num_unknown = sum(
@@ -90,20 +72,9 @@ def test_every_word_with_usual_characters_can_be_spelled(descriptions, trained):
   assert num_unknown < 0.001 * found.num_words
 
 
-def test_more_pieces_make_shorter_texts(descriptions, trained):
-  texts = list(descriptions.elements())
-  lengths = [
-    sum(map(len, _tokenizer(trained(size)[0]).encode_batch(texts)))
-    for size in (256, 1111)
-  ]
-  num_characters = sum(len(text.decode()) for text in texts)
-  assert num_characters > 1.5 * lengths[0]
-  assert lengths[0] > 1.3 * lengths[1]
-
-
-def test_the_order_of_the_counts_does_not_matter(descriptions, trained):
+def test_the_order_of_the_counts_does_not_matter(descriptions):
   backwards = dict(reversed(descriptions.items()))
-  assert trained(500)[0] == _train(backwards, 500)
+  assert _train(descriptions, 500) == _train(backwards, 500)
 
 
 def test_case():
@@ -124,68 +95,97 @@ def test_rare_characters_become_unknown_but_ascii_does_not():
   assert found.num_unknown_words == 4
 
 
-def test_words_that_are_too_long_are_unknown():
-  found = _train({b'ab' * 60: 2, b'ab': 5})
-  assert found.num_unknown_words == 2
-  assert 'ab' in found.pieces
-
-
-def test_no_break_spaces_separate_words():
+def test_words_that_are_too_long_and_no_break_spaces():
+  words = {b'ab' * 60: 2, 'ab\u00a0one'.encode(): 3}
   for lower_case in (True, False):
-    found = _train({'one\u00a0two'.encode(): 3}, lower_case=lower_case)
-    assert {'one', 'two'} <= set(found.pieces)
-    assert found.num_words == 6
+    found = _train(words, lower_case=lower_case)
+    assert {'ab', 'one'} <= set(found.pieces)
+    assert (found.num_words, found.num_unknown_words) == (8, 2)
 
 
-@pytest.mark.parametrize('size', [0, 255])
-def test_a_size_that_is_too_small_is_an_error(size):
+@pytest.mark.parametrize(
+  ('counts', 'size', 'message'),
+  [
+    ({b'a': 1}, 255, 'lie between 256 and 1,000,000, found 255. Change'),
+    ({b'a': 1}, 1_000_001, 'lie between 256 and 1,000,000, found 1000001'),
+    # The smallest models have 2,048 pieces, however small the corpus is.
+    ({b'a': 1}, 2049, 'at most 2,048 .* has 4 pieces to learn, found 2049'),
+    # Words of one letter have no other pieces: 200 of them and 3 reserved
+    # pieces, 203, with 10 x 203 unused ones are 2,233.
+    (
+      {chr(code).encode(): 1 for code in range(0x4E00, 0x4E00 + 200)},
+      2234,
+      '^`--vocabulary_size` must be at most 2,233 for this corpus, which has '
+      '203 pieces to learn, found 2234: the rest would be unused. Lower it',
+    ),
+    ({}, 256, 'none of the 0 words of the corpus .* group a corpus with text'),
+    ({b'\x00': 3}, 256, 'none of the 0 words of the corpus'),
+    # 256 pieces have room for (256 - 3) // 4 = 63 characters.
+    (
+      {f'{string.ascii_letters}{string.digits}жд'.encode(): 1},
+      256,
+      '`--vocabulary_size` 256 has room for 63 characters, but none of the 1 '
+      'words of the corpus can be spelled with them',
+    ),
+  ],
+)
+def test_sizes_and_words_that_do_not_fit(counts, size, message):
+  with pytest.raises(UserError, match=message):
+    _train(counts, size, lower_case=False)
+
+
+class _Corpus:
+  """Clients and their texts, in memory."""
+
+  def __init__(self, texts):
+    self._texts = texts
+
+  def stream(self):
+    for client_id, texts in self._texts.items():
+      yield client_id, [{'text': text} for text in texts]
+
+
+def _count(texts, **options):
+  return vocabulary_training.count_corpus_words(_Corpus(texts), **options)
+
+
+def test_words_are_separated_by_white_space():
+  calls = []
+  words = _count(
+    {b'x': [b'The end.\n\tThe', b''], b'y': ['end. É'.encode()]},
+    on_client=lambda: calls.append(None),
+  )
+  assert words.counts == {b'The': 2, b'end.': 2, 'É'.encode(): 1}
+  assert (words.num_documents, words.num_capped_documents) == (3, 0)
+  assert words.num_forgotten_words == 0
+  assert len(calls) == 2
+
+
+def test_the_cap_holds_for_every_client_and_chooses_by_text():
+  huge = [b'h%d' % i for i in range(100)]
+  first, again = (
+    _count(
+      {b'huge': order, b'small': [b's1', b's2']}, max_documents_per_client=10
+    )
+    for order in (huge, huge[::-1])
+  )
+  assert (first.num_documents, first.num_capped_documents) == (12, 90)
+  assert first == again
+  chosen = {word for word in first.counts if word.startswith(b'h')}
+  assert len(chosen) == 10
+  # Not the first, nor the last, nor the smallest ten.
+  assert chosen not in ({*huge[:10]}, {*huge[-10:]}, {*sorted(huge)[:10]})
   with pytest.raises(
-    UserError, match=f'`--vocabulary_size` must be at least 256, found {size}'
+    UserError, match='`--max_documents_per_client` must be at least 1, found 0'
   ):
-    _train({b'a': 1}, size)
+    _count({}, max_documents_per_client=0)
 
 
-def test_a_size_that_is_too_large_is_an_error():
-  with pytest.raises(
-    UserError,
-    match='`--vocabulary_size` must be at most 1,000,000, found 1000001. Lower',
-  ):
-    _train({b'a': 1}, 1_000_001)
-
-
-def test_at_most_ten_unused_pieces_for_each_that_is_learned():
-  # Words of one letter have no other pieces: 200 of them and 3 reserved pieces,
-  # 203, with 10 x 203 unused ones are 2,233.
-  counts = {chr(code).encode(): 1 for code in range(0x4E00, 0x4E00 + 200)}
-  found = _train(counts, 2233)
-  assert (len(found.pieces), found.num_unused) == (2233, 2030)
-  with pytest.raises(
-    UserError,
-    match='^`--vocabulary_size` must be at most 2,233 for this corpus, which '
-    'has 203 pieces to learn, found 2234: the rest would be unused. Lower it',
-  ):
-    _train(counts, 2234)
-  # The smallest models have 2,048, however small the corpus is.
-  assert _train({b'a': 1}, 2048).num_unused == 2044
-  with pytest.raises(UserError, match='must be at most 2,048 .* has 4 pieces'):
-    _train({b'a': 1}, 2049)
-
-
-@pytest.mark.parametrize('counts', [{}, {b'\x00': 3}])
-def test_no_words_is_an_error(counts):
-  with pytest.raises(UserError, match='learned from words, .* holds none'):
-    _train(counts)
-
-
-def test_too_many_characters_is_an_error():
-  # 256 pieces have room for (256 - 3) // 4 = 63 characters.
-  letters = string.ascii_letters + string.digits
-  assert len(letters) == 62
-  fits = _train({f'{letters}ж'.encode(): 1}, lower_case=False)
-  assert fits.num_unknown_words == 0
-  with pytest.raises(
-    UserError,
-    match='`--vocabulary_size` 256 has room for 63 characters, but none of the '
-    '1 words of the corpus can be spelled with them',
-  ):
-    _train({f'{letters}жд'.encode(): 1}, lower_case=False)
+def test_rare_words_are_forgotten_to_bound_memory():
+  # At most 4 words. The fifth, e, makes it forget those that stand once (a
+  # and e, two occurrences) and, as 3 are still more than 2, then those that
+  # stand less than four times (b and c, 2 + 3 occurrences). a comes back.
+  text = b'a b b c c c d d d d'
+  words = _count({b'x': [text, b'e', b'a']}, max_distinct_words=4)
+  assert words.counts == {b'd': 4, b'a': 1}
+  assert words.num_forgotten_words == 7

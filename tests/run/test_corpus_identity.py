@@ -73,7 +73,7 @@ def test_other_number_of_shards_is_the_same_corpus(tmp_path, identity):
 
 
 def test_images(small_images):
-  from tff_fedfish.data.images.loading import load_image_corpus
+  from tff_fedfish.data.images.load import load_image_corpus
 
   clients = load_image_corpus('mnist_by_writer', small_images)
   config = planned_configs.shipped(

@@ -104,7 +104,7 @@ def test_evaluation_of_the_held_out_clients(run, folder, tmp_path, capsys):
   assert _evaluate(run, folder, tmp_path / 'e') == 0
   printed = capsys.readouterr()
   assert (
-    f"'{folder}': skipped files with another extension: 1 (such as "
+    f"'{folder}': skipped entries without an image of a class: 1 (such as "
     "'plain/cat/notes.txt')."
   ) in printed.err
   summary = json.loads((tmp_path / 'e' / 'summary.json').read_text())
@@ -338,7 +338,7 @@ class TestBeforeAnythingIsBuilt:
     code = """if True:
       import pathlib, sys
       from tff_fedfish.cli.main import main
-      from tff_fedfish.data.images import image_folder
+      from tff_fedfish.data.images import folder
       def peak():
         status = pathlib.Path('/proc/self/status').read_text()
         return int(status.split('VmHWM:')[1].split()[0])

@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _train(arguments: argparse.Namespace) -> int:
   # Light imports: arguments are checked before TensorFlow is loaded.
-  from tff_fedfish.data import tokenizers, vocabulary_training, word_counts
+  from tff_fedfish.data import tokenizers, vocabulary_training
   from tff_fedfish.data.grouped_corpus import GroupedCorpus
   from tff_fedfish.progress import Progress
 
@@ -96,7 +96,7 @@ def _train(arguments: argparse.Namespace) -> int:
   vocabulary_training.check_vocabulary_size(arguments.vocabulary_size)
   corpus = GroupedCorpus(arguments.data)
   with Progress('count words', len(corpus.client_ids), unit='client') as bar:
-    words = word_counts.count_words(
+    words = vocabulary_training.count_corpus_words(
       corpus,
       max_documents_per_client=arguments.max_documents_per_client,
       on_client=bar.advance,
@@ -147,7 +147,9 @@ def _show(arguments: argparse.Namespace) -> int:
     ('padding', tokenizer.padding_id),
     ('unknown', tokenizer.unknown_id),
   ):
-    facts[name] = f'{token_id} {tokenizer.pieces([token_id])[0]}'
+    facts[name] = '-'
+    if token_id is not None:
+      facts[name] = f'{token_id} {tokenizer.pieces([token_id])[0]}'
   facts |= {
     'sha256': tokenizer.sha256,
     'text': arguments.text,

@@ -7,7 +7,6 @@ from typing import Literal
 from tff_fedfish.config_fields import Section, number, path
 from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
-from tff_fedfish.errors import UserError
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.data.images.partitions import Partition
@@ -119,15 +118,16 @@ class DataConfig(Section, section='data'):
 
 
 _MERGE = 'merge'
-_READ_BY_MERGE = ('scheme', 'num_clients')
+# Settings that are no parameters of a scheme of images.
+_OF_ALL_SCHEMES = ('scheme', 'num_clients', 'held_out')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PartitionConfig(Section, section='partition'):
   """How a corpus is divided among clients that it has not itself.
 
-  For text there is the scheme 'merge'. What a scheme of images reads, and how,
-  is said beside its function in data/images/.
+  For text there is the scheme 'merge'. docs/image_corpora.md has the schemes of
+  images and their parameters.
   """
 
   scheme: str | None = None
@@ -141,8 +141,8 @@ class PartitionConfig(Section, section='partition'):
   held_out: Literal['matching', 'whole'] = 'matching'
   """Use of the test split: 'matching': for each client a held-out one
   with its share of every class; 'whole': one held-out client."""
-  alpha: float | None = number(None, above=0)
-  """Concentration of the three Dirichlet schemes, > 0."""
+  alpha: float | None = number(None, at_least=1e-9)
+  """Concentration of the three Dirichlet schemes, >= 1e-9."""
   min_examples: int | None = number(None, at_least=0)
   """Images of the smallest client (per_class_over_clients), >= 0."""
   classes_per_client: int | None = number(None, at_least=1)
@@ -156,21 +156,48 @@ class PartitionConfig(Section, section='partition'):
       return []
     if self.scheme is not None and self.num_clients is None:
       return ['`config.partition.num_clients` is required with a `scheme`']
-    if self.scheme is None or self.merges_groups:
-      reader = f'is not read by the scheme {_MERGE!r}'
-      if self.scheme is None:
-        reader = 'is read with a `scheme` only'
+    if self.divides_images:
+      return self._problems_of_scheme()
+    read = ('scheme', 'num_clients') if self.merges_groups else ()
+    reader = f'is not read by the scheme {_MERGE!r}'
+    if self.scheme is None:
+      reader = 'is read with a `scheme` only'
+    return [
+      f'`config.partition.{name}` {reader}, found {value!r}; leave it out'
+      for name, value in self.changed().items()
+      if name not in read
+    ]
+
+  def _problems_of_scheme(self):
+    """Returns a clause for each problem with a scheme of images."""
+    # Late: it takes NumPy, which a config of text need not wait for.
+    from tff_fedfish.data.images.partitions import SCHEMES
+
+    if (scheme := SCHEMES.get(self.scheme)) is None:
       return [
-        f'`config.partition.{name}` {reader}, found {value!r}; leave it out'
-        for name, value in self.changed().items()
-        if name not in _READ_BY_MERGE or self.scheme is None
+        f'`config.partition.scheme` must be one of {", ".join(SCHEMES)} with '
+        f"images or 'merge' with text, found {self.scheme!r}"
       ]
-    try:
-      self.build(partition_seed=0)
-    except UserError as error:
-      text = str(error).removesuffix(' Change it.').removesuffix('.')
-      return [text.replace('`partition.', '`config.partition.')]
-    return []
+    given = self._parameters()
+    by = f'by the scheme {self.scheme!r}'
+    return [
+      f'`config.partition.{name}` is required {by}, but it is not given'
+      for name in scheme.required
+      if name not in given
+    ] + [
+      f'`config.partition.{name}` is not read {by}, found {value!r}; leave it '
+      'out'
+      for name, value in given.items()
+      if name not in scheme.required + scheme.optional
+    ]
+
+  def _parameters(self):
+    """Returns the parameters of a scheme that are set."""
+    return {
+      name: value
+      for name, value in dataclasses.asdict(self).items()
+      if name not in _OF_ALL_SCHEMES and value is not None
+    }
 
   @property
   def merges_groups(self) -> bool:
@@ -191,12 +218,14 @@ class PartitionConfig(Section, section='partition'):
     """Returns the partition of a corpus of images; None without a scheme."""
     if self.scheme is None:
       return None
-    # Late: it takes NumPy, which a config of text need not wait for.
     from tff_fedfish.data.images.partitions import Partition
 
-    values = dataclasses.asdict(self)
-    del values['held_out']
-    return Partition(seed=partition_seed, **values)
+    return Partition(
+      scheme=self.scheme,
+      num_clients=self.num_clients,
+      seed=partition_seed,
+      parameters=tuple(self._parameters().items()),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

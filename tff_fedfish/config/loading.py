@@ -320,9 +320,9 @@ def _with_image_shape(data: config_lib.DataConfig) -> config_lib.DataConfig:
   if data.corpus != 'image_folder' or None not in given.values():
     return data
   # Late: it takes NumPy, which other configs need not wait for.
-  from tff_fedfish.data.images.image_folder import ImageFolder, read_image
+  from tff_fedfish.data.images.folder import list_folder, read_image
 
-  folder = ImageFolder(data.directory)
+  folder = list_folder(data.directory)
   # That all others are like the first is found out where they are read.
   shape = read_image(folder.paths[0]).shape
   classes = '/'.join(map(client_id_to_text, folder.class_names))

@@ -5,8 +5,11 @@ import textwrap
 from collections.abc import Sequence
 
 from tff_fedfish.data import protos
-from tff_fedfish.data.text_codec import BYTE_PIECES, TextCodec
+from tff_fedfish.data.wordpiece import TextCodec
 from tff_fedfish.errors import UserError
+
+BYTE_PIECES = [f'<0x{byte:02X}>' for byte in range(256)]
+"""Pieces that spell characters which a vocabulary does not have."""
 
 # Of SentencePiece's own message definition, what is read here; nothing
 # installed carries the generated class. What is repeated here is optional
@@ -46,57 +49,6 @@ def model_class() -> type:
   return protos.message_classes('sentencepiece', _FIELDS).Model
 
 
-def special_ids(data: bytes, source: str) -> tuple[int, dict[str, int]]:
-  """Reads a model's size and the ids of its special pieces.
-
-  Args:
-    data: The bytes of a `.model` file.
-    source: The file's name, for errors.
-
-  Returns:
-    The number of pieces, and `end_of_text_id`, `padding_id` (of a model
-    without padding: the end of text) and `unknown_id`.
-
-  Raises:
-    UserError: If the bytes are no SentencePiece model, or one that cannot end
-      a text.
-  """
-  from google.protobuf.message import DecodeError
-
-  try:
-    model = model_class().FromString(data)
-  except DecodeError as error:
-    raise UserError(
-      f'{source!r} must be a SentencePiece model, but it cannot be parsed as '
-      'one. Name a `.model` file, or train a vocabulary with `fedfish '
-      'tokenizer train`.'
-    ) from error
-  trainer = model.trainer_spec
-  unknown = [
-    i for i, piece in enumerate(model.pieces) if piece.type == _UNKNOWN_TYPE
-  ]
-  control = {
-    piece.piece: i
-    for i, piece in enumerate(model.pieces)
-    if piece.type == _CONTROL_TYPE
-  }
-  end_piece = trainer.eos_piece or _END_PIECE
-  if len(unknown) != 1 or end_piece not in control:
-    raise UserError(
-      f'{source!r} must be a SentencePiece model with one unknown piece and '
-      f'the end-of-text piece {end_piece!r}; of its {len(model.pieces)} '
-      f'pieces {len(unknown)} are unknown pieces and '
-      f'{int(end_piece in control)} end texts. Train a model with both.'
-    )
-  return len(model.pieces), {
-    'end_of_text_id': control[end_piece],
-    'padding_id': control.get(
-      trainer.pad_piece or _PADDING_PIECE, control[end_piece]
-    ),
-    'unknown_id': unknown[0],
-  }
-
-
 class SentencePieceCodec(TextCodec):
   """Encodes and decodes with a SentencePiece model (Kudo and Richardson, 2018).
 
@@ -107,21 +59,23 @@ class SentencePieceCodec(TextCodec):
     """Loads a model.
 
     Args:
-      data: The bytes of a `.model` file that `special_ids` accepts.
+      data: The bytes of a `.model` file.
       source: The file's name, for errors.
 
     Raises:
-      UserError: If the model contradicts itself.
+      UserError: If the bytes are no SentencePiece model, one that cannot end a
+        text, or one that contradicts itself.
     """
+    self._find_special_pieces(data, source)
+    # Late: what is wrong so far needs no TensorFlow.
     import tensorflow as tf
     import tensorflow_text as tf_text
 
     try:
       with tf.device('/CPU:0'):
         self.tokenizer = tf_text.SentencepieceTokenizer(data, out_type=tf.int32)
-        # Loading is lazy: a fault shows when the model is first asked.
-        self.tokenizer.vocab_size()
-        # Those that are not there, such as '', have the id of the unknown one.
+        # Loading is lazy: a fault shows when the model is first asked. Pieces
+        # that are not there, such as '', have the id of the unknown one.
         ids = self.tokenizer.string_to_id([*BYTE_PIECES, '']).numpy().tolist()
     except tf.errors.OpError as error:
       reason = textwrap.shorten(error.message, 200)
@@ -131,6 +85,34 @@ class SentencePieceCodec(TextCodec):
       ) from error
     if len({*ids}) == len(ids):
       self.letter_of = dict.fromkeys(ids[:-1], ids[ord('A')])
+
+  def _find_special_pieces(self, data, source):
+    """Sets the size and the ids; without padding the end of text serves."""
+    from google.protobuf.message import DecodeError
+
+    try:
+      model = model_class().FromString(data)
+    except DecodeError as error:
+      raise UserError(
+        f'{source!r} must be a SentencePiece model, but it cannot be parsed as '
+        'one. Name a `.model` file, or train a vocabulary with `fedfish '
+        'tokenizer train`.'
+      ) from error
+    pieces = list(enumerate(model.pieces))
+    unknown = [i for i, piece in pieces if piece.type == _UNKNOWN_TYPE]
+    control = {p.piece: i for i, p in pieces if p.type == _CONTROL_TYPE}
+    end_piece = model.trainer_spec.eos_piece or _END_PIECE
+    if len(unknown) != 1 or end_piece not in control:
+      raise UserError(
+        f'{source!r} must be a SentencePiece model with one unknown piece and '
+        f'the end-of-text piece {end_piece!r}; of its {len(pieces)} pieces '
+        f'{len(unknown)} are unknown pieces and {int(end_piece in control)} '
+        'end texts. Train a model with both.'
+      )
+    self.size, self.unknown_id = len(pieces), unknown[0]
+    self.end_of_text_id = control[end_piece]
+    padding_piece = model.trainer_spec.pad_piece or _PADDING_PIECE
+    self.padding_id = control.get(padding_piece, self.end_of_text_id)
 
   def piece(self, token_id: int) -> str:
     """Returns the vocabulary entry of an id."""

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from tff_fedfish import files
-from tff_fedfish.data.text_codec import BYTE_PIECES
+from tff_fedfish.data.sentencepiece import BYTE_PIECES
 from tff_fedfish.errors import UserError
 
 CONFIG_FILE = 'tokenizer_config.json'
-# Holds all bytes that UTF-8 has, and characters that few vocabularies have.
-_TRIAL_TEXT = ''.join(
+TRIAL_TEXT = ''.join(
   map(chr, [*range(0x800), *range(0x800, 0x110000, 0x800)])
 ).encode(errors='ignore')
+"""Holds all bytes that UTF-8 has, and characters that few vocabularies have."""
 # Where no configuration names another one, in this order.
 _END_OF_TEXT_PIECES = (
   '<|endoftext|>',
@@ -56,24 +56,22 @@ def configured_end_of_text(directory: pathlib.Path) -> str | None:
     value = files.parse_json(path.read_bytes())
     if not isinstance(value, dict):
       raise ValueError('it is no object')
+    piece = value.get('eos_token')
+    # Older versions describe the piece by an object.
+    if isinstance(piece, dict):
+      piece = piece.get('content', '')
+    # JSON may hold lone surrogates, which are no text.
+    is_text = type(piece) is str and re.fullmatch(r'[^\ud800-\udfff]+', piece)
+    if piece is not None and not is_text:
+      raise ValueError(f'it has {piece!r}')
   except FileNotFoundError:
     return None
   except (ValueError, OSError) as error:
     raise UserError(
-      f'{str(path)!r} must be a JSON object, but cannot be read ({error}). '
-      'Copy the whole directory again.'
+      f'{str(path)!r} must be a JSON object with a piece, or null, as '
+      f'`eos_token`, but is not ({error}). Write the piece that ends a text '
+      'there, or copy the whole directory again.'
     ) from error
-  given = piece = value.get('eos_token')
-  # Older versions describe the piece by an object.
-  if isinstance(given, dict):
-    piece = given.get('content')
-  # JSON may hold lone surrogates, which are no text.
-  is_text = type(piece) is str and re.fullmatch(r'[^\ud800-\udfff]+', piece)
-  if given is not None and not is_text:
-    raise UserError(
-      f'{str(path)!r} must name a piece as `eos_token`, found {given!r}. Write '
-      'the piece that ends a text there, or null.'
-    )
   return piece
 
 
@@ -87,23 +85,32 @@ def _types(decoder):
 class TokenizerJsonCodec:
   """Encodes and decodes with a `tokenizer.json`.
 
-  Attributes:
-    size: Number of token ids.
-    letter_of: As that of a `TextCodec`.
+  Attributes are those of `TextCodec` but for `tokenizer`. Padding is the end of
+  text, as it is masked. `unknown_id` is None where the vocabulary expresses
+  every byte.
   """
 
+  lower_case = False
+
   def __init__(
-    self, data: bytes, contents: Mapping[str, Any] | None, source: str
+    self,
+    data: bytes,
+    contents: Mapping[str, Any] | None,
+    source: str,
+    end_of_text: str | int | None,
   ):
     """Loads a tokenizer.
 
     Args:
       data: The bytes of the file.
-      contents: Of `contents_or_none`.
+      contents: Result of `contents_or_none`.
       source: The file's name, for errors.
+      end_of_text: The piece that ends a text, or its id. None: the first of
+        the usual ones that is a piece.
 
     Raises:
-      UserError: If it is none, or its ids are not 0 to their number less 1.
+      UserError: If it is none, its ids are not 0 to their number less 1, or
+        no piece ends a text.
     """
     import tokenizers
 
@@ -124,7 +131,7 @@ class TokenizerJsonCodec:
     # Of unigrams an id, of other models a piece.
     is_unigram = isinstance(self._tokenizer.model, tokenizers.models.Unigram)
     self._unknown_name = 'unk_id' if is_unigram else 'unk_token'
-    self._unknown = contents['model'].get(self._unknown_name)
+    unknown = contents['model'].get(self._unknown_name)
     ids = [*map(self._tokenizer.token_to_id, BYTE_PIECES)]
     self.letter_of = {} if None in ids else dict.fromkeys(ids, ids[ord('A')])
     # Texts are cut into sequences later.
@@ -137,50 +144,24 @@ class TokenizerJsonCodec:
         f'{source!r} must have the token ids 0 to their number less 1, but has '
         f'{self.size} up to {max(ids, default=None)}. Name another vocabulary.'
       )
+    self.end_of_text_id = self.padding_id = self._end_of_text_id(end_of_text)
+    self.unknown_id = unknown
+    if type(unknown) is str:
+      self.unknown_id = self._tokenizer.token_to_id(unknown)
 
-  def require_unknown_piece(self) -> None:
-    """Raises UserError if a text with unknown characters cannot be encoded."""
-    unknown = self._unknown
-    # A vocabulary of all bytes may name a piece that is not there.
-    if type(unknown) is str and not (self._is_byte_level or self.letter_of):
-      if self._tokenizer.model.token_to_id(unknown) is None:
-        raise self._refusal(f'`unk_token` is {unknown!r}, which is no piece')
-    self.encode_batch([_TRIAL_TEXT])
-
-  def special_ids(self, end_of_text: str | int | None) -> dict[str, Any]:
-    """Returns `end_of_text_id`, `padding_id` and `unknown_id`.
-
-    Padding is the end of text, as it is masked. `unknown_id` is None where the
-    vocabulary expresses every byte.
-
-    Args:
-      end_of_text: The piece that ends a text, or its id; None: the first there
-        is of those that are in use.
-
-    Raises:
-      UserError: If the vocabulary has no such piece.
-    """
-    end_id = end_of_text
-    if end_of_text is None:
-      ids = map(self._tokenizer.token_to_id, _END_OF_TEXT_PIECES)
-      end_id = next((i for i in ids if i is not None), None)
-    elif isinstance(end_of_text, str):
-      end_id = self._tokenizer.token_to_id(end_of_text)
-    if end_id is None or not 0 <= end_id < self.size:
-      wanted = ' or '.join(_END_OF_TEXT_PIECES)
-      raise UserError(
-        f'{self._source!r} must have the piece that ends a text, '
-        f'{end_of_text or wanted}, but has none. Name it as `eos_token` in '
-        f'{CONFIG_FILE} beside it.'
-      )
-    unknown_id = self._unknown
-    if type(unknown_id) is str:
-      unknown_id = self._tokenizer.token_to_id(unknown_id)
-    return {
-      'end_of_text_id': end_id,
-      'padding_id': end_id,
-      'unknown_id': unknown_id,
-    }
+  def _end_of_text_id(self, end_of_text: str | int | None) -> int:
+    pieces = _END_OF_TEXT_PIECES if end_of_text is None else [end_of_text]
+    for piece in pieces:
+      end_id = piece
+      if isinstance(piece, str):
+        end_id = self._tokenizer.token_to_id(piece)
+      if end_id is not None and 0 <= end_id < self.size:
+        return end_id
+    raise UserError(
+      f'{self._source!r} must have the piece that ends a text, '
+      f'{" or ".join(map(str, pieces))}, but has none. Name it as `eos_token` '
+      f'in {CONFIG_FILE} beside it.'
+    )
 
   def encode_batch(self, texts: Sequence[bytes]) -> list[np.ndarray]:
     """Returns for each text, in UTF-8, its token ids, int32 [num_tokens]."""

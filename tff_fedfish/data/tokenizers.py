@@ -4,20 +4,19 @@ import dataclasses
 import hashlib
 import os
 import pathlib
-import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tff_fedfish import files, json_values
+from tff_fedfish import files
 from tff_fedfish.data import sentencepiece, tokenizer_json, wordpiece
 from tff_fedfish.errors import UserError
 
-SCHEMA_VERSION = 1
 WORDPIECE = 'wordpiece'
 SENTENCEPIECE = 'sentencepiece'
 TOKENIZER_JSON = 'tokenizer_json'
 METADATA_FILE = 'tokenizer.json'
+Codec = wordpiece.TextCodec | tokenizer_json.TokenizerJsonCodec
 _VOCABULARY_FILES = {
   WORDPIECE: 'vocab.txt',
   SENTENCEPIECE: 'sentencepiece.model',
@@ -28,15 +27,12 @@ _VOCABULARY_FILES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Metadata:
-  """Everything `tokenizer.json` says; the fields are those of `Tokenizer`."""
+  """What is read of `tokenizer.json`; the vocabulary says the rest again."""
 
-  schema_version: int = SCHEMA_VERSION
+  schema_version: int = 1
   kind: str
-  size: int
   lower_case: bool
   end_of_text_id: int
-  padding_id: int
-  unknown_id: int | None
   sha256: str
 
 
@@ -61,11 +57,7 @@ class Tokenizer:
   """Stands for what the vocabulary cannot express; None: it has all bytes."""
   vocabulary: bytes = dataclasses.field(repr=False)
   """The bytes of the vocabulary file."""
-  codec: (
-    wordpiece.WordPieceCodec
-    | sentencepiece.SentencePieceCodec
-    | tokenizer_json.TokenizerJsonCodec
-  ) = dataclasses.field(repr=False)
+  codec: Codec = dataclasses.field(repr=False)
   """Does the encoding."""
 
   @property
@@ -122,10 +114,16 @@ class Tokenizer:
     Args:
       directory: Must not exist, or be empty; `load_tokenizer` reads it.
     """
-    file_name = _VOCABULARY_FILES[self.kind]
+    # Reports compare the vocabularies of runs by the bytes of this file.
+    metadata = {'schema_version': _Metadata.schema_version}
+    for name in (
+      *('kind', 'size', 'lower_case'),
+      *('end_of_text_id', 'padding_id', 'unknown_id', 'sha256'),
+    ):
+      metadata[name] = getattr(self, name)
     with files.write_directory_atomically(directory) as temporary:
-      (temporary / file_name).write_bytes(self.vocabulary)
-      metadata = dataclasses.asdict(self._metadata())
+      file = temporary / _VOCABULARY_FILES[self.kind]
+      file.write_bytes(self.vocabulary)
       files.write_json(temporary / METADATA_FILE, metadata)
 
   def _kept(self, token_ids):
@@ -138,10 +136,6 @@ class Tokenizer:
       if token_id not in (self.end_of_text_id, self.padding_id):
         kept.append(token_id)
     return kept
-
-  def _metadata(self) -> _Metadata:
-    names = [field.name for field in dataclasses.fields(_Metadata)]
-    return _Metadata(**{name: getattr(self, name) for name in names[1:]})
 
 
 def load_tokenizer(
@@ -172,19 +166,16 @@ def load_tokenizer(
       f'but {str(path)!r} settles it itself. Leave it out.'
     )
   if is_file and '.model' in path.suffixes:
-    return _sentencepiece_tokenizer(_read(path), str(path))
+    model = _read(path)
+    codec = sentencepiece.SentencePieceCodec(model, str(path))
+    return _tokenizer(SENTENCEPIECE, model, codec)
   if (path / METADATA_FILE).is_file():
     return _load_directory(path)
-  if not path.exists():
-    found = 'does not exist'
-  elif path.is_dir():
-    found = f'is a directory without {METADATA_FILE}'
-  else:
-    found = 'is another file'
   raise UserError(
     f'A vocabulary must be a directory with {METADATA_FILE}, a WordPiece '
     f'`.txt` file or a SentencePiece `.model` file, but {str(path)!r} '
-    f'{found}. Name one, or make one with `fedfish tokenizer train`.'
+    f'{"is neither" if path.exists() else "does not exist"}. Name one, or make '
+    'one with `fedfish tokenizer train`.'
   )
 
 
@@ -201,133 +192,69 @@ def wordpiece_tokenizer(
   Raises:
     UserError: If the vocabulary is malformed or lacks a special piece.
   """
-  pieces = wordpiece.parse_vocabulary(vocabulary, source)
-  ids = wordpiece.special_ids(pieces, source)
-  if lower_case is None:
-    lower_case = wordpiece.is_lower_case(pieces)
+  codec = wordpiece.WordPieceCodec(vocabulary, source, lower_case)
+  return _tokenizer(WORDPIECE, vocabulary, codec)
+
+
+def _tokenizer(kind: str, vocabulary: bytes, codec: Codec) -> Tokenizer:
   return Tokenizer(
-    kind=WORDPIECE,
-    size=len(pieces),
-    lower_case=lower_case,
-    vocabulary=vocabulary,
-    codec=wordpiece.WordPieceCodec(
-      pieces, lower_case=lower_case, source=source
-    ),
-    **ids,
-  )
-
-
-def _sentencepiece_tokenizer(model: bytes, source: str) -> Tokenizer:
-  size, ids = sentencepiece.special_ids(model, source)
-  return Tokenizer(
-    kind=SENTENCEPIECE,
-    size=size,
-    lower_case=False,
-    vocabulary=model,
-    codec=sentencepiece.SentencePieceCodec(model, source),
-    **ids,
-  )
-
-
-def _huggingface_tokenizer(
-  data: bytes,
-  contents: Mapping[str, typing.Any] | None,
-  source: str,
-  end_of_text: str | int | None,
-) -> Tokenizer:
-  codec = tokenizer_json.TokenizerJsonCodec(data, contents, source)
-  return Tokenizer(
-    kind=TOKENIZER_JSON,
+    kind=kind,
     size=codec.size,
-    lower_case=False,
-    vocabulary=data,
+    lower_case=codec.lower_case,
+    end_of_text_id=codec.end_of_text_id,
+    padding_id=codec.padding_id,
+    unknown_id=codec.unknown_id,
+    vocabulary=vocabulary,
     codec=codec,
-    **codec.special_ids(end_of_text),
   )
 
 
 def _load_directory(path: pathlib.Path) -> Tokenizer:
   data = _read(path / METADATA_FILE)
   if (contents := tokenizer_json.contents_or_none(data)) is not None:
-    # What a run saved may be older than the check.
-    tokenizer = _huggingface_tokenizer(
+    codec = tokenizer_json.TokenizerJsonCodec(
       data,
       contents,
       str(path / METADATA_FILE),
       tokenizer_json.configured_end_of_text(path),
     )
-    tokenizer.codec.require_unknown_piece()
-    return tokenizer
+    # At the start, not at the first text in training that it cannot express.
+    codec.encode_batch([tokenizer_json.TRIAL_TEXT])
+    return _tokenizer(TOKENIZER_JSON, data, codec)
   metadata = _read_metadata(path / METADATA_FILE)
   file = path / _VOCABULARY_FILES[metadata.kind]
-  if not file.is_file():
+  vocabulary = _read(file)
+  if hashlib.sha256(vocabulary).hexdigest() != metadata.sha256:
     raise UserError(
-      f'The vocabulary {str(path)!r} must hold {file.name}, but does not. '
+      f'{str(file)!r} must have the sha256 that {METADATA_FILE} states, '
+      f'{metadata.sha256[:16]}, but has another: it was changed or damaged. '
       'Copy the whole directory again.'
     )
-  vocabulary = _read(file)
-  sha256 = hashlib.sha256(vocabulary).hexdigest()
-  if sha256 != metadata.sha256:
-    raise UserError(
-      f'The vocabulary {str(path)!r} is damaged: {file.name} must have the '
-      f'sha256 {metadata.sha256[:16]} that {METADATA_FILE} states, but '
-      f'has {sha256[:16]}. Copy the whole directory again.'
-    )
   if metadata.kind == WORDPIECE:
-    tokenizer = wordpiece_tokenizer(
-      vocabulary, str(file), lower_case=metadata.lower_case
-    )
-  elif metadata.kind == TOKENIZER_JSON:
-    tokenizer = _huggingface_tokenizer(
+    codec = wordpiece.WordPieceCodec(vocabulary, str(file), metadata.lower_case)
+  elif metadata.kind == SENTENCEPIECE:
+    codec = sentencepiece.SentencePieceCodec(vocabulary, str(file))
+  else:
+    codec = tokenizer_json.TokenizerJsonCodec(
       vocabulary,
       tokenizer_json.contents_or_none(vocabulary),
       str(file),
       metadata.end_of_text_id,
     )
-  else:
-    tokenizer = _sentencepiece_tokenizer(vocabulary, str(file))
-  found = dataclasses.asdict(tokenizer._metadata())
-  for name, value in dataclasses.asdict(metadata).items():
-    if found[name] != value and name != 'schema_version':
-      raise UserError(
-        f'The vocabulary {str(path)!r} is damaged: {METADATA_FILE} states '
-        f'`{name}` {value}, but {file.name} has {found[name]}. Copy the whole '
-        'directory again.'
-      )
-  return tokenizer
+  return _tokenizer(metadata.kind, vocabulary, codec)
 
 
 def _read_metadata(path: pathlib.Path) -> _Metadata:
   try:
     metadata = files.read_json(path, schema=_Metadata)
-  except files.NewerSchemaError as error:
-    raise UserError(
-      f'{str(path)!r} has schema version {error.version}, but this version of '
-      f'fedfish reads up to {SCHEMA_VERSION}. Update fedfish.'
-    ) from error
-  except json_values.WrongValueError as error:
-    if error.name in ('', 'schema_version'):
-      raise UserError(
-        f'{str(path)!r} must describe a vocabulary, but has no '
-        '`schema_version`. Name a directory that `fedfish tokenizer train` '
-        'made.'
-      ) from error
-    expected = typing.get_type_hints(_Metadata)[error.name]
-    expected = getattr(expected, '__name__', expected)
-    raise UserError(
-      f'{str(path)!r} must state `{error.name}` as {expected}, found '
-      f'{error.found!r}. Copy the whole directory again.'
-    ) from error
+    if metadata.kind not in _VOCABULARY_FILES:
+      raise ValueError(f'its `kind` is {metadata.kind!r}')
   except ValueError as error:
     raise UserError(
-      f'{str(path)!r} must be JSON, but cannot be parsed ({error}). Copy the '
-      'whole directory again.'
+      f'{str(path)!r} must describe a vocabulary as `fedfish tokenizer train` '
+      f'of this version or an earlier one does, but does not ({error}). Copy '
+      'the whole directory again, or update fedfish.'
     ) from error
-  if metadata.kind not in _VOCABULARY_FILES:
-    raise UserError(
-      f'{str(path)!r} must state a `kind` of {" or ".join(_VOCABULARY_FILES)}, '
-      f'found {metadata.kind!r}. Copy the whole directory again.'
-    )
   return metadata
 
 
@@ -335,14 +262,10 @@ def _read(path: pathlib.Path) -> bytes:
   try:
     return path.read_bytes()
   except OSError as error:
-    raise _unreadable(path, error) from error
-
-
-def _unreadable(path: pathlib.Path, error: OSError) -> UserError:
-  return UserError(
-    f'{str(path)!r} cannot be read ({error.strerror}). Change its '
-    'permissions, or name another vocabulary.'
-  )
+    raise UserError(
+      f'The vocabulary {str(path)!r} cannot be read ({error.strerror}). Change '
+      'its permissions, copy the whole directory again, or name another one.'
+    ) from error
 
 
 def _utf8(text: bytes | str) -> bytes:

@@ -47,11 +47,11 @@ def fraction_of_corpus(
 
   Args:
     corpus: The corpus.
-    tokenizer: Turns texts into tokens, to which the end of each text is added.
+    tokenizer: Turns texts into tokens; the end of each text counts as one, too.
     on_client: Called after each client.
 
   Returns:
-    As `fraction_of`.
+    See `fraction_of`.
 
   Raises:
     UserError: If an example has no text.

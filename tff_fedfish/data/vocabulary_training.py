@@ -1,13 +1,17 @@
-"""Learns a WordPiece vocabulary of an exact size from word counts."""
+"""Learns a WordPiece vocabulary of an exact size from a grouped corpus."""
 
 import collections
 import dataclasses
+import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from tff_fedfish.data import wordpiece
+from tff_fedfish.data import randomness, wordpiece
+from tff_fedfish.data.grouped_corpus import GroupedCorpus, example_texts
 from tff_fedfish.errors import UserError
 
+# Distinct words held in memory while counting, about 100 bytes each.
+_MAX_DISTINCT_WORDS = 4_000_000
 RESERVED_PIECES = (
   wordpiece.PADDING_PIECE,
   wordpiece.UNKNOWN_PIECE,
@@ -30,6 +34,20 @@ _TRIMMED_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
+class WordCounts:
+  """Occurrences of each white-space separated word of a corpus."""
+
+  counts: Mapping[bytes, int]
+  """UTF-8 word, as written, to occurrences."""
+  num_documents: int
+  """Documents that were read."""
+  num_capped_documents: int
+  """Documents left out by `max_documents_per_client`."""
+  num_forgotten_words: int
+  """Occurrences of rare words that were forgotten to bound memory."""
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainedVocabulary:
   """A vocabulary, and what it leaves out."""
 
@@ -47,6 +65,57 @@ class TrainedVocabulary:
   def to_bytes(self) -> bytes:
     """Returns the vocabulary file: one piece a line."""
     return ''.join(f'{piece}\n' for piece in self.pieces).encode()
+
+
+def count_corpus_words(
+  corpus: GroupedCorpus,
+  *,
+  max_documents_per_client: int | None = None,
+  max_distinct_words: int = _MAX_DISTINCT_WORDS,
+  on_client: Callable[[], None] = lambda: None,
+) -> WordCounts:
+  """Counts the words of a corpus.
+
+  Args:
+    corpus: Source of examples with a bytes feature `text`.
+    max_documents_per_client: Documents to read of a client, at most, chosen by
+      a hash of their text, so that a few huge clients do not make up the
+      vocabulary. None: all.
+    max_distinct_words: Words to hold in memory. Above it the rarest are
+      forgotten, so that counts may depend on the order of clients on disk.
+    on_client: Called after each client.
+
+  Returns:
+    The counts.
+
+  Raises:
+    UserError: If `max_documents_per_client` is below 1, or an example has no
+      text.
+  """
+  if max_documents_per_client is not None and max_documents_per_client < 1:
+    raise UserError(
+      '`--max_documents_per_client` must be at least 1, found '
+      f'{max_documents_per_client}. Raise it, or leave it out to read all.'
+    )
+  counts = collections.Counter()
+  num_documents = num_capped = num_forgotten = 0
+  for client_id, examples in corpus.stream():
+    texts = example_texts(client_id, examples)
+    kept = _choose_texts(texts, max_documents_per_client)
+    num_documents += len(kept)
+    num_capped += len(texts) - len(kept)
+    for text in kept:
+      counts.update(text.split())
+      if len(counts) > max_distinct_words:
+        counts, num_words = _forget_rare(counts, max_distinct_words // 2)
+        num_forgotten += num_words
+    on_client()
+  return WordCounts(
+    counts=counts,
+    num_documents=num_documents,
+    num_capped_documents=num_capped,
+    num_forgotten_words=num_forgotten,
+  )
 
 
 def train_vocabulary(
@@ -79,26 +148,7 @@ def train_vocabulary(
   """
   check_vocabulary_size(vocabulary_size)
   counts = _split_words(word_counts, lower_case)
-  if not counts:
-    raise UserError(
-      'A vocabulary is learned from words, but the corpus holds none. Group '
-      'a corpus with text.'
-    )
-  characters = _frequent_characters(
-    counts, (vocabulary_size - len(RESERVED_PIECES)) // 4
-  )
-  spelled = {
-    word: count
-    for word, count in counts.items()
-    if characters.issuperset(word)
-    and len(word.encode()) <= wordpiece.MAX_WORD_BYTES
-  }
-  if not spelled:
-    raise UserError(
-      f'`--vocabulary_size` {vocabulary_size} has room for {len(characters)} '
-      f'characters, but none of the {len(counts)} words of the corpus can be '
-      'spelled with them. Raise it.'
-    )
+  spelled = _spelled(counts, vocabulary_size)
   # Sorted, as the learner breaks ties by order where it has to drop words.
   ranked = sorted(spelled.items(), key=lambda item: (-item[1], item[0]))
   pieces = _search(ranked[:_MAX_LEARNER_WORDS], vocabulary_size, on_step)
@@ -122,16 +172,35 @@ def train_vocabulary(
 
 def check_vocabulary_size(vocabulary_size: int) -> None:
   """Raises a UserError if no corpus has that size; needs no TensorFlow."""
-  if vocabulary_size < MIN_VOCABULARY_SIZE:
+  if not MIN_VOCABULARY_SIZE <= vocabulary_size <= MAX_VOCABULARY_SIZE:
     raise UserError(
-      f'`--vocabulary_size` must be at least {MIN_VOCABULARY_SIZE}, found '
-      f'{vocabulary_size}. Raise it: a smaller one holds characters only.'
+      f'`--vocabulary_size` must lie between {MIN_VOCABULARY_SIZE} and '
+      f'{MAX_VOCABULARY_SIZE:,}, found {vocabulary_size}. Change it: a smaller '
+      'one would hold characters only.'
     )
-  if vocabulary_size > MAX_VOCABULARY_SIZE:
-    raise UserError(
-      f'`--vocabulary_size` must be at most {MAX_VOCABULARY_SIZE:,}, found '
-      f'{vocabulary_size}. Lower it.'
-    )
+
+
+def _choose_texts(texts: list[bytes], max_texts: int | None) -> list[bytes]:
+  if max_texts is None or len(texts) <= max_texts:
+    return texts
+  return heapq.nsmallest(
+    max_texts,
+    texts,
+    key=lambda text: randomness.digest('vocabulary_documents', 0, text),
+  )
+
+
+def _forget_rare(
+  counts: collections.Counter, max_words: int
+) -> tuple[collections.Counter, int]:
+  """Returns at most `max_words` of the words, and the occurrences forgotten."""
+  min_count = 2
+  kept = counts
+  while len(kept) > max_words:
+    kept = {word: n for word, n in kept.items() if n >= min_count}
+    min_count *= 2
+  num_forgotten = sum(counts.values()) - sum(kept.values())
+  return collections.Counter(kept), num_forgotten
 
 
 def _split_words(
@@ -163,9 +232,8 @@ def _split_words(
   return dict(counts)
 
 
-def _frequent_characters(
-  counts: Mapping[str, int], max_characters: int
-) -> set[str]:
+def _spelled(counts: Mapping[str, int], vocabulary_size: int) -> dict[str, int]:
+  """Returns the words that the vocabulary will spell, with their counts."""
   occurrences = collections.Counter()
   for word, count in counts.items():
     for character in word:
@@ -173,12 +241,25 @@ def _frequent_characters(
   ranked = sorted(occurrences.items(), key=lambda item: (-item[1], item[0]))
   needed = _CHARACTER_COVERAGE * sum(occurrences.values())
   characters, covered = set(), 0
+  max_characters = (vocabulary_size - len(RESERVED_PIECES)) // 4
   for character, count in ranked[:max_characters]:
     # ASCII goes in wherever it stands: other corpora will have more of it.
     if covered < needed or character.isascii():
       characters.add(character)
     covered += count
-  return characters
+  spelled = {
+    word: count
+    for word, count in counts.items()
+    if characters.issuperset(word)
+    and len(word.encode()) <= wordpiece.MAX_WORD_BYTES
+  }
+  if not spelled:
+    raise UserError(
+      f'`--vocabulary_size` {vocabulary_size} has room for {len(characters)} '
+      f'characters, but none of the {len(counts)} words of the corpus can be '
+      'spelled with them. Raise it, or group a corpus with text.'
+    )
+  return spelled
 
 
 def _search(

@@ -1,9 +1,12 @@
 """WordPiece vocabularies: BERT's file format, special pieces, encoding."""
 
+import itertools
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from tff_fedfish.data.text_codec import TextCodec
+import numpy as np
+
 from tff_fedfish.errors import UserError
 
 # Ours first, then BERT's name for the piece that ends a text.
@@ -36,57 +39,52 @@ def parse_vocabulary(data: bytes, source: str) -> list[str]:
   pieces = [line.removesuffix('\r') for line in lines]
   if pieces[-1] == '':
     pieces.pop()
-  line_of = {}
+  seen = set()
   for line_num, piece in enumerate(pieces, start=1):
-    if not piece:
+    if not piece or piece in seen:
       raise UserError(
-        f'{source!r} must hold one piece a line, but line {line_num} is '
-        'empty. Name a WordPiece vocabulary file.'
+        f'{source!r} must hold one piece a line, each once, but {piece!r} in '
+        f'line {line_num} is empty or stands above. Remove it, or name a '
+        'WordPiece vocabulary file.'
       )
-    if piece in line_of:
-      raise UserError(
-        f'{source!r} must hold every piece once, but {piece!r} stands in '
-        f'lines {line_of[piece]} and {line_num}. Remove one of them.'
-      )
-    line_of[piece] = line_num
+    seen.add(piece)
   return pieces
 
 
-def special_ids(pieces: Sequence[str], source: str) -> dict[str, int]:
-  """Returns the ids of the special pieces.
+class TextCodec:
+  """Encodes with a tokenizer of tensorflow-text.
 
-  They are `end_of_text_id` ([END], or [SEP] as in BERT's files), `padding_id`
-  ([PAD]) and `unknown_id` ([UNK]).
-
-  Raises:
-    UserError: If one of them is missing; names `source`, the file.
+  Attributes:
+    size: Number of token ids.
+    lower_case: Whether texts are lower-cased and stripped of accents first.
+    end_of_text_id: See `Tokenizer`, as for the next two.
+    padding_id: Id of padding.
+    unknown_id: Id of the unknown piece.
+    tokenizer: Turns texts into ragged int32 ids.
+    letter_of: Ids of pieces that are single bytes, each to that of a letter.
   """
-  id_of = {piece: i for i, piece in enumerate(pieces)}
-  choices = {
-    'end_of_text_id': END_OF_TEXT_PIECES,
-    'padding_id': (PADDING_PIECE,),
-    'unknown_id': (UNKNOWN_PIECE,),
-  }
-  found = {}
-  for name, candidates in choices.items():
-    present = [piece for piece in candidates if piece in id_of]
-    if not present:
-      raise UserError(
-        f'{source!r} must hold the piece {" or ".join(candidates)}, but none '
-        f'of its {len(pieces)} lines does. Add it, or train a vocabulary '
-        'with `fedfish tokenizer train`.'
-      )
-    found[name] = id_of[present[0]]
-  return found
 
+  size: int
+  lower_case: bool = False
+  end_of_text_id: int
+  padding_id: int
+  unknown_id: int
+  tokenizer: Any
+  letter_of: Mapping[int, int] = {}
 
-def is_lower_case(pieces: Sequence[str]) -> bool:
-  """Says whether no piece but the bracketed ones has an upper-case letter."""
-  return not any(
-    piece != piece.lower()
-    for piece in pieces
-    if not (piece.startswith('[') and piece.endswith(']'))
-  )
+  def encode_batch(self, texts: Sequence[bytes]) -> list[np.ndarray]:
+    """Returns for each text, in UTF-8, its token ids, int32 [num_tokens]."""
+    import tensorflow as tf
+
+    with tf.device('/CPU:0'):
+      ragged = self.tokenizer.tokenize(tf.constant(texts))
+    token_ids = ragged.flat_values.numpy()
+    splits = ragged.row_splits.numpy()
+    return [token_ids[i:j] for i, j in itertools.pairwise(splits)]
+
+  def num_bytes(self, token_ids: Sequence[int]) -> int:
+    """Returns the UTF-8 bytes of the text of the ids."""
+    return len(self.decode(token_ids).encode())
 
 
 class WordPieceCodec(TextCodec):
@@ -96,21 +94,33 @@ class WordPieceCodec(TextCodec):
   pieces; with `lower_case`, letters are lowered and accents removed first.
   """
 
-  def __init__(self, pieces: Sequence[str], *, lower_case: bool, source: str):
+  def __init__(self, data: bytes, source: str, lower_case: bool | None = None):
     """Builds the tokenizer's tables.
 
     Args:
-      pieces: The vocabulary, with [UNK].
-      lower_case: Whether texts are lower-cased and stripped of accents.
+      data: The bytes of a vocabulary file, one piece a line.
       source: The file's name, for errors.
+      lower_case: Whether texts are lower-cased and stripped of accents. None:
+        they are if no piece but a bracketed one has an upper-case letter.
 
     Raises:
-      UserError: If the pieces cannot be used together.
+      UserError: If the vocabulary is malformed or lacks a special piece.
     """
+    self._pieces = parse_vocabulary(data, source)
+    self.size = len(self._pieces)
+    self.end_of_text_id = self._id_of(END_OF_TEXT_PIECES, source)
+    self.padding_id = self._id_of([PADDING_PIECE], source)
+    self.unknown_id = self._id_of([UNKNOWN_PIECE], source)
+    if lower_case is None:
+      lower_case = all(
+        piece == piece.lower() or (piece[0], piece[-1]) == ('[', ']')
+        for piece in self._pieces
+      )
+    self.lower_case = lower_case
+    # Late: what is wrong so far needs no TensorFlow.
     import tensorflow as tf
     import tensorflow_text as tf_text
 
-    self._pieces = list(pieces)
     try:
       with tf.device('/CPU:0'):
         # The same ids as `BertTokenizer`, in a seventh of the time.
@@ -143,3 +153,14 @@ class WordPieceCodec(TextCodec):
       else:
         text += f' {piece}' if text else piece
     return text
+
+  def _id_of(self, candidates: Sequence[str], source: str) -> int:
+    """Returns the id of the first candidate that is a piece."""
+    for piece in candidates:
+      if piece in self._pieces:
+        return self._pieces.index(piece)
+    raise UserError(
+      f'{source!r} must hold the piece {" or ".join(candidates)}, but none of '
+      f'its {self.size} lines does. Add it, or train a vocabulary with '
+      '`fedfish tokenizer train`.'
+    )

@@ -11,7 +11,9 @@ from typing import Any
 
 from models.model_shapes import weight_shapes
 from tff_fedfish import files
-from tff_fedfish.data import scored_bytes, unknown_tokens
+from tff_fedfish.data import unknown_tokens
+from tff_fedfish.data.sequences import Sequences
+from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.options import EvaluationOptions
@@ -202,7 +204,7 @@ def evaluate(
     ),
     num_bytes=tokenizer
     and {
-      client_id: scored_bytes.num_scored_bytes(halves.evaluation, tokenizer)
+      client_id: num_scored_bytes(halves.evaluation, tokenizer)
       for client_id, halves in sample.clients
     },
   )
@@ -210,6 +212,20 @@ def evaluate(
   if all(row['loss']['mean'] is None for row in summary['fractions']):
     _warn_of_non_finite_losses(found.path, run)
   return output, summary
+
+
+def num_scored_bytes(rows: Sequences, tokenizer: Tokenizer) -> int:
+  """Returns the UTF-8 bytes of the targets of a client's sequences.
+
+  Bits per byte of the same text can be compared where vocabularies differ. The
+  first token of a sequence is not a target. Ends of texts have no bytes; what a
+  vocabulary normalizes away or cannot express counts as it is decoded.
+  """
+  return sum(
+    tokenizer.num_bytes(tokens[: num_targets + 1])
+    - tokenizer.num_bytes(tokens[:1])
+    for tokens, num_targets in zip(rows.tokens, rows.num_targets, strict=True)
+  )
 
 
 def _require_no_run(checkpoint, output, options):

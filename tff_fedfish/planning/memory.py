@@ -204,9 +204,9 @@ def _process_parts(config):
     num_images = IMAGE_CORPORA[config.data.corpus].num_images
     if num_images is None:
       # Late: listing files is of no use to other corpora.
-      from tff_fedfish.data.images.image_folder import ImageFolder
+      from tff_fedfish.data.images.folder import list_folder
 
-      num_images = len(ImageFolder(config.data.directory).paths)
+      num_images = len(list_folder(config.data.directory).paths)
     # A byte per value.
     images = {'images': num_images * math.prod(shape.image_shape)}
   else:

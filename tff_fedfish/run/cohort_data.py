@@ -268,7 +268,7 @@ def _open_stored(stored):
 def _open_whole(stored):
   data = stored.data
   if data.holds_images:
-    from tff_fedfish.data.images.loading import load_image_corpus
+    from tff_fedfish.data.images.load import load_image_corpus
 
     corpus = load_image_corpus(
       data.corpus,

@@ -134,7 +134,7 @@ def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> Corpus:
   if not config.data.holds_images:
     return open_text(directory)
   # Late: what reads the formats of images is of no use to text.
-  from tff_fedfish.data.images.loading import load_image_corpus
+  from tff_fedfish.data.images.load import load_image_corpus
 
   clients = load_image_corpus(
     config.data.corpus, directory, **image_options(config)

@@ -2,32 +2,22 @@
 
 import gzip
 import sqlite3
-import struct
 
 import numpy as np
 import pytest
+import small_image_runs
 
 from tff_fedfish.data.protos import messages
 
-_IDX_TYPES = {'uint8': 0x08, 'int32': 0x0C}
+
+def _write_idx(path, array, dtype='uint8'):
+  small_image_runs.write_idx(path, np.asarray(array), dtype)
+  if path.suffix == '.gz':
+    path.write_bytes(gzip.compress(path.read_bytes()))
 
 
 @pytest.fixture(scope='session')
-def write_idx():
-  """Writes an array as idx, packed where the name ends in .gz."""
-
-  def write(path, array, dtype='uint8'):
-    array = np.asarray(array)
-    data = bytes([0, 0, _IDX_TYPES[dtype], array.ndim])
-    data += struct.pack(f'>{array.ndim}I', *array.shape)
-    data += array.astype(np.dtype(dtype).newbyteorder('>')).tobytes()
-    path.write_bytes(gzip.compress(data) if path.suffix == '.gz' else data)
-
-  return write
-
-
-@pytest.fixture(scope='session')
-def write_mnist(write_idx):
+def write_mnist():
   """Writes MNIST's four files and returns (images, labels), train and test.
 
   Images are 3 x 2 pixels. One file of each kind is packed.
@@ -39,9 +29,9 @@ def write_mnist(write_idx):
       random = np.random.RandomState(len(labels))
       images = random.randint(256, size=(len(labels), 3, 2))
       gz = '.gz' if side == 'train' else ''
-      write_idx(directory / f'{side}-images-idx3-ubyte{gz}', images)
+      _write_idx(directory / f'{side}-images-idx3-ubyte{gz}', images)
       gz = '' if side == 'train' else '.gz'
-      write_idx(directory / f'{side}-labels-idx1-ubyte{gz}', labels)
+      _write_idx(directory / f'{side}-labels-idx1-ubyte{gz}', labels)
       sides.append((images, list(labels)))
     return sides
 
@@ -49,7 +39,7 @@ def write_mnist(write_idx):
 
 
 @pytest.fixture(scope='session')
-def write_writers(write_idx):
+def write_writers():
   """Writes QMNIST's two label files from (class, writer) pairs."""
 
   def write(directory, train, test):
@@ -59,7 +49,7 @@ def write_writers(write_idx):
       # What must not be taken for the writer.
       rows[:, 1] = 4
       rows[:, 3] = 77
-      write_idx(
+      _write_idx(
         directory / f'qmnist-{side}-labels-idx2-int.gz', rows, dtype='int32'
       )
 

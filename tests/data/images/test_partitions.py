@@ -1,15 +1,13 @@
-"""Properties of every scheme, and errors of settings that do not fit."""
-
-import dataclasses
+"""Partition schemes: properties of all of them, and classes of clients."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tff_fedfish.data.images import label_draws, partitions
 from tff_fedfish.data.images.label_draws import label_histograms
 from tff_fedfish.data.images.partitions import SCHEMES, Partition
-from tff_fedfish.errors import UserError
 
 _NUM_CLASSES = 4
 _ALPHAS = st.sampled_from([1e-6, 0.01, 0.5, 1.0, 100.0])
@@ -43,13 +41,13 @@ def _cases(draw, scheme):
     scheme=scheme,
     num_clients=num_clients,
     seed=draw(st.integers(0, 2**31 - 1)),
-    **parameters,
+    parameters=tuple(parameters.items()),
   )
   return partition, np.array(labels), num_dropped
 
 
-def _split(partition, labels):
-  return partition.split(labels, num_classes=_NUM_CLASSES)
+def _divide(partition, labels):
+  return partition.divide(labels, num_classes=_NUM_CLASSES)
 
 
 @pytest.mark.parametrize('scheme', SCHEMES)
@@ -57,139 +55,133 @@ def _split(partition, labels):
 @given(data=st.data())
 def test_parts_are_disjoint_exhaustive_and_reproducible(scheme, data):
   partition, labels, num_dropped = data.draw(_cases(scheme))
-  parts = _split(partition, labels)
+  parts = _divide(partition, labels)
   assert len(parts) == partition.num_clients
   rows = np.concatenate(parts)
   assert rows.dtype == np.int64
   assert len(set(rows)) == len(rows) == len(labels) - num_dropped
   assert all(0 <= row < len(labels) for row in rows)
   assert all(np.array_equal(part, np.sort(part)) for part in parts)
-  again = _split(partition, labels)
+  again = _divide(partition, labels)
   assert all(map(np.array_equal, parts, again))
   histograms = label_histograms(labels, parts, _NUM_CLASSES)
   assert histograms.sum(axis=1).tolist() == [len(part) for part in parts]
 
 
-_PARTITIONS = [
-  Partition(scheme='per_class_over_clients', num_clients=4, seed=1, alpha=1.0),
-  Partition(
-    scheme='per_client_over_classes_normalised',
-    num_clients=4,
-    seed=1,
-    alpha=1.0,
-  ),
-  Partition(scheme='per_client_sampling', num_clients=4, seed=1, alpha=1.0),
-  Partition(
-    scheme='fixed_classes', num_clients=4, seed=1, classes_per_client=2
-  ),
-  Partition(
-    scheme='pathological_shards', num_clients=4, seed=1, shards_per_client=2
-  ),
-  Partition(scheme='latent_distributions', num_clients=8, seed=1),
-]
+_PARAMETERS = {
+  'per_class_over_clients': dict(alpha=1.0, min_examples=1),
+  'per_client_over_classes_normalised': dict(alpha=1.0),
+  'per_client_sampling': dict(alpha=1.0),
+  'fixed_classes': dict(classes_per_client=2),
+  'pathological_shards': dict(shards_per_client=2),
+  'latent_distributions': {},
+}
 
 
-def test_every_scheme_is_tried():
-  assert [partition.scheme for partition in _PARTITIONS] == list(SCHEMES)
-
-
-@pytest.mark.parametrize('partition', _PARTITIONS, ids=SCHEMES)
-def test_another_seed_gives_other_parts(partition):
+@pytest.mark.parametrize('name', SCHEMES)
+def test_another_seed_gives_other_parts(name):
+  scheme, parameters = SCHEMES[name], _PARAMETERS[name]
+  assert tuple(parameters) == scheme.required + scheme.optional
   labels = np.arange(200) % _NUM_CLASSES
-  other = dataclasses.replace(partition, seed=2)
-  first, second = _split(partition, labels), _split(other, labels)
+  first, second = (
+    _divide(
+      Partition(
+        scheme=name,
+        num_clients=8,
+        seed=seed,
+        parameters=tuple(parameters.items()),
+      ),
+      labels,
+    )
+    for seed in (1, 2)
+  )
   assert not all(map(np.array_equal, first, second))
 
 
-def test_parameters_reach_the_scheme():
-  labels = np.arange(200) % _NUM_CLASSES
-  partition = Partition(
-    scheme='per_class_over_clients',
-    num_clients=3,
-    seed=1,
-    alpha=1e-3,
-    min_examples=50,
+class TestFixedClasses:
+  def _histograms(self, labels, num_classes, **changes):
+    parameters = dict(num_clients=4, seed=1, classes_per_client=2) | changes
+    parts = partitions.fixed_classes(
+      labels, num_classes=num_classes, **parameters
+    )
+    return label_histograms(labels, parts, num_classes)
+
+  def test_a_class_is_divided_evenly_among_its_clients(self):
+    labels = np.repeat(np.arange(5), 61)
+    histograms = self._histograms(
+      labels, 5, num_clients=12, classes_per_client=3
+    )
+    for client, row in enumerate(histograms):
+      assert np.count_nonzero(row) == 3
+      assert row[client % 5] > 0
+    for column in histograms.T:
+      sizes = column[column > 0]
+      # 61 among k: sizes differ by at most one.
+      assert sizes.sum() == 61 and sizes.max() - sizes.min() <= 1
+    # Others than the first are drawn: not all clients of a class have the same.
+    assert len({tuple(row > 0) for row in histograms}) > 5
+
+  def test_draws_again_until_every_class_has_a_client(self):
+    # Clients 0 and 1 have classes 0 and 1 and one more of three: that these
+    # are 2 and 3, in some order, has probability 2/9.
+    for seed in range(8):
+      histograms = self._histograms(
+        np.repeat(np.arange(4), 5), 4, num_clients=2, seed=seed
+      )
+      assert histograms.sum(axis=0).tolist() == [5] * 4
+
+
+def test_shards_of_a_client():
+  # Classes of 9, 12, 15 and 3 examples in three shards: 3, 4, 5 and 1.
+  labels = np.repeat(np.arange(4), [9, 12, 15, 3])
+  num_twice = 0
+  for seed in range(20):
+    parts = partitions.pathological_shards(
+      labels, num_classes=4, num_clients=6, seed=seed, shards_per_client=2
+    )
+    shards = label_histograms(labels, parts, 4) / [3, 4, 5, 1]
+    assert shards.sum(axis=1).tolist() == [2] * 6
+    assert shards.sum(axis=0).tolist() == [3] * 4
+    num_twice += np.count_nonzero(shards == 2)
+  # A second shard is of the same class with probability 2/11: 21.8 of 120.
+  assert 2 <= num_twice <= 42
+
+
+def test_latent_distributions_by_hand():
+  # Classes 2 and 5, three clients: 0 and 2 share the four of class 2.
+  labels = np.array([5, 2, 2, 5, 2, 5, 2])
+  parts = partitions.latent_distributions(
+    labels, num_classes=6, num_clients=3, seed=1
   )
-  assert min(len(part) for part in _split(partition, labels)) >= 50
+  classes = [labels[part].tolist() for part in parts]
+  assert classes == [[2, 2], [5, 5, 5], [2, 2]]
 
 
-@pytest.mark.parametrize(
-  ('settings', 'words'),
-  [
-    (
-      dict(scheme='dirichlet'),
-      '`partition.scheme` must be one of per_class_over_clients, .*, '
-      "found 'dirichlet'. Change it",
-    ),
-    (
-      dict(scheme='per_client_sampling'),
-      "^`partition.alpha` is required by the scheme 'per_client_sampling', but "
-      'it is not given.$',
-    ),
-    # Both at once.
-    (
-      dict(scheme='fixed_classes', alpha=0.1, min_examples=2),
-      '^`partition.classes_per_client` is required .*; `partition.alpha` is '
-      "not read by the scheme 'fixed_classes', but it is 0.1: leave it out; "
-      '`partition.min_examples` is not read .* is 2: leave it out.$',
-    ),
-  ],
+def test_matching_split_by_hand():
+  # Class 0, 3 : 1 in training: 8 end at 8 * 3 // 4 = 6. Class 1 is nobody's.
+  # Class 2, 1 : 1: 3 end at 3 // 2 = 1.
+  labels = np.array([0] * 8 + [1] * 5 + [2] * 3)
+  histograms = np.array([[3, 0, 1], [1, 0, 1]])
+  parts = partitions.matching_split(labels, histograms, seed=1)
+  assert label_histograms(labels, parts, 3).tolist() == [[6, 0, 1], [2, 0, 2]]
+
+
+def test_cut_by_hand():
+  # 10 rows: the parts end at floor(2.5) = 2, floor(7.5) = 7 and 10.
+  parts = label_draws.cut(np.arange(10), np.array([0.25, 0.5, 0.25]))
+  assert [len(part) for part in parts] == [2, 5, 3]
+  # 5 rows by 1 : 0 : 2 end at 5 // 3 = 1, 1 and 5.
+  parts = label_draws.cut(np.arange(5), np.array([1, 0, 2]))
+  assert [part.tolist() for part in parts] == [[0], [], [1, 2, 3, 4]]
+
+
+@given(
+  st.integers(0, 50),
+  st.lists(st.floats(0, 1), min_size=1).filter(any)
+  | st.lists(st.integers(0, 9), min_size=1).filter(any),
 )
-def test_settings_that_do_not_fit(settings, words):
-  with pytest.raises(UserError, match=words):
-    Partition(num_clients=2, seed=1, **settings)
-
-
-@pytest.mark.parametrize('scheme', SCHEMES)
-def test_no_clients(scheme):
-  needed = {
-    'fixed_classes': dict(classes_per_client=1),
-    'pathological_shards': dict(shards_per_client=1),
-    'latent_distributions': {},
-  }.get(scheme, dict(alpha=1.0))
-  partition = Partition(scheme=scheme, num_clients=0, seed=1, **needed)
-  with pytest.raises(
-    ValueError, match='`num_clients` must be an int of at least 1, found 0'
-  ):
-    _split(partition, np.zeros(20, int))
-
-
-@pytest.mark.parametrize('value', [0, -1, 1.5, True])
-def test_counts(value):
-  partition = Partition(
-    scheme='fixed_classes', num_clients=2, seed=1, classes_per_client=value
-  )
-  with pytest.raises(
-    ValueError,
-    match='`classes_per_client` must be an int of at least 1, found '
-    f'{value}. Change',
-  ):
-    _split(partition, np.zeros(20, int))
-
-
-def test_a_smallest_client_may_be_empty():
-  partition = Partition(
-    scheme='per_class_over_clients',
-    num_clients=2,
-    seed=1,
-    alpha=1.0,
-    min_examples=-1,
-  )
-  with pytest.raises(ValueError, match='an int of at least 0, found -1'):
-    _split(partition, np.zeros(20, int))
-  parts = _split(
-    dataclasses.replace(partition, min_examples=0), np.zeros(2, int)
-  )
-  assert sum(map(len, parts)) == 2
-
-
-@pytest.mark.parametrize('value', [0, -1.0, float('nan'), float('inf')])
-def test_concentrations(value):
-  partition = Partition(
-    scheme='per_client_sampling', num_clients=2, seed=1, alpha=value
-  )
-  with pytest.raises(
-    UserError,
-    match=f'`alpha` must be a finite number of .* 1e-09, found {value}',
-  ):
-    _split(partition, np.zeros(20, int))
+def test_a_cut_has_all_rows_once_and_none_for_a_share_of_0(num_rows, shares):
+  parts = label_draws.cut(np.arange(num_rows), np.array(shares))
+  assert np.concatenate(parts).tolist() == list(range(num_rows))
+  for part, share in zip(parts, shares, strict=True):
+    assert share > 0 or len(part) == 0

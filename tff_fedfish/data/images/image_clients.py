@@ -69,18 +69,12 @@ class ImageClients(sequences_lib.ClientRows):
   class_names: tuple[bytes, ...] = ()
   """Names of the classes by label; () where the corpus gives none itself."""
   skipped: str = ''
-  """Line on how many files were not read and why; '' if all were."""
-  fingerprints_images: bool = False
-  """Whether `fingerprint` covers the pixels as well."""
-  clusters: Mapping[bytes, int] | None = None
-  """Client id -> the class that all of its images are of. None: the scheme does
-  not give each client one class."""
+  """How many files were not read, for a message; '' if all were."""
   twins: Mapping[bytes, bytes] | None = None
   """Client id -> the held-out client with test images like its own. None: the
   test split is not divided so."""
 
   def __post_init__(self):
-    _check(self)
     rows = {
       client_id: np.asarray(found, np.int64)
       for client_id, found in sorted(self.client_rows.items())
@@ -102,20 +96,19 @@ class ImageClients(sequences_lib.ClientRows):
 
   @functools.cached_property
   def fingerprint(self) -> str:
-    """SHA-256, in hexadecimal, of all clients' ids, counts and labels.
+    """SHA-256, in hexadecimal, of all clients' ids, labels and images.
 
     For each client in order: the id's length (8 bytes), the id, the number of
-    examples (8 bytes) and the labels as int32, all little-endian; with
-    `fingerprints_images` the images follow, after their shape.
+    examples (8 bytes), the labels as int32, all little-endian, the images'
+    shape and the images.
     """
     hasher = hashlib.sha256()
     for client_id, rows in self.client_rows.items():
       hasher.update(len(client_id).to_bytes(8, 'little') + client_id)
       hasher.update(len(rows).to_bytes(8, 'little'))
       hasher.update(self.labels[rows].astype('<i4').tobytes())
-      if self.fingerprints_images:
-        hasher.update(repr(self.image_shape).encode())
-        hasher.update(self.images[rows].tobytes())
+      hasher.update(repr(self.image_shape).encode())
+      hasher.update(self.images[rows].tobytes())
     return hasher.hexdigest()
 
   @property
@@ -182,40 +175,3 @@ def group_rows(client_ids: Iterable[bytes]) -> dict[bytes, np.ndarray]:
   for row, client_id in enumerate(client_ids):
     rows[client_id].append(row)
   return {client_id: np.array(found) for client_id, found in rows.items()}
-
-
-def _check(clients: ImageClients) -> None:
-  """Raises ValueError if the fields do not fit together."""
-  images, labels = clients.images, clients.labels
-  if images.dtype != np.uint8 or images.ndim != 4:
-    raise ValueError(
-      '`images` must be uint8 [n, height, width, channels], found '
-      f'{images.dtype} {list(images.shape)}.'
-    )
-  if labels.dtype != np.int32 or labels.shape != images.shape[:1]:
-    raise ValueError(
-      f'`labels` must be int32 [{len(images)}], found {labels.dtype} '
-      f'{list(labels.shape)}.'
-    )
-  _check_range('labels', labels, clients.num_classes)
-  rows = [np.asarray(rows, np.int64) for rows in clients.client_rows.values()]
-  rows = np.concatenate([np.empty(0, np.int64), *rows])
-  _check_range('client_rows', rows, len(labels))
-  num_holders = np.bincount(rows)
-  if num_holders.max(initial=0) > 1:
-    raise ValueError(
-      '`client_rows` must give no row to two clients or twice, but row '
-      f'{num_holders.argmax()} is given {num_holders.max()} times.'
-    )
-  if unknown := sorted(set(clients.held_out) - set(clients.client_rows)):
-    raise ValueError(
-      f'`held_out` must name clients of `client_rows`, found {unknown[0]!r}.'
-    )
-
-
-def _check_range(name: str, values: np.ndarray, limit: int) -> None:
-  if len(values) and not 0 <= values.min() <= values.max() < limit:
-    raise ValueError(
-      f'`{name}` must lie between 0 and {limit - 1}, found {values.min()} to '
-      f'{values.max()}.'
-    )

@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageCorpus:
-  """A corpus as it is published; opening it checks that it is so."""
+  """Facts of a published corpus; `fedfish train` checks shape and classes."""
 
   image_shape: tuple[int, int, int] | None
   """Height, width and channels. None, as in the next two: the files say."""
@@ -26,12 +26,17 @@ class ImageCorpus:
   """Meaning of the values 0 to 255 of its images, as part of a sentence."""
 
 
+_MNIST = dict(image_shape=(28, 28, 1), num_classes=10, num_images=70_000)
+_CIFAR = dict(
+  image_shape=(32, 32, 3),
+  num_images=60_000,
+  pixels='channels are red, green and blue',
+)
+
 IMAGE_CORPORA: Mapping[str, ImageCorpus] = types.MappingProxyType(
   {
     'mnist_by_writer': ImageCorpus(
-      image_shape=(28, 28, 1),
-      num_classes=10,
-      num_images=70_000,
+      **_MNIST,
       clients='own',
       own_clients='Clients are writers. Those held out are other people, who '
       'wrote the test images.',
@@ -47,36 +52,20 @@ IMAGE_CORPORA: Mapping[str, ImageCorpus] = types.MappingProxyType(
       pixels='255 is background and 0 ink; of values from 0 to 1, as they are '
       'published, 255 times, rounded',
     ),
-    'cifar10': ImageCorpus(
-      image_shape=(32, 32, 3),
-      num_classes=10,
-      num_images=60_000,
-      clients='partition',
-      pixels='channels are red, green and blue',
-    ),
+    'cifar10': ImageCorpus(**_CIFAR, num_classes=10, clients='partition'),
     'cifar100': ImageCorpus(
-      image_shape=(32, 32, 3),
+      **_CIFAR,
       num_classes=100,
-      num_images=60_000,
       clients='either',
       own_clients="Clients are those of TensorFlow Federated's edition, which "
       'drew them by Pachinko allocation (Reddi et al., 2021), held-out ones '
       'from the test split.',
-      pixels='channels are red, green and blue',
     ),
     'fashion_mnist': ImageCorpus(
-      image_shape=(28, 28, 1),
-      num_classes=10,
-      num_images=70_000,
-      clients='partition',
-      pixels='0 is background',
+      **_MNIST, clients='partition', pixels='0 is background'
     ),
     'mnist': ImageCorpus(
-      image_shape=(28, 28, 1),
-      num_classes=10,
-      num_images=70_000,
-      clients='partition',
-      pixels='0 is background and 255 ink',
+      **_MNIST, clients='partition', pixels='0 is background and 255 ink'
     ),
     'image_folder': ImageCorpus(
       image_shape=None,

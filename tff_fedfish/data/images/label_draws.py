@@ -1,8 +1,11 @@
-"""Dirichlet draws and cuts of classes, which partitions by label share."""
+"""Dirichlet draws and cuts, used by several partition schemes."""
 
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+
+MAX_ATTEMPTS = 1_000
+"""Draws before a scheme that may redraw gives up."""
 
 
 def log_dirichlet(
@@ -46,20 +49,6 @@ def to_shares(
   logs = np.where(allowed, logs, -np.inf)
   weights = np.exp(logs - logs.max())
   return weights / weights.sum()
-
-
-def to_thresholds(
-  logs: np.ndarray, allowed: np.ndarray | bool = True
-) -> np.ndarray:
-  """Returns the limits of `to_shares` that `draw` takes."""
-  sums = np.cumsum(to_shares(logs, allowed))
-  # Exactly 1 at the last entry with a share, so that none behind it is drawn.
-  return sums / sums[-1]
-
-
-def draw(thresholds: np.ndarray, uniform: float) -> int:
-  """Returns the entry that a number from [0, 1) falls to."""
-  return int(np.searchsorted(thresholds, uniform, side='right'))
 
 
 def shuffled_classes(

@@ -1,32 +1,38 @@
-"""Partitions by name, for corpora of images without clients of their own."""
+"""Partitions of labelled examples among clients, each as in its paper.
+
+Every scheme is a function of
+
+  labels: Int [n], from 0 to num_classes - 1.
+  num_classes: Classes that there are.
+  num_clients: Clients to make, >= 1.
+  seed: The `partition_seed`.
+
+and of parameters of its own, which are settings of `config.partition`. It
+returns the rows of each client: `num_clients` arrays, int64, ascending,
+together all rows unless stated otherwise. The result depends on the arguments
+only. A parameter that does not fit the labels raises a UserError.
+"""
 
 import dataclasses
-import inspect
 import types
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from tff_fedfish.data.images import partition_schemes as schemes
-from tff_fedfish.errors import UserError
-
-_SCHEMES = types.MappingProxyType(
-  {
-    function.__name__: function
-    for function in (
-      schemes.per_class_over_clients,
-      schemes.per_client_over_classes_normalised,
-      schemes.per_client_sampling,
-      schemes.fixed_classes,
-      schemes.pathological_shards,
-      schemes.latent_distributions,
-    )
-  }
+from tff_fedfish.data import randomness
+from tff_fedfish.data.images.dirichlet_partitions import (
+  per_class_over_clients,
+  per_client_over_classes_normalised,
+  per_client_sampling,
 )
-_MIN_CONCENTRATION = 1e-9
-
-SCHEMES = tuple(_SCHEMES)
-"""Names of the schemes."""
+from tff_fedfish.data.images.label_draws import (
+  MAX_ATTEMPTS,
+  collect,
+  cut,
+  shuffled_classes,
+)
+from tff_fedfish.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,118 +40,197 @@ class Partition:
   """How examples are divided among clients; values only, as in a config."""
 
   scheme: str
-  """One of `SCHEMES`; its function says what the parameters mean."""
+  """One of `SCHEMES`."""
   num_clients: int
   """Clients to make, >= 1; some may get no example."""
   seed: int
   """The `partition_seed`."""
-  alpha: float | None = None
-  """Concentration of the three Dirichlet schemes, which read it differently."""
-  min_examples: int | None = None
-  """Images of the smallest client (per_class_over_clients)."""
-  classes_per_client: int | None = None
-  """Classes of each client (fixed_classes)."""
-  shards_per_client: int | None = None
-  """Shards of each client (pathological_shards)."""
+  parameters: tuple[tuple[str, int | float], ...] = ()
+  """(name, value) of the parameters that the scheme takes beside these."""
 
-  def __post_init__(self):
-    if self.scheme not in _SCHEMES:
-      raise UserError(
-        f'`partition.scheme` must be one of {", ".join(SCHEMES)} with images '
-        f"or 'merge' with text, found {self.scheme!r}. Change it."
-      )
-    read = self._read_by_scheme()
-    given = self._given()
-    problems = [
-      f'`partition.{name}` is required by the scheme {self.scheme!r}, but it '
-      'is not given'
-      for name, default in read.items()
-      if default is inspect.Parameter.empty and name not in given
-    ]
-    problems += [
-      f'`partition.{name}` is not read by the scheme {self.scheme!r}, but it '
-      f'is {value!r}: leave it out'
-      for name, value in given.items()
-      if name not in read
-    ]
-    if problems:
-      raise UserError('; '.join(problems) + '.')
-
-  @property
-  def is_by_class(self) -> bool:
-    """Whether each client has images of one class."""
-    return self.scheme == schemes.latent_distributions.__name__
-
-  def split(self, labels: np.ndarray, *, num_classes: int) -> list[np.ndarray]:
-    """Divides examples among the clients.
-
-    Args:
-      labels: Int [n], from 0 to num_classes - 1.
-      num_classes: Classes that there are.
-
-    Returns:
-      The rows of each client, int64, ascending: `num_clients` arrays, none of
-      which share a row.
-
-    Raises:
-      ValueError: If a count is no int or too small.
-      UserError: If a parameter is out of range.
-    """
-    parameters = {'num_clients': self.num_clients, **self._given()}
-    for name, value in parameters.items():
-      if name.endswith('alpha'):
-        _check_concentration(name, value)
-      else:
-        _check_count(name, value, at_least=0 if name == 'min_examples' else 1)
-    return _SCHEMES[self.scheme](
-      labels, num_classes=num_classes, seed=self.seed, **parameters
-    )
-
-  def parameters(self) -> dict[str, int | float]:
-    """Returns all that the scheme reads, given or by default, but the seed."""
-    defaults = {
-      name: default
-      for name, default in self._read_by_scheme().items()
-      if default not in (inspect.Parameter.empty, None)
-    }
-    return {'num_clients': self.num_clients, **defaults, **self._given()}
-
-  def _given(self) -> dict[str, int | float]:
-    """Returns the parameters that are set, of those not all schemes have."""
-    return {
-      name: value
-      for name in _OPTIONAL
-      if (value := getattr(self, name)) is not None
-    }
-
-  def _read_by_scheme(self) -> dict[str, Any]:
-    """Returns which of `_OPTIONAL` the scheme reads, with their defaults."""
-    parameters = inspect.signature(_SCHEMES[self.scheme]).parameters
-    return {
-      name: parameters[name].default for name in _OPTIONAL if name in parameters
-    }
-
-
-_OPTIONAL = tuple(
-  field.name
-  for field in dataclasses.fields(Partition)
-  if field.default is not dataclasses.MISSING
-)
-
-
-def _check_count(name: str, value: int, *, at_least: int) -> None:
-  is_int = isinstance(value, int | np.integer) and not isinstance(value, bool)
-  if not is_int or value < at_least:
-    raise ValueError(
-      f'`{name}` must be an int of at least {at_least}, found {value!r}. '
-      'Change it.'
+  def divide(self, labels: np.ndarray, *, num_classes: int) -> list[np.ndarray]:
+    """Returns the rows of each client; see the top of this module."""
+    return SCHEMES[self.scheme].function(
+      labels,
+      num_classes=num_classes,
+      num_clients=self.num_clients,
+      seed=self.seed,
+      **dict(self.parameters),
     )
 
 
-def _check_concentration(name: str, value: float) -> None:
-  """Raises UserError if a Dirichlet concentration cannot be drawn with."""
-  if not _MIN_CONCENTRATION <= value < np.inf:
+def fixed_classes(
+  labels: np.ndarray,
+  *,
+  num_classes: int,
+  num_clients: int,
+  seed: int,
+  classes_per_client: int,
+) -> list[np.ndarray]:
+  """Gives each client examples of a fixed number of classes.
+
+  Client i has the class i mod num_classes and `classes_per_client` - 1 others,
+  drawn without replacement. The rows of a class are shuffled and divided evenly
+  among those that have it. Named #C in NIID-Bench (Li et al., 2022), used by
+  TCT (Yu et al., 2022). Their code fails if nobody has some class; here the
+  classes are drawn again.
+  """
+  present = np.unique(labels)
+  if classes_per_client > num_classes:
     raise UserError(
-      f'`{name}` must be a finite number of at least {_MIN_CONCENTRATION}, '
-      f'found {value!r}. Change it.'
+      f'`classes_per_client` must not exceed the {num_classes} classes, found '
+      f'{classes_per_client}. Lower it.'
     )
+  if num_clients * classes_per_client < len(present):
+    raise UserError(
+      f'`num_clients` x `classes_per_client` must reach the {len(present)} '
+      f'classes that there are, found {num_clients} x {classes_per_client}. '
+      'Raise one of them.'
+    )
+  for attempt in range(MAX_ATTEMPTS):
+    generator = randomness.generator('partition/fixed_classes', seed, attempt)
+    holders = [[] for _ in range(num_classes)]
+    for client in range(num_clients):
+      first = client % num_classes
+      others = np.delete(np.arange(num_classes), first)
+      drawn = generator.permutation(others)[: classes_per_client - 1]
+      for label in (first, *drawn):
+        holders[label].append(client)
+    if all(holders[label] for label in present):
+      break
+  else:
+    raise UserError(
+      f'`classes_per_client` is {classes_per_client}, but in {MAX_ATTEMPTS} '
+      f'draws some class always had none of the {num_clients} clients. Raise '
+      '`classes_per_client` or `num_clients`.'
+    )
+  classes = shuffled_classes(generator, labels, num_classes)
+  return _divide_evenly(num_clients, holders, classes)
+
+
+def pathological_shards(
+  labels: np.ndarray,
+  *,
+  num_classes: int,
+  num_clients: int,
+  seed: int,
+  shards_per_client: int,
+) -> list[np.ndarray]:
+  """Cuts each class into shards and gives each client the same number of them.
+
+  A list that names each class equally often is shuffled and cut into rows, the
+  classes of each client; a client with a class twice gets two of its shards.
+  The clients' shards together are a multiple of num_classes. As FedFomo (Zhang
+  et al., 2021) does after the code of LG-FedAvg (Liang et al., 2020).
+  """
+  num_shards = num_clients * shards_per_client
+  if num_shards % num_classes:
+    raise UserError(
+      f'`num_clients` x `shards_per_client` must be a multiple of the '
+      f'{num_classes} classes, found {num_clients} x {shards_per_client}. '
+      'Change one of them.'
+    )
+  names = np.repeat(np.arange(num_classes), num_shards // num_classes)
+  generator = randomness.generator('partition/pathological_shards', seed)
+  held = generator.permutation(names).reshape(num_clients, shards_per_client)
+  classes = shuffled_classes(
+    randomness.generator('partition/pathological_shards/rows', seed),
+    labels,
+    num_classes,
+  )
+  holders = [np.nonzero(held == label)[0] for label in range(num_classes)]
+  return _divide_evenly(num_clients, holders, classes)
+
+
+def latent_distributions(
+  labels: np.ndarray, *, num_classes: int, num_clients: int, seed: int
+) -> list[np.ndarray]:
+  """Gives each client examples of one class, its latent distribution.
+
+  Client i draws from the i-th class in turn, so there is at least one client
+  per class. The rows of a class are shuffled and divided evenly among its
+  clients. As the code of FedFomo (Zhang et al., 2021).
+  """
+  num_present = len(np.unique(labels))
+  if num_clients < num_present:
+    raise UserError(
+      f'`num_clients` must be at least the number of latent distributions, '
+      f'{num_present}, found {num_clients}. Raise it.'
+    )
+  generator = randomness.generator('partition/latent_distributions', seed)
+  classes = shuffled_classes(generator, labels, num_classes)
+  classes = [rows for rows in classes if len(rows)]
+  holders = [range(i, num_clients, num_present) for i in range(num_present)]
+  return _divide_evenly(num_clients, holders, classes)
+
+
+def matching_split(
+  labels: np.ndarray, histograms: np.ndarray, *, seed: int
+) -> list[np.ndarray]:
+  """Divides a test split so that each client is tested on what it trains on.
+
+  Every class is shuffled and divided in proportion to the clients' training
+  examples of it. With shards, clients then have the same classes in testing, as
+  in FedFomo.
+
+  Args:
+    labels: Int [n], classes of the test examples.
+    histograms: Int [clients, classes], training examples of each.
+    seed: The `partition_seed`.
+
+  Returns:
+    As many arrays of rows as clients. A class that no client trains on belongs
+    to none.
+  """
+  num_clients, num_classes = histograms.shape
+  generator = randomness.generator('partition/matching_split', seed)
+  classes = shuffled_classes(generator, labels, num_classes)
+  return collect(
+    num_clients,
+    [
+      piece
+      for counts, rows in zip(histograms.T, classes, strict=True)
+      if counts.any()
+      for piece in enumerate(cut(rows, counts))
+    ],
+  )
+
+
+def _divide_evenly(num_clients, holders, classes) -> list[np.ndarray]:
+  """Divides the rows of each class among the clients that hold it."""
+  return collect(
+    num_clients,
+    [
+      piece
+      for clients, rows in zip(holders, classes, strict=True)
+      if len(clients)
+      for piece in zip(clients, np.array_split(rows, len(clients)), strict=True)
+    ],
+  )
+
+
+class Scheme(NamedTuple):
+  """A scheme of `Partition`."""
+
+  function: Callable[..., list[np.ndarray]]
+  """Divides labels."""
+  required: tuple[str, ...] = ()
+  """Parameters that it takes."""
+  optional: tuple[str, ...] = ()
+  """Parameters that have a default."""
+
+
+SCHEMES: Mapping[str, Scheme] = types.MappingProxyType(
+  {
+    scheme.function.__name__: scheme
+    for scheme in (
+      Scheme(per_class_over_clients, ('alpha',), ('min_examples',)),
+      Scheme(per_client_over_classes_normalised, ('alpha',)),
+      Scheme(per_client_sampling, ('alpha',)),
+      Scheme(fixed_classes, ('classes_per_client',)),
+      Scheme(pathological_shards, ('shards_per_client',)),
+      Scheme(latent_distributions),
+    )
+  }
+)
+"""Schemes by name."""

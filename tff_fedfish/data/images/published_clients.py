@@ -25,7 +25,7 @@ from google.protobuf import message
 
 from tff_fedfish import files
 from tff_fedfish.data import tff_sqlite
-from tff_fedfish.data.images.corpus_files import check_labels, find_files
+from tff_fedfish.data.images.find_files import check_labels, find_files
 from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.data.protos import messages

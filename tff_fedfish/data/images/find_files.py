@@ -1,7 +1,6 @@
-"""Finds the files of a corpus of images, and names what is wrong with them."""
+"""Finds and reads the files of a corpus of images."""
 
 import contextlib
-import lzma
 import os
 import pathlib
 import zlib
@@ -36,13 +35,13 @@ def find_files(
   Args:
     corpus: The name that the user gave.
     directory: Where the files lie.
-    *choices: Names relative to `directory`; each choice suffices. One that ends
-      in `[.gz]` stands for the file without and the file with `.gz`.
-    origin: A sentence that says where the files are to be had.
+    *choices: Names relative to `directory`; each choice suffices. A name that
+      ends in `[.gz]` stands for the file without and the file with `.gz`.
+    origin: A sentence that says where to get the files.
 
   Raises:
-    UserError: If every choice lacks a file; names what is required and what was
-      found.
+    UserError: If every choice lacks a file; names what is required and what
+      the directory holds.
   """
   directory = pathlib.Path(directory)
   for names in choices:
@@ -61,12 +60,7 @@ def reading(path: str | os.PathLike) -> Iterator[None]:
   """Turns what a damaged or unreadable file raises into a UserError."""
   try:
     yield
-  except (
-    OSError,
-    EOFError,
-    lzma.LZMAError,
-    zlib.error,
-  ) as error:
+  except (OSError, EOFError, zlib.error) as error:
     raise UserError(
       f'{str(path)!r} must be a whole, readable file, but it is not ({error}). '
       'Get it again, or change its permissions.'
@@ -86,15 +80,13 @@ def check_labels(
 
 
 def join(sides: Sequence[LabelledImages]) -> LabelledImages:
-  """Returns the images of all, one after the other."""
-  images, labels = zip(*sides, strict=True)
-  return LabelledImages(np.concatenate(images), np.concatenate(labels))
+  """Returns the images of all sides, one after the other."""
+  return LabelledImages(*map(np.concatenate, zip(*sides, strict=True)))
 
 
 def _locate(directory: pathlib.Path, name: str) -> pathlib.Path | None:
   plain = name.removesuffix(_OPTIONAL_GZ)
-  spellings = [plain, f'{plain}.gz'] if plain != name else [name]
-  for spelling in spellings:
+  for spelling in [plain] if plain == name else [plain, f'{plain}.gz']:
     if (directory / spelling).is_file():
       return directory / spelling
   return None

@@ -1,0 +1,127 @@
+"""Loads a corpus of images by name, by its own clients or by a partition."""
+
+import functools
+import os
+from typing import Literal
+
+import numpy as np
+
+from tff_fedfish.data.images import (
+  cifar,
+  folder,
+  idx_files,
+  partitions,
+  published_clients,
+)
+from tff_fedfish.data.images.find_files import LabelledImages, join
+from tff_fedfish.data.images.image_clients import ImageClients
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
+from tff_fedfish.data.images.label_draws import label_histograms
+
+# What reads the two sides of a corpus that a partition divides.
+_SIDES_READERS = {
+  'cifar10': cifar.read_cifar,
+  'cifar100': cifar.read_cifar,
+  'fashion_mnist': idx_files.read_mnist,
+  'mnist': idx_files.read_mnist,
+}
+# What reads a corpus with clients of its own.
+_CLIENTS_READERS = {
+  'cifar100': functools.partial(
+    published_clients.read_published_clients, published_clients.FED_CIFAR100
+  ),
+  'emnist_by_writer': functools.partial(
+    published_clients.read_published_clients, published_clients.EMNIST
+  ),
+  'image_folder': folder.read_image_folder,
+  'mnist_by_writer': idx_files.read_mnist_by_writer,
+}
+
+
+def load_image_corpus(
+  name: str,
+  directory: str | os.PathLike,
+  *,
+  partition: partitions.Partition | None = None,
+  held_out: Literal['whole', 'matching'] = 'whole',
+) -> ImageClients:
+  """Loads a corpus of images and says which client has which.
+
+  Args:
+    name: One of `IMAGE_CORPORA`, which says whether a corpus has clients of its
+      own, needs a partition, or may have one.
+    directory: Where the corpus's files lie.
+    partition: How the train split is divided among clients `client-0000` and so
+      on. None: the corpus's own clients.
+    held_out: With a partition, the use of the test split. 'whole': one held-out
+      client `test` has all of it. 'matching': `test-0007` gets of each class
+      what `client-0007` has of it in training, in proportion.
+
+  Returns:
+    The clients; those of the test split are `held_out`.
+
+  Raises:
+    UserError: If files are missing or damaged, or the partition does not fit
+      the corpus.
+    ValueError: If there is no such corpus with, or without, a partition.
+  """
+  readers = _CLIENTS_READERS if partition is None else _SIDES_READERS
+  if name not in readers:
+    kind = 'without a `partition`' if partition is None else 'with a partition'
+    raise ValueError(
+      f'the corpus must be one of {", ".join(sorted(readers))} {kind}, found '
+      f'{name!r}. Change its name, or the partition.'
+    )
+  if partition is None:
+    return _CLIENTS_READERS[name](directory)
+  return _divide(
+    *_SIDES_READERS[name](name, directory), name, partition, held_out
+  )
+
+
+def _divide(
+  train: LabelledImages,
+  test: LabelledImages,
+  name: str,
+  partition: partitions.Partition,
+  held_out: str,
+) -> ImageClients:
+  """Returns the clients of a partition; arguments as `load_image_corpus`."""
+  num_classes = IMAGE_CORPORA[name].num_classes
+  parts = partition.divide(train.labels, num_classes=num_classes)
+  train_rows = _named(b'client', parts)
+  test_rows, twins = {b'test': np.arange(len(test.labels))}, None
+  if held_out == 'matching':
+    test_rows = _named(
+      b'test',
+      partitions.matching_split(
+        test.labels,
+        label_histograms(train.labels, parts, num_classes),
+        seed=partition.seed,
+      ),
+    )
+    twins = {
+      client_id: twin
+      for client_id, twin in zip(train_rows, test_rows, strict=True)
+      if len(train_rows[client_id]) and len(test_rows[twin])
+    }
+  # Test images follow the others.
+  test_rows = {i: rows + len(train.labels) for i, rows in test_rows.items()}
+  images, labels = join([train, test])
+  return ImageClients(
+    images=images,
+    labels=labels,
+    client_rows=train_rows | test_rows,
+    num_classes=num_classes,
+    held_out=tuple(test_rows),
+    twins=twins,
+  )
+
+
+def _named(prefix: bytes, parts: list[np.ndarray]) -> dict[bytes, np.ndarray]:
+  """Returns the parts by client id; ids sort as the clients are numbered."""
+  width = max(4, len(str(len(parts) - 1)))
+  return {
+    b'%s-%0*d' % (prefix, width, number): rows
+    for number, rows in enumerate(parts)
+  }
