@@ -53,7 +53,7 @@ class _OpenPiece:
   max_bytes: int
   num_bytes: int = 0
   rows: list[tuple] = dataclasses.field(default_factory=list)
-  """Those that are in no block yet."""
+  """Records that are in no block yet."""
 
 
 class PieceBlocks:

@@ -306,7 +306,9 @@ def _warn_in(module, category):
   warnings.warn_explicit('a warning', category, 'file.py', 1, module=module)
 
 
-@pytest.mark.parametrize('package', ['tff_fedfish', 'pipelines.c4', 'models.x'])
+@pytest.mark.parametrize(
+  'package', ['tff_fedfish', 'pipelines.job', 'models.x']
+)
 @pytest.mark.parametrize('category', [UserWarning, DeprecationWarning])
 def test_a_warning_from_our_packages_fails_the_test(package, category):
   with pytest.raises(category, match='a warning'):

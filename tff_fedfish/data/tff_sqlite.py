@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tff_fedfish.errors import UserError
 
 MAGIC = b'SQLite format 3\0'
-"""What a database begins with."""
+"""The first bytes of a database."""
 
 # A view may be endless, and SQLite then hears no signal: only a table has a
 # root page.

@@ -27,7 +27,7 @@ _VOCABULARY_FILES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Metadata:
-  """What is read of `tokenizer.json`; the vocabulary says the rest again."""
+  """The fields of `tokenizer.json` that the vocabulary does not repeat."""
 
   schema_version: int = 1
   kind: str
