@@ -32,9 +32,9 @@ MAX_PIECE_BYTES = 64 << 20
 _EXPANSION = 4
 _BATCH_BYTES = 512 << 10
 # Far below what systems allow a process to have open.
+_MAX_OPEN_PIECES = 256
 # Of all pieces of a shard that are open, if they are in a store.
 _READ_BYTES = 256 << 20
-_MAX_OPEN_PIECES = 256
 _MERGED_ROWS = 256
 
 PieceKey = tuple[int, int, int]

@@ -128,7 +128,7 @@ def _run_again(place, directory):
   ],
 )
 def test_stopped_before_every_line(tmp_path, monkeypatch, kind, stop):
-  num_commands = 0
+  num_commands = num_left = 0
   run = functools.partial(_run_until, stop)
   if stop is _kill:
     run = _run_in_a_child
@@ -155,9 +155,12 @@ def test_stopped_before_every_line(tmp_path, monkeypatch, kind, stop):
       num_commands += _run_again(place, directory)
       found = contents(directory)
     assert found.items() >= (_WRITTEN | foreign).items(), number
-    if stop is not _kill:
-      assert found == _WRITTEN | foreign
+    num_left += found != _WRITTEN | foreign
   assert contents(directory) == _WRITTEN | foreign
   assert number > 40
-  # Others clean up, but for a claim that has just been made.
-  assert num_commands >= 20 if stop is _kill else num_commands <= 1
+  if stop is _kill:
+    assert num_commands >= 20
+  else:
+    # It cleans up, but for a claim that it is making, or while it cleans up.
+    assert num_commands <= 1
+    assert num_left <= 6
