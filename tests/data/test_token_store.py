@@ -295,8 +295,8 @@ class TestRefused:
     for name in names:
       data = (copy / name).read_bytes()
       (copy / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-      # An altered manifest may be refused at once.
-      with pytest.raises(UserError, match='must have SHA-256|manifest'):
+      # An altered manifest or index may be refused at once.
+      with pytest.raises(UserError, match='must have SHA-256|manifest|index'):
         TokenStore(copy).verify()
       (copy / name).write_bytes(data)
 
