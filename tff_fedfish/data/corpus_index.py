@@ -75,6 +75,8 @@ def fingerprint(client_ids: ClientIds, sizes: Iterable[np.ndarray]) -> str:
   for values in sizes:
     for start in range(0, len(values), _ROWS_AT_ONCE):
       hasher.update(values[start : start + _ROWS_AT_ONCE].astype('>i8'))
+    # Before the next array is read.
+    del values
   return hasher.hexdigest()
 
 
