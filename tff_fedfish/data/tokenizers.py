@@ -28,7 +28,7 @@ _VOCABULARY_FILES = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Metadata:
-  """What is read of `tokenizer.json`; the vocabulary says the rest again."""
+  """Facts that are read from `tokenizer.json`; the vocabulary has the rest."""
 
   schema_version: int = 1
   kind: str
