@@ -277,7 +277,7 @@ class TestBeforeAnythingIsBuilt:
       ('ben/cat/x.png', dict(side=129), 'found 129 x 129 (height x width)'),
       ('ben/cat/x.png', dict(side=17), "/ben/cat/x.png' has 17 x 17 x 1"),
       ('ben/cat/x.jpg', dict(mode='RGB'), "/ben/cat/x.jpg' has 16 x 16 x 3"),
-      ('ben/emu/x.png', {}, "/ben/emu' exists and '"),
+      ('ben/emu/x.png', {}, "but 'anna' has no 'emu', which others have"),
     ],
   )
   def test_one_line(self, other, tmp_path, capsys, path, options, words):

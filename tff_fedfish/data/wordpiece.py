@@ -54,14 +54,7 @@ def parse_vocabulary(data: bytes, source: str) -> list[str]:
 class TextCodec:
   """Encodes with a tokenizer of tensorflow-text.
 
-  Attributes:
-    size: Number of token ids.
-    lower_case: Whether texts are lower-cased and stripped of accents first.
-    end_of_text_id: See `Tokenizer`, as for the next two.
-    padding_id: Id of padding.
-    unknown_id: Id of the unknown piece.
-    tokenizer: Turns texts into ragged int32 ids.
-    letter_of: Ids of pieces that are single bytes, each to that of a letter.
+  `Tokenizer` says what the ids and sizes mean, which subclasses set.
   """
 
   size: int
@@ -70,7 +63,9 @@ class TextCodec:
   padding_id: int
   unknown_id: int
   tokenizer: Any
+  """Turns texts into ragged int32 ids."""
   letter_of: Mapping[int, int] = {}
+  """Ids of pieces that are single bytes, each to that of a letter."""
 
   def encode_batch(self, texts: Sequence[bytes]) -> list[np.ndarray]:
     """Returns for each text, in UTF-8, its token ids, int32 [num_tokens]."""

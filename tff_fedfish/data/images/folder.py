@@ -29,7 +29,7 @@ class ImageFolder(NamedTuple):
   """The files of a folder and what their places say; none is opened."""
 
   paths: list[bytes]
-  """Paths of all images, by client, class and name; at least one."""
+  """Paths of all images, at least one, by client, class and name."""
   labels: list[int]
   """The class of each image."""
   client_rows: dict[bytes, range]
