@@ -15,7 +15,8 @@ NONE_IS_FINE = code=$$?; [[ $$code -eq 5 ]] || exit $$code
 # `.venv` is phony because its script finds out by itself, in a few
 # milliseconds, whether something is to be done.
 .PHONY: help .venv demo test test-slow test-cluster lint bench \
-  test-huggingface test-trackers bench-clients bench-engine bench-grouping docs \
+  test-huggingface test-trackers bench-clients bench-engine bench-grouping \
+  bench-tokens docs \
   test-wheel lint-containers lock results-archive clean
 
 help:
@@ -28,7 +29,8 @@ help:
 	@echo 'make lint       ruff: rules and format'
 	@echo "make bench      the benchmarks; make bench-grouping: grouping's, in full;"
 	@echo '                make bench-engine: what rounds cost, beside its goals;'
-	@echo '                make bench-clients: what opening 15.6 million clients costs'
+	@echo '                make bench-clients: what opening 15.6 million clients costs;'
+	@echo '                make bench-tokens: tokens on disk beside tokenizing on demand'
 	@echo 'make docs       the documentation as a site, site/index.html, with its'
 	@echo '                notebook executed; checked, and built without network'
 	@echo 'make test-wheel  the wheel in an environment of its own, outside the tree'
@@ -107,6 +109,10 @@ bench-grouping: .venv
 # Some minutes and 2 GB of disk. tests/benchmarks/clients.py says what is measured.
 bench-clients: .venv
 	@PYTHONPATH=.:tests $(BIN)/python -m benchmarks.clients
+
+# A minute. tests/benchmarks/tokens.py says what is measured.
+bench-tokens: .venv
+	@PYTHONPATH=.:tests $(BIN)/python -m benchmarks.tokens
 
 # An hour or two; some minutes with PARTS=quick, more with PARTS=all. OUTPUT=FILE
 # keeps the figures as JSON; BFLOAT16=1 measures bfloat16 even where the processor

@@ -34,7 +34,7 @@ def get_config() -> ConfigDict:
       ),
       model=dict(preset='350m', compute_dtype='bfloat16'),
       data=dict(
-        directory='corpora/c4',
+        directory='corpora/c4_tokens',
         vocabulary='vocabularies/c4_32000',
         sequence_length=1024,
       ),

@@ -2,8 +2,8 @@
 
 FedAvg with AdamW clients and Nesterov momentum on the server: 4 large clients,
 all of which take part in every round and take 50 local steps. docs/diloco.md
-says what differs from Douillard et al. (2023). The corpus is that of `make
-demo`.
+says what differs from Douillard et al. (2023), and how the corpus of `make
+demo` is tokenized first.
 """
 
 from ml_collections import ConfigDict
@@ -34,7 +34,7 @@ def get_config() -> ConfigDict:
       ),
       model=dict(preset='tiny'),
       data=dict(
-        directory='runs/demo/corpora/debian_descriptions',
+        directory='runs/demo/corpora/debian_descriptions_tokens',
         vocabulary='demo',
         sequence_length=64,
       ),

@@ -186,6 +186,15 @@ def small_inputs(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
+def small_tokens(small_inputs):
+  """The same with the corpus's tokens, (token store, vocabulary)."""
+  import small_runs
+
+  corpus, vocabulary = small_inputs
+  return small_runs.make_tokens(corpus, vocabulary), vocabulary
+
+
+@pytest.fixture(scope='session')
 def small_images(tmp_path_factory):
   """MNIST by writer with seven writers."""
   import small_image_runs

@@ -94,10 +94,16 @@ CASES = (
   ),
   from_settings(
     'groups of',
-    num_errors=2,
+    # Nor is the corpus tokenized.
+    num_errors=3,
     partition__scheme='merge',
     partition__num_clients=50,
     cohorts__cohort_size=60,
+  ),
+  from_settings(
+    "`--config.partition.scheme` 'merge' must be given the tokens of a corpus",
+    partition__scheme='merge',
+    partition__num_clients=2,
   ),
   from_settings(
     'none is held out. Raise', client_splits__held_out_fraction=1e-09
@@ -124,8 +130,8 @@ CASES = (
   ),
   from_settings(
     "algorithm.name 'fed_fomo' takes at most 4096 participating clients",
-    # Also more clients than groups.
-    num_errors=2,
+    # Also more clients than groups, which are not tokenized.
+    num_errors=3,
     algorithm__name='fed_fomo',
     partition__scheme='merge',
     partition__num_clients=5000,

@@ -70,6 +70,14 @@ def make_vocabulary(directory: pathlib.Path, corpus: pathlib.Path):
   return output
 
 
+def make_tokens(corpus: pathlib.Path, vocabulary: pathlib.Path):
+  """Tokenizes a corpus with the real command; returns the store's directory."""
+  output = corpus.with_name(f'{corpus.name}_tokens')
+  arguments = [str(corpus), '--vocabulary', str(vocabulary)]
+  assert main(['tokenize', *arguments, '--output', str(output)]) == 0
+  return output
+
+
 def train(inputs, workdir, *options, **settings) -> int:
   """Runs `fedfish train` here; returns its exit code."""
   arguments = overrides(*inputs, **settings)

@@ -21,9 +21,6 @@ from tff_fedfish.errors import UserError
 
 _Schema = TypeVar('_Schema')
 
-DIGEST_BYTES = 32
-"""Bytes that `write_verified` writes before the content."""
-
 
 @contextlib.contextmanager
 def write_atomically(path: str | os.PathLike, mode: str = 'w') -> Iterator[Any]:
@@ -269,44 +266,6 @@ def difference(
     if found != sha256:
       return f'must have SHA-256 {sha256}, but has {found}'
   return ''
-
-
-def user_cache_directory() -> pathlib.Path | None:
-  """Returns where fedfish keeps what it can make again; need not exist.
-
-  `$XDG_CACHE_HOME/fedfish`, or `~/.cache/fedfish` where that variable is not an
-  absolute path (XDG Base Directory Specification). None: the user has no home.
-  """
-  base = pathlib.Path(os.environ.get('XDG_CACHE_HOME', ''))
-  if not base.is_absolute():
-    try:
-      base = pathlib.Path.home() / '.cache'
-    except RuntimeError:
-      return None
-  return base / 'fedfish'
-
-
-def read_verified(path: str | os.PathLike) -> bytes | None:
-  """Returns what `write_verified` wrote; None: it is missing or damaged."""
-  try:
-    data = pathlib.Path(path).read_bytes()
-  except OSError:
-    return None
-  content = data[DIGEST_BYTES:]
-  is_whole = hashlib.sha256(content).digest() == data[:DIGEST_BYTES]
-  return content if is_whole else None
-
-
-def write_verified(path: str | os.PathLike, content: bytes) -> None:
-  """Writes bytes after their SHA-256, atomically; makes the directory.
-
-  Raises:
-    OSError: If they cannot be written.
-  """
-  path = pathlib.Path(path)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  with write_atomically(path, 'wb') as file:
-    file.write(hashlib.sha256(content).digest() + content)
 
 
 def sync(path: str | os.PathLike) -> None:

@@ -54,6 +54,7 @@ SETTINGS: dict[str, str] = {
   'client_states.dtype': 'Leave it out; states are float32.',
   'client_states.max_bytes': 'Free disk is checked before every round.',
   'client_work.weight_decay_on': 'Leave it out: the matrices decay.',
+  'data.token_cache_bytes': 'Run `fedfish tokenize`; name its output.',
   'engine.client_timeout_seconds': 'Leave it out; slow clients are waited for.',
   'evaluation.diagnostics_every_num_rounds': 'No figure shows it.',
   'partition.clusters': 'Leave it out; latent_distributions takes the classes.',

@@ -3,8 +3,7 @@
 Prints what opening the corpus, dividing its clients and drawing the held-out
 sample and round 1's cohort take: with the code of an earlier commit, with this
 one, and with this one where the corpus's manifest has its fingerprint. Every
-opening is a process of its own; they run in turns. A second table has the
-tokens of a long client, computed and from the disk.
+opening is a process of its own; they run in turns.
 
 Only other clients than with the earlier code make it fail.
 """
@@ -12,7 +11,6 @@ Only other clients than with the earlier code make it fail.
 import argparse
 import contextlib
 import dataclasses
-import gzip
 import json
 import os
 import pathlib
@@ -21,7 +19,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 
 from benchmarks import clients_arm, synthetic_index
@@ -29,7 +26,6 @@ from benchmarks import clients_arm, synthetic_index
 from tff_fedfish.data import cohorts
 from tff_fedfish.data.corpus_index import index_sha256
 from tff_fedfish.data.manifest import MANIFEST_NAME, read_manifest
-from tff_fedfish.data.token_cache import MIN_BYTES, TokenCache
 from tff_fedfish.printing import print_table
 from tff_fedfish.run import run_inputs
 
@@ -160,40 +156,6 @@ def _peak(steps) -> float:
   return max(later) - steps['index']['after_mib']
 
 
-def _print_tokens(scratch: pathlib.Path, repeats: int) -> None:
-  """Prints what the tokens of one long client take."""
-  config = clients_arm.config_of('corpus')
-  tokenizer = run_inputs.open_tokenizer(config, config.data.vocabulary)
-  pattern = 'tff_fedfish/corpora/debian_descriptions/c4-train*.json.gz'
-  texts = []
-  for path in sorted(_REPOSITORY.glob(pattern)):
-    with gzip.open(path, 'rt', encoding='utf-8') as file:
-      texts += [json.loads(line)['text'].encode() for line in file]
-  tokenizer.encode_batch(texts[:10])
-  cache = TokenCache(scratch / 'tokens', '[]', 1 << 40, min_bytes=MIN_BYTES)
-  seconds = {'tokenize': [], 'keep': [], 'read': []}
-  for _ in range(repeats):
-    documents = _timed(seconds['tokenize'], tokenizer.encode_batch, texts)
-    _timed(seconds['keep'], cache.store, b'client', documents)
-    found = _timed(seconds['read'], cache.load, b'client')
-    if any((a != b).any() for a, b in zip(found, documents, strict=True)):
-      raise RuntimeError('The kept tokens are not those that were kept.')
-  num_bytes = sum(map(len, texts))
-  num_tokens = sum(map(len, documents))
-  print_table(
-    f'a client of {num_bytes / 1e6:.1f} MB of text, {num_tokens:,} tokens',
-    ['', 's'],
-    [(name, _spread(values, '.3f')) for name, values in seconds.items()],
-  )
-
-
-def _timed(seconds, function, *arguments):
-  start = time.perf_counter()
-  found = function(*arguments)
-  seconds.append(time.perf_counter() - start)
-  return found
-
-
 def _spread(values: Sequence[float], form: str = '.2f') -> str:
   low, high = min(values), max(values)
   return f'{statistics.median(values):{form}} ({low:{form}}-{high:{form}})'
@@ -215,8 +177,6 @@ def main() -> int:
   arguments = parser.parse_args()
   with tempfile.TemporaryDirectory(dir=arguments.scratch_dir) as directory:
     scratch = pathlib.Path(directory)
-    # Also of what is divided here.
-    os.environ['XDG_CACHE_HOME'] = str(scratch / 'own_cache')
     bench = _Bench(scratch, arguments.num_clients)
     arms = [_OPENING, _KNOWN]
     if bench.add_earlier_code(arguments.earlier):
@@ -228,7 +188,6 @@ def main() -> int:
       for arm in arms:
         bench.open(arm)
     _print_openings(bench, arguments.num_clients)
-    _print_tokens(scratch, arguments.repeats)
   for problem in bench.problems:
     print(f'\nOTHER CLIENTS: {problem}')
   return 1 if bench.problems else 0

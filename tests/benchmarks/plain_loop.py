@@ -11,7 +11,6 @@ from benchmarks import engine_data
 from benchmarks.engine_settings import Workload
 
 from models import transformer
-from tff_fedfish.data import sequences as sequences_lib
 
 MODEL_SEED = 1
 CLIENT_LEARNING_RATE = 0.1
@@ -40,10 +39,11 @@ class PlainLoop:
     self._first_moment = variables(zeros)
     self._second_moment = variables(zeros)
     self._num_rounds = tf.Variable(0.0, trainable=False)
-    spec = sequences_lib.batch_spec(workload.sequence_length)
-    self._step = tf.function(
-      self._take_step, input_signature=[spec['x'], spec['y']]
-    )
+    block_length = workload.sequence_length + 1
+    signature = [
+      tf.TensorSpec(shape, tf.int32) for shape in ([None, block_length], [None])
+    ]
+    self._step = tf.function(self._take_step, input_signature=signature)
 
   def run_round(self) -> float:
     """Runs a round; returns the mean loss over all local steps, in nats."""

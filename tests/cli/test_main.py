@@ -49,6 +49,7 @@ _ARGUMENT_ERRORS = [
   (['verify'], 'arguments are required: DIR'),
   (['tokenizer'], 'arguments are required'),
   (['tokenizer', 'nope'], "'nope'"),
+  (['tokenize', 'a'], 'arguments are required: --vocabulary'),
   (['train'], 'arguments are required: --config'),
   (['train', '--conf', 'x.py'], 'arguments are required: --config'),
   (['train', '--config', 'demo', '--tracker', 'x'], "invalid choice: 'x'"),

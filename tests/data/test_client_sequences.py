@@ -1,14 +1,12 @@
 """Client sequences: cached by bytes, shuffled by seed, round and client."""
 
-import json
 import threading
 
 import numpy as np
 import pytest
 
-from tff_fedfish.data import client_sequences, randomness, tokenizers
+from tff_fedfish.data import randomness, tokenizers
 from tff_fedfish.data.client_sequences import ClientSequences
-from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.errors import UserError
 
 _PIECES = ['[PAD]', '[UNK]', '[END]', *'abcdefghij']
@@ -200,45 +198,3 @@ def test_an_example_without_text_is_an_error(tokenizer):
     UserError, match=r"Client b'a' has an example without the feature `text`"
   ):
     clients.sequences(b'a')
-
-
-def test_a_sequence_without_targets_is_an_error(corpus, tokenizer):
-  with pytest.raises(
-    ValueError, match='`sequence_length` must be at least 1, found 0'
-  ):
-    client_sequences.ClientSequences(
-      corpus, tokenizer, sequence_length=0
-    ).sequences(b'a')
-
-
-def test_with_a_grouped_corpus(tmp_path, tokenizer):
-  from pipelines.job import run_group_job
-  from pipelines.options import GroupJob
-
-  lines = [
-    {'url': 'https://x.org/2', 'text': 'd e', 'timestamp': '2020-01-02'},
-    {'url': 'https://y.org/1', 'text': 'J', 'timestamp': '2020-01-01'},
-    {'url': 'https://x.org/1', 'text': 'A b C', 'timestamp': '2020-01-01'},
-  ]
-  raw = tmp_path / 'c4.json'
-  raw.write_text(''.join(json.dumps(line) + '\n' for line in lines))
-  job = GroupJob(
-    source_name='c4',
-    paths=(str(raw),),
-    key='host',
-    num_shards=2,
-    max_record_bytes=2**20,
-  )
-  run_group_job(job, tmp_path / 'grouped')
-  clients = ClientSequences(
-    GroupedCorpus(tmp_path / 'grouped'), tokenizer, sequence_length=4
-  )
-  # In order of time: a b c END d | e END, with a = 3.
-  found = clients.sequences(b'x.org')
-  np.testing.assert_array_equal(
-    found.tokens, [[3, 4, 5, 2, 6], [7, 2, 0, 0, 0]]
-  )
-  np.testing.assert_array_equal(found.num_targets, [4, 1])
-  np.testing.assert_array_equal(
-    clients.sequences(b'y.org').tokens, [[12, 2, 0, 0, 0]]
-  )

@@ -5,6 +5,7 @@ import collections
 import hypothesis
 import numpy as np
 import pytest
+import token_stores
 from hypothesis import strategies
 
 from tff_fedfish.data import merged_clients, randomness, tokenizers
@@ -15,8 +16,8 @@ from tff_fedfish.data.divided_clients import (
   shuffled_targets,
 )
 from tff_fedfish.data.images.image_clients import ImageClients
-from tff_fedfish.data.row_counts import RowCounts
 from tff_fedfish.data.sequences import with_noise
+from tff_fedfish.data.stored_sequences import StoredSequences
 
 _PIECES = ['[PAD]', '[UNK]', '[END]', *'abcdefghij']
 
@@ -51,30 +52,28 @@ def _sequences(**settings):
   return ClientSequences(_Corpus(), tokenizer, sequence_length=7, **settings)
 
 
-def _merged():
-  groups, group_ids = _sequences(), [b'a', b'b', b'c']
-  found = [groups.sequences(i) for i in group_ids]
-  counts = RowCounts(
-    np.array([len(rows) for rows in found]),
-    np.array([rows.num_tokens for rows in found]),
-    np.zeros(3, np.int64),
+@pytest.fixture(scope='module')
+def stored(tmp_path_factory):
+  documents = {client: [20 * client] * 2 for client in 'abc'}
+  return token_stores.tokenize(tmp_path_factory.mktemp('divided'), documents)
+
+
+def _merged(stored):
+  _, store, tokenizer = stored
+  merge = merged_clients.Merge(
+    num_clients=2, partition_seed=5, split_seed=0, held_out_fraction=0.0
   )
-  return merged_clients.MergedClients(
-    groups, group_ids, counts, num_clients=2, partition_seed=5
-  )
+  groups = StoredSequences(store, tokenizer, sequence_length=7)
+  return merged_clients.MergedClients(store, groups, merge)
 
 
-_KINDS = {
-  'images': (_images, [b'b', b'a']),
-  'sequences': (_sequences, [b'b', b'a']),
-  'merged': (_merged, merged_clients.client_ids(2)),
-}
-
-
-@pytest.fixture(params=_KINDS)
+@pytest.fixture(params=['images', 'sequences', 'merged'])
 def kind(request):
-  make, client_ids = _KINDS[request.param]
-  return make(), client_ids
+  if request.param == 'merged':
+    stored = request.getfixturevalue('stored')
+    return _merged(stored), merged_clients.client_ids(2)
+  make = _images if request.param == 'images' else _sequences
+  return make(), [b'b', b'a']
 
 
 def _divided(rows, client_ids=(b'a', b'b'), **changes):
@@ -288,50 +287,6 @@ class TestRounds:
       assert found.num_dropped_sequences == len(train) - 1
       assert found.num_dropped_tokens == train.num_tokens - found.num_tokens
 
-  def test_tokens_of_unread_rows(self):
-    unread = _merged()._selectable(b'merged-00000')
-    for index in (np.array([5, 0, 2]), np.array([], int), np.arange(6)):
-      assert unread.num_tokens_at(index) == unread.select(index).num_tokens
-
-  def test_documents_are_not_divided(self):
-    rows = _sequences(sampling='documents')
-    with pytest.raises(
-      ValueError, match="`sampling` must be 'blocks' to divide, found 'docume"
-    ):
-      _divided(rows)
-    whole = _divided(rows, validation_fraction=0.0, test_fraction=0.0)
-    found, expected = (
-      of.training_sequences(b'a', shuffle_seed=1, round_num=2, max_sequences=3)
-      for of in (whole, rows)
-    )
-    assert _arrays(found) == _arrays(expected)
-
-
-@pytest.mark.parametrize(
-  ('changes', 'words'),
-  [
-    (
-      dict(validation_fraction=1.0),
-      '`validation_fraction` must be at least 0 and below 1, found 1.0',
-    ),
-    (
-      dict(test_fraction=-0.1),
-      '`test_fraction` must be at least 0 and below 1, found -0.1',
-    ),
-    (
-      dict(validation_fraction=0.5, test_fraction=0.5),
-      r'test_fraction` must be below 1, found 1.0',
-    ),
-    (
-      dict(target_of={b'a': b'c'}),
-      r"`target_of` must be of clients to divide only, found \[b'c'\]",
-    ),
-  ],
-)
-def test_arguments_that_do_not_fit(changes, words):
-  with pytest.raises(ValueError, match=words):
-    _divided(_images(), **changes)
-
 
 class TestShuffledTargets:
   def test_is_a_permutation_by_seed(self):
@@ -353,10 +308,3 @@ class TestShuffledTargets:
     found = [shuffled_targets([b'a', b'b'], split_seed=i) for i in range(20)]
     assert {b'a': b'a', b'b': b'b'} in found
     assert {b'a': b'b', b'b': b'a'} in found
-
-  def test_one_client(self):
-    with pytest.raises(
-      ValueError,
-      match=r"`client_ids` must be of two clients or more, found \[b'a'\]",
-    ):
-      shuffled_targets([b'a'], split_seed=1)

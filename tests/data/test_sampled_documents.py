@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tff_fedfish.data import client_sequences, randomness, tokenizers
+from tff_fedfish.data import randomness, tokenizers
 from tff_fedfish.data.client_sequences import ClientSequences
 
 #            0        1        2
@@ -84,7 +84,7 @@ def test_a_large_client_is_not_tokenized_whole(tokenizer):
   clients = _clients(tokenizer, *['abcdef'] * 1_000)
   found = clients.training_sequences(b'x', **_ROUND, max_sequences=2)
   assert len(found) == 2
-  assert tokenizer.num_texts == client_sequences._DOCUMENTS_AT_ONCE == 32
+  assert tokenizer.num_texts == 32
 
 
 def test_order_depends_on_seed_round_and_client(tokenizer):

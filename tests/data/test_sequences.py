@@ -86,8 +86,6 @@ def test_the_shortest_sequence():
   _assert_equal(
     _build([[1, 2, 3]], sequence_length=1), [[1, 2], [3, 9]], [1, 1]
   )
-  with pytest.raises(ValueError, match='`sequence_length` must be at least 1'):
-    _build([[1]], sequence_length=0)
 
 
 @given(
@@ -138,12 +136,10 @@ def test_take_without_a_cut(max_sequences):
   assert (found.num_dropped_sequences, found.num_dropped_tokens) == (0, 0)
 
 
-def test_take_none_and_less():
+def test_take_none():
   found = sequences_lib.take(_numbered(2), 0)
   # Targets 1 and 2: 2 + 3 tokens.
   assert (len(found), found.num_dropped_tokens) == (0, 5)
-  with pytest.raises(ValueError, match='`max_sequences` must not be negative'):
-    sequences_lib.take(_numbered(2), -1)
 
 
 def test_dataset_keeps_order_and_the_last_partial_batch():
@@ -168,5 +164,4 @@ def test_batches_have_one_type_whatever_the_client(count):
   )
   assert dataset.element_spec == expected
   assert isinstance(dataset.element_spec, collections.OrderedDict)
-  assert sequences_lib.batch_spec(3) == expected
   assert len(list(dataset)) == (count + 1) // 2

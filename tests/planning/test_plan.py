@@ -79,23 +79,6 @@ def test_merged_clients_all_take_part(tmp_path):
   assert plan.cohort_size == 4
   # 4 clients * 5 sequences * 4 tokens * 2 epochs.
   assert plan.tokens_per_round == 160
-  # Its corpus is not there.
-  assert plan.counting is None
-
-
-def test_counting_of_a_corpus_that_is_there(small_inputs, capsys):
-  plan = _plan(
-    partition__scheme='merge',
-    partition__num_clients=4,
-    data__directory=small_inputs[0],
-  )
-  # 3 columns of 8 bytes for 12 groups, and a digest of 32.
-  assert dataclasses.astuple(plan.counting) == (12, 33, 320)
-  plan_tables.print_plan(plan)
-  assert (
-    'Counting rows at the start: tokenizes 33 documents of 12 groups, keeps '
-    '320 B in the cache'
-  ) in capsys.readouterr().out
 
 
 def test_a_cohort_of_unknown_size_is_planned_per_client(capsys):

@@ -82,7 +82,6 @@ _EVERYWHERE, _ONLY_FINE_TUNED, _NOWHERE = [0.0, 0.5], [0.0], []
       {'evaluation.num_clients': 3},
       {'data.directory': '/elsewhere/debian'},
       {'data.vocabulary': '/elsewhere/vocabulary'},
-      {'data.token_cache_bytes': 2**30},
       {'checkpoints.every_num_rounds': 1},
       {'training.max_non_finite_rounds': 3},
       {'engine.kind': 'ray', 'engine.num_partial_sums': 1},

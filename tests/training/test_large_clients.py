@@ -57,10 +57,10 @@ def _clients(config):
   )
 
 
-def test_centralised_rounds_are_one_plain_loop(small_inputs, tmp_path):
+def test_centralised_rounds_are_one_plain_loop(small_tokens, tmp_path):
   run = tmp_path / 'run'
   config = _train(
-    small_inputs,
+    small_tokens,
     run,
     'centralized_tiny',
     client_work__num_local_steps=4,
@@ -105,10 +105,10 @@ def test_centralised_rounds_are_one_plain_loop(small_inputs, tmp_path):
     np.testing.assert_allclose(one, other, atol=1e-6)
 
 
-def test_diloco_trains(small_inputs, tmp_path):
+def test_diloco_trains(small_tokens, tmp_path):
   run = tmp_path / 'run'
   config = _train(
-    small_inputs,
+    small_tokens,
     run,
     'diloco_tiny',
     client_work__num_local_steps=3,
@@ -125,10 +125,10 @@ def test_diloco_trains(small_inputs, tmp_path):
   assert int(last['train/num_clients']) == 2
 
 
-def test_the_barrier_scores_rows_that_come_twice_once(small_inputs, tmp_path):
+def test_the_barrier_scores_rows_that_come_twice_once(small_tokens, tmp_path):
   run = tmp_path / 'run'
   config = _train(
-    small_inputs,
+    small_tokens,
     run,
     'centralized_tiny',
     client_work__num_local_steps=50,
@@ -162,8 +162,8 @@ def test_diloco_350m_is_planned():
 @pytest.mark.parametrize(
   'name', ['diloco_tiny', 'diloco_350m', 'centralized_tiny']
 )
-def test_dry_run(small_inputs, capsys, name):
-  corpus, vocabulary = small_inputs
+def test_dry_run(small_tokens, capsys, name):
+  corpus, vocabulary = small_tokens
   values = {
     'data.directory': corpus,
     'data.vocabulary': vocabulary,

@@ -1,7 +1,6 @@
 """Runs on merged clients, of steps instead of passes, with all clients."""
 
 import dataclasses
-import pathlib
 
 import numpy as np
 import pytest
@@ -32,11 +31,6 @@ _STEPS = dict(
 )
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-
-
 def _open(inputs, **settings):
   """Returns config, checked inputs and training rows of a run."""
   config = config_loading.load_config(
@@ -63,9 +57,9 @@ def _tensors(run, round_num):
 
 
 class TestInputs:
-  def test_held_out_groups_are_in_no_client(self, small_inputs):
-    _, own, _ = _open(small_inputs)
-    config, found, rows = _open(small_inputs, **_MERGE)
+  def test_held_out_groups_are_in_no_client(self, small_tokens):
+    _, own, _ = _open(small_tokens)
+    config, found, rows = _open(small_tokens, **_MERGE)
     # The split is over groups, whether they are merged or not.
     assert found.split == own.split
     assert found.split.held_out
@@ -74,8 +68,8 @@ class TestInputs:
     merged = sum(map(rows.group_ids, client_ids), [])
     assert sorted(merged) == found.split.participating
 
-  def test_worker_opens_the_same_clients(self, small_inputs):
-    config, found, rows = _open(small_inputs, **_MERGE)
+  def test_worker_opens_the_same_clients(self, small_tokens):
+    config, found, rows = _open(small_tokens, **_MERGE)
     stored_rows = cohort_data.StoredRows(
       data=config.data, merge=run_inputs.merge_of(config)
     )
@@ -88,8 +82,8 @@ class TestInputs:
       num_clients=2, partition_seed=5, split_seed=3, held_out_fraction=0.3
     )
 
-  def test_all_clients_are_a_cohort_in_their_order(self, small_inputs):
-    config, found, rows = _open(small_inputs, cohorts__cohort_size=None)
+  def test_all_clients_are_a_cohort_in_their_order(self, small_tokens):
+    config, found, rows = _open(small_tokens, cohorts__cohort_size=None)
     for round_num in (1, 2):
       cohort = _cohort(config, found, rows, round_num)
       assert [c.client_id for c in cohort] == found.split.participating
@@ -103,9 +97,9 @@ class TestInputs:
     ids=['merged', 'groups'],
   )
   def test_rounds_see_the_first_batches_of_the_stream(
-    self, settings, num_passes, small_inputs
+    self, settings, num_passes, small_tokens
   ):
-    config, found, rows = _open(small_inputs, **settings, **_STEPS)
+    config, found, rows = _open(small_tokens, **settings, **_STEPS)
     client_id = run_inputs.training_clients(config, found.split)[0]
     everything = rows.sequences(client_id)
     batches = [
@@ -132,12 +126,12 @@ class TestInputs:
 
 
 class TestRuns:
-  def test_resumed_run_equals_uninterrupted(self, small_inputs, tmp_path):
+  def test_resumed_run_equals_uninterrupted(self, small_tokens, tmp_path):
     settings = dict(evaluation__every_num_rounds=0) | _MERGE | _STEPS
     resumed, whole = tmp_path / 'resumed', tmp_path / 'whole'
     for workdir, num_rounds in ((resumed, 2), (resumed, 3), (whole, 3)):
       code = small_runs.train(
-        small_inputs, workdir, training__num_rounds=num_rounds, **settings
+        small_tokens, workdir, training__num_rounds=num_rounds, **settings
       )
       assert code == 0
     found, expected = _tensors(resumed, 3), _tensors(whole, 3)
@@ -152,7 +146,7 @@ class TestRuns:
       assert row['train/num_dropped_sequences'] == 0
     # The barrier replays round 4 with both clients, over groups otherwise.
     output = tmp_path / 'evaluation'
-    arguments = ['--checkpoint', whole, '--data', small_inputs[0], '--barrier']
+    arguments = ['--checkpoint', whole, '--data', small_tokens[0], '--barrier']
     arguments += ['--output', output, '--fractions', '0']
     assert main(['evaluate', *map(str, arguments)]) == 0
     barrier = (output / 'barrier.csv').read_text().splitlines()
@@ -164,7 +158,7 @@ class TestRuns:
     assert 'host' in clients
     assert 'merged' not in clients
 
-  def test_one_client_of_steps_is_a_plain_loop(self, small_inputs, tmp_path):
+  def test_one_client_of_steps_is_a_plain_loop(self, small_tokens, tmp_path):
     settings = dict(
       algorithm__name='fed_avg',
       server__optimizer='sgd',
@@ -175,8 +169,8 @@ class TestRuns:
       **_STEPS,
     )
     workdir = tmp_path / 'run'
-    assert small_runs.train(small_inputs, workdir, **settings) == 0
-    config, found, rows = _open(small_inputs, **settings)
+    assert small_runs.train(small_tokens, workdir, **settings) == 0
+    config, found, rows = _open(small_tokens, **settings)
     model = learning_setup.build_model(config).functional_model
     start = _tensors(workdir, 0)
     names = [name for name in start if name.startswith('model/trainable/')]
@@ -207,7 +201,7 @@ class TestRuns:
     for name, weight in zip(names, weights, strict=True):
       np.testing.assert_allclose(end[name], weight, rtol=0, atol=1e-6)
 
-  def test_all_clients_all_sequences(self, small_inputs, tmp_path):
+  def test_all_clients_all_sequences(self, small_tokens, tmp_path):
     workdir = tmp_path / 'run'
     settings = dict(
       cohorts__cohort_size=None,
@@ -215,8 +209,8 @@ class TestRuns:
       client_work__num_local_epochs=1,
       training__num_rounds=1,
     )
-    assert small_runs.train(small_inputs, workdir, **settings) == 0
-    _, found, rows = _open(small_inputs, **settings)
+    assert small_runs.train(small_tokens, workdir, **settings) == 0
+    _, found, rows = _open(small_tokens, **settings)
     expected = sum(
       len(rows.sequences(client_id)) for client_id in found.split.participating
     )
@@ -237,7 +231,7 @@ class TestRuns:
     )
 
   @pytest.mark.slow
-  def test_same_run_with_workers(self, small_inputs, tmp_path):
+  def test_same_run_with_workers(self, small_tokens, tmp_path):
     settings = dict(
       training__num_rounds=2,
       evaluation__num_clients=0,
@@ -246,19 +240,9 @@ class TestRuns:
       **_STEPS,
     )
     here, ray = tmp_path / 'here', tmp_path / 'ray'
-    assert small_runs.train(small_inputs, here, **settings) == 0
+    assert small_runs.train(small_tokens, here, **settings) == 0
     settings |= dict(engine__kind='ray', engine__num_workers=2)
-    assert small_runs.train(small_inputs, ray, **settings) == 0
+    assert small_runs.train(small_tokens, ray, **settings) == 0
     expected = _tensors(here, 2)
     for name, tensor in _tensors(ray, 2).items():
       np.testing.assert_allclose(tensor, expected[name], rtol=1e-4, atol=1e-6)
-
-
-def test_rows_are_counted_once(small_inputs, tmp_path, capsys):
-  _open(small_inputs, **_MERGE)
-  assert 'count rows: group 12/12' in capsys.readouterr().err
-  _open(small_inputs, **_MERGE | dict(partition__num_clients=3))
-  assert 'count rows' not in capsys.readouterr().err
-  # And in a cohort of all groups nothing is counted.
-  _open(small_inputs, cohorts__cohort_size=None)
-  assert len(list(pathlib.Path(tmp_path).rglob('row_counts/*'))) == 1

@@ -27,11 +27,6 @@ _MERGE = dict(
 )
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
-  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
-
-
 def _train(inputs, run, **settings):
   """Returns the rows of metrics.csv."""
   assert small_runs.train(inputs, run, **_SETTINGS | settings) == 0
@@ -58,9 +53,9 @@ def _evaluate(inputs, run, *options):
   ],
   ids=['local_only', 'local_only-merged', 'fed_fomo', 'fed_fomo-merged'],
 )
-def test_two_rounds(settings, small_inputs, tmp_path):
+def test_two_rounds(settings, small_tokens, tmp_path):
   run = tmp_path / 'run'
-  rows = _train(small_inputs, run, **settings)
+  rows = _train(small_tokens, run, **settings)
   config = run_directory.read_config(run)
   sends = config.algorithm.name == 'fed_fomo'
   assert config.row_fractions == (0.2 if sends else 0.0, 0.2)

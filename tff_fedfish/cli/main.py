@@ -19,9 +19,9 @@ from tff_fedfish.version import __version__
 _COMMANDS = {
   name: f'tff_fedfish.cli.{name}'
   for name in (
-    *('demo', 'group', 'inspect', 'verify', 'tokenizer', 'configs', 'methods'),
-    *('plan', 'train', 'sweep', 'solve', 'evaluate', 'report'),
-    *('generate', 'export', 'doctor'),
+    *('demo', 'group', 'inspect', 'verify', 'tokenizer', 'tokenize'),
+    *('configs', 'methods', 'plan', 'train', 'sweep', 'solve', 'evaluate'),
+    *('report', 'generate', 'export', 'doctor'),
   )
 }
 

@@ -1,4 +1,4 @@
-"""Read a grouped corpus, or a run, once, and check every byte.
+"""Read a grouped corpus, its tokens, or a run, once, and check every byte.
 
 Of a corpus also every record and count; of a run its checkpoints and, where its
 clients keep tensors, those of the last checkpoint. Stops at the first thing
@@ -6,13 +6,14 @@ that is damaged and names it.
 
 Example:
   fedfish verify corpora/c4
+  fedfish verify corpora/c4_tokens
   fedfish verify runs/moon
 """
 
 import argparse
 import pathlib
 
-SUMMARY = 'check that a grouped corpus or a run is whole'
+SUMMARY = 'check that a grouped corpus, tokens or a run are whole'
 
 _PROGRESS_BYTES = 1 << 20
 
@@ -22,14 +23,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     'directory',
     metavar='DIR',
-    help='a directory that `fedfish group` or `fedfish train` wrote',
+    help='a directory that `fedfish group`, `tokenize` or `train` wrote',
   )
 
 
 def run(arguments: argparse.Namespace) -> int:
-  """Checks a grouped corpus or a run, and prints what was checked."""
+  """Checks a directory, and prints what was checked."""
   if (pathlib.Path(arguments.directory) / 'config.json').exists():
     return _verify_run(arguments.directory)
+  from tff_fedfish.data import token_store
+
+  if token_store.is_token_store(arguments.directory):
+    return _verify_tokens(arguments.directory)
   from tff_fedfish.data.manifest import read_manifest
   from tff_fedfish.data.verify import verify_corpus
   from tff_fedfish.printing import count
@@ -69,5 +74,23 @@ def _verify_run(directory):
     f'{directory}: OK ({count(found.num_checkpoints, "checkpoint")}, '
     f'{count(found.num_client_states, "client state")}, '
     f'{format_bytes(found.num_bytes)})'
+  )
+  return 0
+
+
+def _verify_tokens(directory):
+  from tff_fedfish.data.token_store import TokenStore
+  from tff_fedfish.printing import count
+  from tff_fedfish.progress import Progress
+
+  store = TokenStore(directory)
+  with Progress(
+    'verify', len(store.description.files), unit='file'
+  ) as progress:
+    store.verify(on_file=progress.advance)
+  print(
+    f'{directory}: OK ({count(len(store.client_ids), "client")}, '
+    f'{count(len(store.text_bytes), "document")}, '
+    f'{count(len(store.tokens), "token")})'
   )
   return 0

@@ -22,8 +22,10 @@ class DataConfig(Section, section='data'):
 
   directory: str = path()
   """A grouped corpus, as `fedfish group` writes it, here or in a store such as
-  s3://; or the directory with the files of a corpus of images, as their owners
-  publish them; or your own images as CLIENT/CLASS/*.png or *.jpg."""
+  s3://, or its tokens, as `fedfish tokenize` writes them; or the directory with
+  the files of a corpus of images, as their owners publish them; or your own
+  images as CLIENT/CLASS/*.png or *.jpg. A run may be resumed with the tokens of
+  its corpus, and the reverse."""
   corpus: Literal[('grouped_text', *IMAGE_CORPORA)] = 'grouped_text'
   """'grouped_text', or which corpus of images it is."""
   vocabulary: str | None = path(None)
@@ -44,12 +46,6 @@ class DataConfig(Section, section='data'):
   'blocks': its joined text is cut into blocks, which are shuffled. 'documents':
   its documents are shuffled, and joined and cut until there are enough, as in
   FedC4, on which the paper builds; a large client is not tokenized whole."""
-  token_cache_bytes: int = number(0, at_least=0, changes_results=False)
-  """Tokens of long clients, 65,536 tokens and more, that are kept in the user's
-  cache directory of each host, for all runs. Unit: bytes. 0: none are, and a
-  client that is no longer in memory is tokenized again. Results are the same.
-  Not read with `sampling` 'documents', which does not tokenize clients whole,
-  but in evaluation. May be changed when a run is resumed."""
   image_height: int | None = number(None, at_least=16, below=129)
   """Height of the images of 'image_folder'. Unit: pixels, 16 to 128. None, as
   in the next three: read from the corpus at the start."""
@@ -70,12 +66,7 @@ class DataConfig(Section, section='data'):
       problems = [
         f'`config.data.{name}` must be left out with {corpus}, which holds '
         f'images, found {value!r}'
-        for name in (
-          'vocabulary',
-          'sequence_length',
-          'drop_short_block',
-          'token_cache_bytes',
-        )
+        for name in ('vocabulary', 'sequence_length', 'drop_short_block')
         if (value := getattr(self, name))
       ]
       if self.sampling != 'blocks':
@@ -141,7 +132,8 @@ class PartitionConfig(Section, section='partition'):
 
   scheme: str | None = None
   """For text 'merge': each client is the union of groups that a hash chooses;
-  held-out groups stay as they are. For images a scheme of
+  held-out groups stay as they are. It requires the tokens of the corpus, as
+  `fedfish tokenize` writes them, in `data.directory`. For images a scheme of
   data/images/partitions.py. None: the corpus's own clients."""
   num_clients: int | None = number(None, at_least=1)
   """Clients to make, >= 1: of groups that are not held out, or of the images of

@@ -1,4 +1,4 @@
-"""Client id to token sequences: tokenized on demand, cached."""
+"""Client id to token sequences: tokenized on demand, kept in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import collections
 import math
 import threading
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -14,12 +14,10 @@ from tff_fedfish.data import randomness
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.grouped_corpus import GroupedCorpus, example_texts
 from tff_fedfish.data.sequences import ClientRows, Sequences
-from tff_fedfish.data.token_cache import TokenCache
 from tff_fedfish.data.tokenizers import Tokenizer
 
 if typing.TYPE_CHECKING:
-  import tensorflow as tf
-
+  from tff_fedfish.data.token_store import StoredDocuments
 
 _DOCUMENTS_AT_ONCE = 32
 
@@ -36,7 +34,6 @@ class ClientSequences(ClientRows):
     drop_short_block: bool = False,
     sampling: str = 'blocks',
     cache_bytes: int = 512 * 2**20,
-    token_cache: TokenCache | None = None,
   ):
     """Reads nothing yet.
 
@@ -46,11 +43,10 @@ class ClientSequences(ClientRows):
       sequence_length: Next-token targets in a full sequence, at least 1.
       drop_short_block: See `sequences.build_sequences`.
       sampling: 'blocks' or 'documents': what `training_sequences` shuffles.
-        With 'documents' it reads as many as it needs, so that what it says of
-        dropped rows counts only those that it read.
-      cache_bytes: Token sequences kept in memory, at most; those of the least
-        recently used client go first. 0 keeps none.
-      token_cache: Documents of long clients on the disk. None: there is none.
+        With 'documents' it reads only as many as it needs, and counts dropped
+        rows only among those.
+      cache_bytes: Most bytes of token sequences to keep in memory; the least
+        recently used client goes first. 0 keeps none.
     """
     self.sequence_length = sequence_length
     self._corpus = corpus
@@ -58,17 +54,11 @@ class ClientSequences(ClientRows):
     self.drop_short_block = drop_short_block
     self.sampling = sampling
     self._cache_bytes = cache_bytes
-    self._token_cache = token_cache
     self._lock = threading.Lock()
     self._cache: collections.OrderedDict[bytes, Sequences] = (
       collections.OrderedDict()
     )
     self._cached_bytes = 0
-
-  @property
-  def element_spec(self) -> collections.OrderedDict[str, tf.TensorSpec]:
-    """The type of a batch, the same for every client."""
-    return sequences_lib.batch_spec(self.sequence_length)
 
   def sequences(self, client_id: bytes) -> Sequences:
     """Returns all sequences of a client in document order.
@@ -77,7 +67,7 @@ class ClientSequences(ClientRows):
       client_id: A client of the corpus.
 
     Returns:
-      Sequences whose arrays are shared and read-only.
+      Sequences whose arrays may be shared and read-only.
 
     Raises:
       KeyError: If the corpus has no such client.
@@ -89,7 +79,10 @@ class ClientSequences(ClientRows):
         return self._cache[client_id]
     # Outside the lock: other threads go on. Two that ask for the same client at
     # once both tokenize it and obtain equal results.
-    built = self._build(client_id)
+    built = self.build(self.documents(client_id))
+    # Shared by the cache: a caller that writes must fail, not corrupt others.
+    built.tokens.flags.writeable = False
+    built.num_targets.flags.writeable = False
     self._remember(client_id, built)
     return built
 
@@ -100,15 +93,8 @@ class ClientSequences(ClientRows):
       KeyError: If the corpus has no such client.
       UserError: If an example has no text, or one that cannot be encoded.
     """
-    if self._token_cache is not None:
-      found = self._token_cache.load(client_id)
-      if found is not None:
-        return found
-    texts = example_texts(client_id, self._corpus.examples(client_id))
-    documents = self.tokenizer.encode_batch(texts)
-    if self._token_cache is not None:
-      self._token_cache.store(client_id, documents)
-    return documents
+    documents = self._open_documents(client_id)
+    return documents.read(range(len(documents)))
 
   def build(self, documents: Iterable[np.ndarray]) -> Sequences:
     """Returns the sequences of some documents."""
@@ -128,9 +114,9 @@ class ClientSequences(ClientRows):
         shuffle_seed=shuffle_seed,
         client_id=client_id,
       )
-    texts = example_texts(client_id, self._corpus.examples(client_id))
+    documents = self._open_documents(client_id)
     order = randomness.permutation(
-      len(texts),
+      len(documents),
       pass_num=round_num,
       shuffle_seed=shuffle_seed,
       client_id=client_id,
@@ -139,24 +125,21 @@ class ClientSequences(ClientRows):
     if max_sequences is not None:
       # One more row, to see that there are more.
       num_wanted = (max_sequences + 1) * (self.sequence_length + 1)
-    documents, num_tokens = [], 0
+    chosen, num_tokens = [], 0
     for start in range(0, len(order), _DOCUMENTS_AT_ONCE):
-      chunk = order[start : start + _DOCUMENTS_AT_ONCE]
-      read = self.tokenizer.encode_batch([texts[i] for i in chunk])
-      documents += read
+      read = documents.read(order[start : start + _DOCUMENTS_AT_ONCE])
+      chosen += read
       # With the token that ends each.
       num_tokens += sum(map(len, read)) + len(read)
       if num_tokens >= num_wanted:
         break
-    rows = self.build(documents)
+    rows = self.build(chosen)
     return rows, np.arange(len(rows))
 
-  def _build(self, client_id: bytes) -> Sequences:
-    built = self.build(self.documents(client_id))
-    # Shared by the cache: a caller that writes must fail, not corrupt others.
-    built.tokens.flags.writeable = False
-    built.num_targets.flags.writeable = False
-    return built
+  def _open_documents(self, client_id: bytes) -> _Texts | StoredDocuments:
+    """Returns documents that can be read by their numbers."""
+    texts = example_texts(client_id, self._corpus.examples(client_id))
+    return _Texts(texts, self.tokenizer)
 
   def _remember(self, client_id: bytes, built: Sequences) -> None:
     size = _num_bytes(built)
@@ -168,6 +151,19 @@ class ClientSequences(ClientRows):
       while self._cached_bytes > self._cache_bytes:
         _, evicted = self._cache.popitem(last=False)
         self._cached_bytes -= _num_bytes(evicted)
+
+
+class _Texts:
+  """Documents of a client that are tokenized when they are read."""
+
+  def __init__(self, texts: Sequence[bytes], tokenizer: Tokenizer):
+    self._texts, self._tokenizer = texts, tokenizer
+
+  def __len__(self) -> int:
+    return len(self._texts)
+
+  def read(self, numbers: Iterable[int]) -> list[np.ndarray]:
+    return self._tokenizer.encode_batch([self._texts[i] for i in numbers])
 
 
 def _num_bytes(sequences: Sequences) -> int:

@@ -75,6 +75,8 @@ def fingerprint(client_ids: ClientIds, sizes: Iterable[np.ndarray]) -> str:
   for values in sizes:
     for start in range(0, len(values), _ROWS_AT_ONCE):
       hasher.update(values[start : start + _ROWS_AT_ONCE].astype('>i8'))
+    # Before the next array is read.
+    del values
   return hasher.hexdigest()
 
 
@@ -115,12 +117,15 @@ def read_locations(directory: str | os.PathLike) -> RecordLocations:
     num_rows += table.num_rows
   row_type = np.int32 if num_rows < 1 << 31 else np.int64
   first_rows.append(np.array([num_rows]))
-  return RecordLocations(
+  locations = RecordLocations(
     client_ids,
     _joined(first_rows, row_type),
     _joined(shards, np.int32),
     _joined(offsets, np.int64),
   )
+  # Arrow keeps what it needed for reading, for more of the like.
+  pa.default_memory_pool().release_unused()
+  return locations
 
 
 def read_column(

@@ -8,9 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tff_fedfish.data import randomness
-from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.sequences import ClientRows, Rows, with_noise
-from tff_fedfish.errors import require
 
 
 class Parts(NamedTuple):
@@ -79,8 +77,8 @@ class DividedClients(ClientRows):
     """Reads nothing yet.
 
     Args:
-      rows: Rows of all clients. Sequences of text are divided as blocks, so
-        they may not be sampled by 'documents' with a fraction above 0.
+      rows: Rows of all clients. Text is divided as blocks: with a fraction
+        above 0 it must not be sampled by documents.
       client_ids: The clients to divide.
       split_seed: See `divide_rows`.
       validation_fraction: See `divide_rows`.
@@ -90,31 +88,11 @@ class DividedClients(ClientRows):
         rows. None: each has its own.
       target_of: Client -> the client whose validation and test rows it is
         given, see `shuffled_targets`. A client that is missing has its own.
-
-    Raises:
-      ValueError: If a fraction is out of range or the two reach 1, if targets
-        are no clients of `client_ids`, or if documents are sampled.
     """
     test_fraction = 0.0 if test_twins is not None else test_fraction
-    for name, fraction in (
-      ('validation_fraction', validation_fraction),
-      ('test_fraction', test_fraction),
-    ):
-      require(0.0 <= fraction < 1.0, name, 'at least 0 and below 1', fraction)
-    total = validation_fraction + test_fraction
-    name = 'validation_fraction + test_fraction'
-    require(total < 1.0, name, 'below 1', total)
-    self._is_whole = total == 0
-    sampling = 'blocks'
-    if isinstance(rows, ClientSequences) and not self._is_whole:
-      sampling = rows.sampling
-    require(sampling == 'blocks', 'sampling', "'blocks' to divide", sampling)
+    self._is_whole = not validation_fraction and not test_fraction
     self._client_ids = frozenset(client_ids)
-    self._target_of = dict(target_of or {})
-    unknown = {*self._target_of, *self._target_of.values()} - self._client_ids
-    require(
-      not unknown, 'target_of', 'of clients to divide only', sorted(unknown)[:1]
-    )
+    self._target_of = target_of or {}
     self._rows = rows
     self._test_twins = test_twins
     self._options = dict(
@@ -219,18 +197,14 @@ def shuffled_targets(
   in the paper: a client may keep its own rows.
 
   Args:
-    client_ids: At least two clients, in any order.
+    client_ids: The clients, in any order.
     split_seed: Seed of the permutation, together with the clients.
 
   Returns:
     Client -> the client whose rows it is given, `target_of` of
     `DividedClients`. Every client gives its rows once.
-
-  Raises:
-    ValueError: If there are fewer than two clients.
   """
   ordered = sorted(client_ids)
-  require(len(ordered) > 1, 'client_ids', 'of two clients or more', ordered)
   generator = randomness.generator('shuffled_targets', split_seed)
   order = generator.permutation(len(ordered))
   return {i: ordered[j] for i, j in zip(ordered, order, strict=True)}

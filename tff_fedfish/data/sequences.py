@@ -43,7 +43,7 @@ class Rows:
     raise NotImplementedError
 
   def num_tokens_at(self, index: np.ndarray) -> int:
-    """Returns the real tokens in the rows with some numbers."""
+    """Returns the real tokens in some rows, without reading them."""
     return self.select(index).num_tokens
 
   @property
@@ -112,9 +112,8 @@ class ClientRows:
         the round is one pass.
       full_batches_of: Rows of a batch: their number becomes a multiple of it,
         at most `max_sequences`. None: the last batch may be smaller.
-      repeats_rows: Whether the shuffled rows of a client that has any are
-        repeated, in their order, up to that multiple: clients then have
-        equally many. Every repetition counts as a row.
+      repeats_rows: Repeats a client's rows until there are `max_sequences`, so
+        that all clients have equally many. A repeated row counts again.
 
     Returns:
       Rows in an order that is a function of (shuffle_seed, round_num,
@@ -240,14 +239,7 @@ def build_sequences(
   Returns:
     The sequences in document order. A last block of a single token has no
     target and is always dropped; `num_short_block_tokens` counts what was.
-
-  Raises:
-    ValueError: If `sequence_length` is below 1.
   """
-  if sequence_length < 1:
-    raise ValueError(
-      f'`sequence_length` must be at least 1, found {sequence_length}.'
-    )
   end = np.array([end_of_text_id], np.int32)
   pieces = [piece for document in documents for piece in (document, end)]
   stream = np.concatenate([np.empty(0, np.int32), *pieces]).astype(np.int32)
@@ -283,14 +275,9 @@ def take(rows: AnyRows, max_sequences: int | None) -> AnyRows:
 
   Returns:
     Rows whose dropped counts include those that were cut here.
-
-  Raises:
-    ValueError: If `max_sequences` is negative.
   """
   if max_sequences is None or max_sequences >= len(rows):
     return rows
-  if max_sequences < 0:
-    raise ValueError(f'`max_sequences` must not be negative: {max_sequences}.')
   cut = rows.select(slice(max_sequences, None))
   return dataclasses.replace(
     rows.select(slice(max_sequences)),
@@ -320,7 +307,7 @@ def to_dataset(rows: Rows, batch_size: int) -> tf.data.Dataset:
 
   Returns:
     A dataset of `OrderedDict(x, y)` whose `element_spec` is the same for every
-    client; that of sequences is `batch_spec(sequence_length)`.
+    client; of sequences x is int32 [None, sequence_length + 1], y int32 [None].
   """
   import tensorflow as tf
 
@@ -332,15 +319,3 @@ def to_dataset(rows: Rows, batch_size: int) -> tf.data.Dataset:
   features = rows.batch_features()
   dataset = tf.data.Dataset.from_tensor_slices(features).batch(batch_size)
   return dataset.with_options(options)
-
-
-def batch_spec(
-  sequence_length: int,
-) -> collections.OrderedDict[str, tf.TensorSpec]:
-  """Returns the type of a batch: x int32 [None, L + 1], y int32 [None]."""
-  import tensorflow as tf
-
-  return collections.OrderedDict(
-    x=tf.TensorSpec([None, sequence_length + 1], tf.int32),
-    y=tf.TensorSpec([None], tf.int32),
-  )

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import os
 import pathlib
 import typing
@@ -73,15 +72,6 @@ class Tokenizer:
   def sha256(self) -> str:
     """Hexadecimal SHA-256 of the vocabulary file."""
     return hashlib.sha256(self.vocabulary).hexdigest()
-
-  @property
-  def cache_key(self) -> list[str | bool]:
-    """JSON values that differ where the tokens of a text may."""
-    key = [self.kind, self.sha256, self.lower_case]
-    # Other vocabularies keep the key of earlier versions.
-    if self.kind == TOKENIZER_JSON:
-      key.append(importlib.metadata.version('tokenizers'))
-    return key
 
   def encode_batch(self, texts: Sequence[bytes | str]) -> list[np.ndarray]:
     """Encodes texts, without adding special tokens.

@@ -9,6 +9,7 @@ import numpy as np
 from tff_fedfish.config_fields import as_declared, number, unmet_requirement
 from tff_fedfish.data.client_ids import client_id_to_text, text_to_client_id
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.token_store import TokenStore, open_text
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.trained_model import TrainedModel, load_trained_model
@@ -102,7 +103,7 @@ def generate(
       the model's numbers are not finite.
   """
   if options.corpus is not None:
-    corpus = GroupedCorpus(options.corpus)
+    corpus = open_text(options.corpus)
     client_id = find_client(corpus, options.client)
   model = load_trained_model(
     checkpoint, client=options.client_id, language_only=True
@@ -125,7 +126,7 @@ def generate(
   return Samples(model.round_num, before, after, client, len(sequences))
 
 
-def find_client(corpus: GroupedCorpus, text: str) -> bytes:
+def find_client(corpus: GroupedCorpus | TokenStore, text: str) -> bytes:
   """Returns the id of a client of a corpus.
 
   The text is as `fedfish inspect` and per_client.csv write it, with %XX for

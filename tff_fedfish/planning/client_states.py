@@ -4,7 +4,7 @@ import dataclasses
 
 from models.model_shapes import num_parameters
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data.manifest import read_manifest
+from tff_fedfish.data import token_store
 from tff_fedfish.data.places import StoreError
 from tff_fedfish.errors import UserError
 from tff_fedfish.printing import format_bytes
@@ -86,8 +86,8 @@ def clients_of_corpus(config: TrainConfig) -> int | None:
   if config.data.holds_images:
     return None
   try:
-    num_groups = read_manifest(config.data.directory).counts.num_groups
+    manifest = token_store.manifest_of(config.data.directory)
   except (UserError, StoreError):
     return None
   held_out = config.client_splits.held_out_fraction or 0.0
-  return max(round(num_groups * (1 - held_out)), 1)
+  return max(round(manifest.counts.num_groups * (1 - held_out)), 1)

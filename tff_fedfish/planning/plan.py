@@ -7,12 +7,9 @@ from typing import Annotated, Any
 
 from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data import row_counts
-from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, communication, flops, memory
 from tff_fedfish.planning.client_states import StatesOnDisk, states_on_disk
-from tff_fedfish.printing import format_bytes
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.planning.step_time import RoundTime
@@ -48,25 +45,6 @@ class Traffic:
 
 
 @dataclasses.dataclass(frozen=True)
-class RowCounting:
-  """Cost of counting the rows of merged clients, once before round 1."""
-
-  num_groups: int
-  """Groups of the corpus, including held-out ones."""
-  num_documents: int
-  """Their documents, each tokenized once."""
-  cache_bytes: int
-  """Size of the counts in the user's cache."""
-
-  def __str__(self) -> str:
-    return (
-      f'tokenizes {self.num_documents:,} documents of {self.num_groups:,} '
-      f'groups, keeps {format_bytes(self.cache_bytes)} in the cache; once per '
-      'corpus, vocabulary and sequence length'
-    )
-
-
-@dataclasses.dataclass(frozen=True)
 class RoundPlan:
   """Cost of a round at most: every client is taken to fill its cap."""
 
@@ -89,8 +67,6 @@ class RoundPlan:
   """A checkpoint's weights and optimizer state on the disk."""
   time: 'RoundTime | None'
   """None if nothing was timed."""
-  counting: RowCounting | None = None
-  """None if it is not needed, or the corpus is not there."""
   client_states: StatesOnDisk | None = None
   """None if clients keep nothing."""
   phases: tuple[str, ...] = ()
@@ -148,7 +124,6 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
     * num_parameters(shape)
     * (1 + config.server.step_cost().num_state_tensors),
     time=time,
-    counting=row_counting(config),
     client_states=states_on_disk(config),
     phases=phase_lines(config),
   )
@@ -203,17 +178,3 @@ def phase_lines(config: TrainConfig) -> tuple[str, ...]:
         f'Phase {phase.name!r} begins after the last round, {num_rounds}.'
       )
   return tuple(lines)
-
-
-def row_counting(config: TrainConfig) -> RowCounting | None:
-  """Returns None if no groups are merged, or the corpus is not there."""
-  if not config.partition.merges_groups:
-    return None
-  try:
-    counts = read_manifest(config.data.directory).counts
-  except UserError:
-    return None
-  num_groups = counts.num_groups
-  return RowCounting(
-    num_groups, counts.records_out, row_counts.file_bytes(num_groups)
-  )

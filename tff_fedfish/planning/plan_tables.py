@@ -19,8 +19,6 @@ def print_plan(plan: RoundPlan) -> None:
     ['passes over its sequences', f'{steps.num_passes:,g}', ''],
   ]
   _print_rows(title, rows)
-  if plan.counting is not None:
-    print(f'Counting rows at the start: {plan.counting}.')
   for line in plan.phases:
     print(line)
   if plan.client_states is not None:

@@ -15,10 +15,10 @@ from tff_fedfish.data import merged_clients, places
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_splits import split_clients
 from tff_fedfish.data.cohorts import draw_cohort
-from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.images.partitions import Partition
-from tff_fedfish.data.merged_clients import Merge
+from tff_fedfish.data.merged_clients import Merge, MergedClients
 from tff_fedfish.data.sequences import ClientRows, Rows
+from tff_fedfish.data.token_store import open_text
 from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.run import (
   private_rounds,
@@ -277,13 +277,9 @@ def _open_whole(stored):
       held_out=stored.held_out,
     )
     return corpus, corpus
-  corpus = GroupedCorpus(data.directory)
+  corpus = open_text(data.directory)
   tokenizer = load_tokenizer(data.vocabulary)
   groups = run_inputs.client_sequences(data, corpus, tokenizer)
   if stored.merge is None:
     return corpus, groups
-  # The driver has counted the rows: here they are counted again only where the
-  # cache of its user is not this one.
-  return corpus, merged_clients.open_merged_clients(
-    corpus, groups, stored.merge
-  )
+  return corpus, MergedClients(corpus, groups, stored.merge)

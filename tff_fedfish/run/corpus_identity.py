@@ -17,7 +17,7 @@ CORPUS_NAME = 'corpus.json'
 
 
 class Corpus(Protocol):
-  """The examples of many clients: a `GroupedCorpus`, or `ImageClients`."""
+  """Clients and examples: `GroupedCorpus`, `TokenStore` or `ImageClients`."""
 
   client_ids: Sequence[bytes]
   """All clients, held-out ones included, sorted."""
@@ -57,10 +57,14 @@ class CorpusIdentity:
     """Returns the display name: 'stack_overflow, train'.
 
     Args:
-      directory: Where the corpus lies; its name stands for a whole corpus.
+      directory: Where the corpus or its tokens lie; the corpus's directory
+        names a whole corpus.
     """
     if self.part is None:
-      return pathlib.Path(directory).resolve().name
+      # Late: NumPy takes its time, which a config need not wait for.
+      from tff_fedfish.data import token_store
+
+      return token_store.corpus_name_of(directory)
     return f'{self.name}, {self.part}'
 
   def to_json_dict(self) -> dict[str, Any]:

@@ -39,7 +39,6 @@ MAY_CHANGE = frozenset(
     # The first two may have moved; their content is compared.
     'data.directory',
     'data.vocabulary',
-    'data.token_cache_bytes',
   }
 )
 """Settings that may differ when a run is resumed."""

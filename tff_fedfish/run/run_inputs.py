@@ -7,6 +7,7 @@ been.
 import contextlib
 import os
 import pathlib
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -15,13 +16,14 @@ from models.transformer_config import FROM_DIRECTORY
 from tff_fedfish import corpora
 from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data import client_splits, merged_clients, token_cache
+from tff_fedfish.data import client_splits, merged_clients
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.data.divided_clients import DividedClients
-from tff_fedfish.data.grouped_corpus import GroupedCorpus
-from tff_fedfish.data.merged_clients import Merge
+from tff_fedfish.data.merged_clients import Merge, MergedClients
 from tff_fedfish.data.sequences import ClientRows
+from tff_fedfish.data.stored_sequences import StoredSequences
+from tff_fedfish.data.token_store import TokenStore, open_text
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.progress import Progress
@@ -41,6 +43,17 @@ def training_clients(
   if config.partition.merges_groups:
     return merged_clients.client_ids(config.partition.num_clients)
   return split.participating
+
+
+def require_tokens(config: TrainConfig, corpus: Corpus) -> None:
+  """Raises UserError where groups are to be merged that are not tokenized."""
+  if config.partition.merges_groups and not isinstance(corpus, TokenStore):
+    directory = str(corpus.directory)
+    raise UserError(
+      "`--config.partition.scheme` 'merge' must be given the tokens of a "
+      f'corpus, but {directory!r} is a grouped corpus. Run `fedfish tokenize '
+      f'{shlex.quote(directory)} --vocabulary VOCABULARY` and name its output.'
+    )
 
 
 def require_cohort(config: TrainConfig, split: ClientSplit) -> None:
@@ -119,7 +132,7 @@ def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> Corpus:
       images.
   """
   if not config.data.holds_images:
-    return GroupedCorpus(directory)
+    return open_text(directory)
   # Late: what reads the formats of images is of no use to text.
   from tff_fedfish.data.images.loading import load_image_corpus
 
@@ -230,20 +243,23 @@ def client_rows(
 
 def client_sequences(
   data: DataConfig,
-  corpus: GroupedCorpus,
+  corpus: Corpus,
   tokenizer: Tokenizer,
   sequence_length: int | None = None,
 ) -> ClientSequences:
-  """Returns the sequences of a corpus's clients; see `client_rows`."""
-  return ClientSequences(
+  """Returns the sequences of a corpus's clients; see `client_rows`.
+
+  Raises:
+    UserError: If the corpus is a token store of another vocabulary.
+  """
+  is_stored = isinstance(corpus, TokenStore)
+  kind = StoredSequences if is_stored else ClientSequences
+  return kind(
     corpus,
     tokenizer,
     sequence_length=sequence_length or data.sequence_length,
     drop_short_block=data.drop_short_block,
     sampling=data.sampling,
-    token_cache=token_cache.open_cache(
-      data.token_cache_bytes, corpus, tokenizer
-    ),
   )
 
 
@@ -252,11 +268,10 @@ def training_rows(
 ) -> ClientRows:
   """Returns the sequences or images of the clients that take part in training.
 
-  Rows for validation and tests are left out. Where clients are merged, the
-  first run with a corpus counts the rows of its groups and shows how far it is.
+  Rows for validation and tests are left out.
 
   Raises:
-    UserError: If rows are counted, and a group's examples cannot be read.
+    UserError: If clients are merged and the corpus is no token store.
   """
   rows = _whole_rows(config, corpus, tokenizer)
   if row_division.division_of(config).is_whole:
@@ -281,19 +296,10 @@ def with_test_rows(
 
 
 def _whole_rows(config, corpus, tokenizer):
+  require_tokens(config, corpus)
   rows = client_rows(config, corpus, tokenizer)
   merge = merge_of(config)
-  if merge is None:
-    return rows
-  progress = Progress('count rows', len(corpus.client_ids), unit='group')
-  with contextlib.ExitStack() as stack:
-    return merged_clients.open_merged_clients(
-      corpus,
-      rows,
-      merge,
-      on_start=lambda: stack.enter_context(progress),
-      on_group=progress.advance,
-    )
+  return rows if merge is None else MergedClients(corpus, rows, merge)
 
 
 def merge_of(config: TrainConfig) -> Merge | None:

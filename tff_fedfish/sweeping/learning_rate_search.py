@@ -39,7 +39,7 @@ _DECIDE_HELD_OUT = (
   'partition.',
 )
 # Settings of `data` that leave a client its rows, and their division.
-_OF_NO_ROWS = ('client_batches', 'token_cache_bytes')
+_OF_NO_ROWS = ('client_batches',)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

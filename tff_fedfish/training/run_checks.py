@@ -125,6 +125,7 @@ def check_run(
       config.method.require_builder(config)
   with problems(), stage('opening the corpus'):
     corpus = run_inputs.open_corpus(config, config.data.directory)
+    run_inputs.require_tokens(config, corpus)
   if corpus is not None:
     # Not within a stage: it may show its own progress.
     split = run_inputs.split_corpus(config, corpus)

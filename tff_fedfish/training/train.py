@@ -167,8 +167,6 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     print(checked.start.describe())
   if checked.corpus is not None and config.partition.divides_images:
     _print_label_skew(checked.corpus, checked.split.participating)
-  if (counting := plan.row_counting(config)) is not None:
-    print(f'Counting rows at the start: {counting}.')
   if (states := run_checks.planned_states(config, checked.split)) is not None:
     print(f'Client states on disk: {states}.')
   for line in plan.phase_lines(config):

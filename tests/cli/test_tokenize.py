@@ -1,0 +1,116 @@
+"""`fedfish tokenize` and `fedfish verify` of what it writes, as a user does."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from grouping_jobs import group_lines
+
+from tff_fedfish.data.token_store import TokenStore
+
+COMMANDS = {
+  name: f'tff_fedfish.cli.{name}' for name in ('tokenize', 'verify', 'inspect')
+}
+
+
+@pytest.fixture(name='corpus', scope='module')
+def _corpus(tmp_path_factory):
+  """Three texts of two hosts."""
+  lines = [
+    {'text': text, 'url': f'http://{host}/'}
+    for host, text in (('a', 'the file'), ('b', 'tool'), ('a', 'a'))
+  ]
+  return group_lines(tmp_path_factory.mktemp('raw'), lines, num_shards=1)
+
+
+def test_written_beside_the_corpus(fedfish, corpus):
+  code, shown, progress = fedfish('tokenize', corpus, '--vocabulary', 'demo')
+  assert code == 0
+  output = corpus.with_name('out_tokens')
+  assert shown == (
+    # Words of the vocabulary, and an end of text for each document.
+    '2 clients, 3 documents, 13 B of text\n'
+    '7 tokens, an end of text per document included: 14 B\n'
+    f'Written to {output}\n'
+  )
+  assert 'tokenize: client 2/2' in progress
+  store = TokenStore(output)
+  assert list(store.client_ids) == [b'a', b'b']
+  code, shown, _ = fedfish('verify', output)
+  assert code == 0
+  assert shown == f'{output}: OK (2 clients, 3 documents, 7 tokens)\n'
+
+
+def test_damage_is_found(fedfish, corpus, tmp_path):
+  output = tmp_path / 'tokens'
+  arguments = ['tokenize', corpus, '--vocabulary', 'demo', '--output', output]
+  assert fedfish(*arguments)[0] == 0
+  path = output / 'tokens.bin'
+  path.write_bytes(path.read_bytes()[::-1])
+  code, _, errors = fedfish('verify', output)
+  assert code == 2
+  assert errors.count('fedfish: error') == 1
+  assert 'must have SHA-256' in errors
+  # It is no corpus, and nothing is written over it.
+  assert 'is not a grouped corpus' in fedfish('inspect', output)[2]
+  assert 'already holds' in fedfish(*arguments)[2]
+
+
+@pytest.mark.parametrize(
+  ('arguments', 'words'),
+  [
+    (['--vocabulary', 'demo', '--num_workers', 0], 'must be at least 1, found'),
+    (['--vocabulary', 'nowhere'], "'nowhere' does not exist"),
+    (['--vocabulary', 'demo', '--output', sys.executable], 'is a file. Name'),
+  ],
+)
+def test_refused_arguments(fedfish, corpus, arguments, words, tmp_path):
+  output = ['--output', tmp_path / 'tokens']
+  code, shown, errors = fedfish('tokenize', corpus, *output, *arguments)
+  assert (code, shown) == (2, '')
+  assert words in errors
+  assert errors.count('\n') == 1
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_corpus_that_is_none(fedfish, tmp_path):
+  code, _, errors = fedfish('tokenize', tmp_path / 'x', '--vocabulary', 'demo')
+  assert code == 2
+  assert 'does not exist' in errors
+
+
+_PROGRAM = """
+import sys, time
+from tff_fedfish.cli import main
+from tff_fedfish.data import tokenize_corpus
+if __name__ == '__main__':
+  write = tokenize_corpus._Writer.write
+  def slow(*arguments):
+    print('begun', flush=True)
+    time.sleep(60)
+  tokenize_corpus._Writer.write = slow
+  sys.exit(main.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+  ('signal_num', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_interrupted_it_leaves_nothing(corpus, tmp_path, signal_num, code):
+  output = ['--output', str(tmp_path / 'tokens'), '--vocabulary', 'demo']
+  command = [sys.executable, '-c', _PROGRAM, 'tokenize', str(corpus), *output]
+  process = subprocess.Popen(
+    command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+  )
+  assert process.stdout.readline() == 'begun\n'
+  assert list(tmp_path.iterdir())
+  process.send_signal(signal_num)
+  start = time.monotonic()
+  _, errors = process.communicate()
+  assert process.returncode == code
+  assert 'fedfish: interrupted.' in errors
+  assert 'Traceback' not in errors
+  assert time.monotonic() - start < 30
+  assert not list(tmp_path.iterdir())

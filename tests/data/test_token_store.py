@@ -1,0 +1,320 @@
+"""Token stores: the rows of their corpus, written whole, checked, refused."""
+
+import json
+import multiprocessing
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+import token_stores
+from token_stores import PIECES
+
+from tff_fedfish.data import token_store, tokenize_corpus, tokenizers
+from tff_fedfish.data.client_sequences import ClientSequences
+from tff_fedfish.data.divided_clients import DividedClients
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.stored_sequences import StoredSequences
+from tff_fedfish.data.token_store import TokenStore
+from tff_fedfish.data.tokenize_corpus import write_token_store
+from tff_fedfish.errors import FailedError, UserError
+
+
+def _documents():
+  """Letters of documents by client; client f has 100, in several records."""
+  random = np.random.RandomState(5)
+  num_documents = {'a': 1, 'b': 3, 'c': 12, 'd': 40, 'e': 1, 'f': 100}
+  documents = {
+    client: [
+      ''.join(random.choice(list('abcdefghij'), random.randint(12)))
+      for _ in range(number)
+    ]
+    for client, number in num_documents.items()
+  }
+  # An end token, and three of them.
+  return documents | {'e': [''], 'b': ['', '', '']}
+
+
+@pytest.fixture(name='stored', scope='module')
+def _stored(tmp_path_factory):
+  directory = tmp_path_factory.mktemp('stored')
+  return token_stores.tokenize(directory, _documents(), max_record_bytes=1000)
+
+
+@pytest.fixture(name='copy')
+def _copy(stored, tmp_path):
+  """A copy of the store, to be damaged."""
+  return shutil.copytree(stored.store.directory, tmp_path / 'copy')
+
+
+def _both(stored, sequence_length, **options):
+  options['sequence_length'] = sequence_length
+  return (
+    ClientSequences(stored.corpus, stored.tokenizer, **options),
+    StoredSequences(stored.store, stored.tokenizer, **options),
+  )
+
+
+def _assert_equal(found, expected):
+  for name in ('tokens', 'num_targets', 'is_repeated'):
+    one, other = getattr(found, name), getattr(expected, name)
+    np.testing.assert_array_equal(one, other)
+    assert getattr(one, 'dtype', None) == getattr(other, 'dtype', None)
+  for name in ('num_dropped_sequences', 'num_dropped_tokens', 'num_tokens'):
+    assert getattr(found, name) == getattr(expected, name), name
+  assert found.num_lost_tokens == expected.num_lost_tokens
+
+
+_LENGTHS = (1, 2, 7, 1000)
+
+
+class TestRows:
+  def test_it_is_the_corpus(self, stored):
+    corpus, store, _ = stored
+    assert list(store.client_ids) == list(corpus.client_ids)
+    assert store.fingerprint == corpus.fingerprint
+    assert store.manifest == corpus.manifest
+    index = (corpus.directory / 'index.parquet').read_bytes()
+    assert (store.directory / 'corpus/index.parquet').read_bytes() == index
+    # Client f is in several records.
+    assert sum(shard.num_records for shard in corpus.manifest.shards) > 6
+    with pytest.raises(KeyError, match="b'g' is not a client of"):
+      store.documents(b'g')
+
+  def test_by_hand(self, tmp_path):
+    documents = {'x': ['ab', '', 'c'], 'y': ['jj']}
+    store = token_stores.tokenize(tmp_path, documents, num_shards=1).store
+    # Pieces a to j are 3 to 12; 2 ends a document.
+    assert list(store.tokens) == [3, 4, 2, 2, 5, 2, 12, 12, 2]
+    assert store.tokens.dtype == np.uint16
+    assert store.streams([1, 0]).tolist() == [[6, 9], [0, 6]]
+    read = store.documents(b'x').read([2, 0, 1])
+    assert [list(document) for document in read] == [[5], [3, 4], []]
+    # 'a b', a character of three bytes, 'c', 'j j'.
+    assert list(store.text_bytes) == [3, 3, 1, 3]
+
+  @pytest.mark.parametrize('drop_short_block', [False, True])
+  @pytest.mark.parametrize('length', _LENGTHS)
+  def test_all_rows(self, stored, length, drop_short_block):
+    options = dict(drop_short_block=drop_short_block)
+    demanded, read = _both(stored, length, **options)
+    for client_id in stored.corpus.client_ids:
+      rows = read.sequences(client_id)
+      _assert_equal(rows, demanded.sequences(client_id))
+      assert read.num_training_rows(client_id) == len(rows)
+      for one, other in zip(
+        read.documents(client_id), demanded.documents(client_id), strict=True
+      ):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype == np.int32
+
+  @pytest.mark.parametrize('sampling', ['blocks', 'documents'])
+  @pytest.mark.parametrize(
+    'limits',
+    [
+      {},
+      dict(max_sequences=3),
+      dict(stream_length=9),
+      dict(max_sequences=8, full_batches_of=4),
+      dict(max_sequences=8, full_batches_of=4, repeats_rows=True),
+    ],
+    ids=['all', 'cap', 'stream', 'full', 'repeated'],
+  )
+  def test_rows_of_rounds(self, stored, limits, sampling):
+    clients = _both(stored, 7, sampling=sampling)
+    for client_id in stored.corpus.client_ids:
+      for round_num in (1, 2):
+        expected, found = (
+          of.training_sequences(
+            client_id, shuffle_seed=4, round_num=round_num, **limits
+          )
+          for of in clients
+        )
+        _assert_equal(found, expected)
+
+  @pytest.mark.parametrize('limits', [{}, dict(max_sequences=3)])
+  def test_divided_rows(self, stored, limits):
+    expected, found = (
+      DividedClients(
+        clients,
+        client_ids=[b'c', b'd', b'e', b'f'],
+        split_seed=3,
+        validation_fraction=0.2,
+        test_fraction=0.3,
+      )
+      for clients in _both(stored, 2)
+    )
+    for client_id in stored.corpus.client_ids:
+      _assert_equal(*(of.sequences(client_id) for of in (found, expected)))
+      options = dict(shuffle_seed=4, round_num=2, **limits)
+      _assert_equal(
+        found.training_sequences(client_id, **options),
+        expected.training_sequences(client_id, **options),
+      )
+    for part in ('validation_sequences', 'test_sequences'):
+      _assert_equal(*(getattr(of, part)(b'f') for of in (found, expected)))
+
+  def test_only_chosen_rows_are_read(self, stored):
+    _, read = _both(stored, 7)
+
+    class Counted(np.ndarray):
+      num_read = 0
+
+      def __getitem__(self, key):
+        Counted.num_read += key.stop - key.start
+        return np.asarray(super().__getitem__(key))
+
+    stored.store.tokens, tokens = (
+      stored.store.tokens.view(Counted),
+      stored.store.tokens,
+    )
+    rows = read.training_sequences(
+      b'f', shuffle_seed=4, round_num=1, max_sequences=3
+    )
+    stored.store.tokens = tokens
+    assert Counted.num_read == rows.num_tokens
+
+  def test_many_pieces_take_four_bytes(self, tmp_path):
+    fill = (f'p{i}' for i in range(1 << 16))
+    pieces = [*PIECES, *fill, 'z']
+    stored = token_stores.tokenize(tmp_path, {'x': ['az']}, pieces)
+    assert stored.store.tokens.dtype == np.int32
+    assert list(stored.store.tokens) == [3, (1 << 16) + len(PIECES), 2]
+
+
+def _files(directory: pathlib.Path):
+  return {
+    path.relative_to(directory): path.read_bytes()
+    for path in directory.rglob('*')
+    if path.is_file()
+  }
+
+
+class TestWriting:
+  def _write(self, stored, output, **options):
+    vocabulary = stored.store.directory.with_name('vocab.txt')
+    write_token_store(stored.corpus, vocabulary, output, **options)
+
+  def test_batches_and_workers_change_no_byte(
+    self, stored, tmp_path, monkeypatch
+  ):
+    # Two or three records a batch.
+    monkeypatch.setattr(tokenize_corpus, '_BATCH_BYTES', 2000)
+    monkeypatch.setattr(tokenize_corpus, '_MIN_BATCHES_PER_WORKER', 1)
+    for num_workers in (1, 2):
+      output, clients = tmp_path / f'{num_workers}', []
+      self._write(
+        stored, output, num_workers=num_workers, on_clients=clients.append
+      )
+      assert _files(output) == _files(stored.store.directory)
+      assert len(clients) > 2 and sum(clients) == 6
+
+  def test_a_lost_worker_ends_it(self, stored, tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenize_corpus, '_BATCH_BYTES', 100)
+    monkeypatch.setattr(tokenize_corpus, '_MIN_BATCHES_PER_WORKER', 1)
+
+    def kill(_):
+      for process in multiprocessing.active_children():
+        process.kill()
+
+    with pytest.raises(FailedError, match='ended early, perhaps for want of'):
+      self._write(stored, tmp_path / 'out', num_workers=2, on_clients=kill)
+    assert not list(tmp_path.iterdir())
+
+  @pytest.mark.parametrize('error', [OSError, KeyboardInterrupt])
+  def test_whole_or_not_at_all(self, stored, tmp_path, error):
+    (tmp_path / '.out.mine').write_text('of somebody else')
+
+    def stop(_):
+      raise error
+
+    with pytest.raises(error):
+      self._write(stored, tmp_path / 'out', on_clients=stop)
+    assert [path.name for path in tmp_path.iterdir()] == ['.out.mine']
+
+  def test_an_index_of_other_shards(self, tmp_path):
+    one, other = (
+      token_stores.tokenize(tmp_path / name, {name: ['a']}, num_shards=1)
+      for name in ('x', 'y')
+    )
+    directory = one.corpus.directory
+    shutil.copy(other.corpus.directory / 'index.parquet', directory)
+    with pytest.raises(UserError, match="index lacks client b'x'. Copy"):
+      self._write(
+        one._replace(corpus=GroupedCorpus(directory)), tmp_path / 'out'
+      )
+
+
+def _edit(**changes):
+  def damage(store):
+    path = store / 'token_store.json'
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+  return damage
+
+
+def _cut(name):
+  def damage(store):
+    data = (store / name).read_bytes()
+    (store / name).write_bytes(data[:-1])
+
+  return damage
+
+
+class TestRefused:
+  @pytest.mark.parametrize(
+    ('damage', 'words'),
+    [
+      (
+        _cut('tokens.bin'),
+        r"tokens.bin' must have \d+ bytes, but has \d+. Copy",
+      ),
+      (_cut('documents.bin'), 'must have .* run `fedfish tokenize` again'),
+      (_cut('corpus/index.parquet'), 'index.parquet. must have'),
+      (lambda store: (store / 'clients.bin').unlink(), 'bin. is missing. Copy'),
+      (
+        lambda store: (store / 'token_store.json').write_text('{'),
+        'must describe a token store, but cannot be read',
+      ),
+      (_edit(token_type='int8'), "cannot be read .`token_type` is 'int8'"),
+      (_edit(files={}), 'be read .`files` lacks clients.bin'),
+      (_edit(schema_version=2), 'has schema version 2, but .* Update fedfish'),
+    ],
+  )
+  def test_damage(self, copy, damage, words):
+    damage(copy)
+    with pytest.raises(UserError, match=words) as caught:
+      TokenStore(copy)
+    assert '\n' not in str(caught.value)
+
+  def test_verify_reads_every_byte(self, copy):
+    names = list(TokenStore(copy).description.files)
+    read = []
+    TokenStore(copy).verify(on_file=lambda: read.append(0))
+    assert len(read) == len(names) == 6
+    for name in names:
+      data = (copy / name).read_bytes()
+      (copy / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+      # An altered manifest or index may be refused at once.
+      with pytest.raises(UserError, match='must have SHA-256|manifest|index'):
+        TokenStore(copy).verify()
+      (copy / name).write_bytes(data)
+
+  def test_another_vocabulary(self, stored):
+    other = tokenizers.wordpiece_tokenizer(
+      '\n'.join([*PIECES, 'k']).encode(), 'vocab.txt'
+    )
+    with pytest.raises(UserError, match='must be of the vocabulary of the run'):
+      StoredSequences(stored.store, other, sequence_length=7)
+
+  def test_a_directory_that_is_neither(self, tmp_path):
+    with pytest.raises(UserError, match='is not a grouped corpus'):
+      token_store.open_text(tmp_path)
+
+
+def test_names_stand_for_the_corpus(stored):
+  directories = stored.corpus.directory, stored.store.directory
+  assert len({token_store.corpus_name_of(d) for d in directories}) == 1
+  one, other = map(token_store.manifest_of, directories)
+  assert one == other
+  assert isinstance(token_store.open_text(directories[1]), TokenStore)

@@ -1,0 +1,96 @@
+r"""Tokenize a grouped corpus once, for all runs that read it.
+
+Examples:
+  fedfish tokenize corpora/c4 --vocabulary vocabularies/c4
+  fedfish tokenize corpora/c4 --vocabulary demo --output /fast/c4_tokens
+  fedfish train --config demo --workdir runs/c4 \
+      --config.data.directory=corpora/c4_tokens \
+      --config.data.vocabulary=vocabularies/c4
+
+A run on the tokens and a run on the corpus are the same run. Merged clients
+(partition.scheme 'merge') require tokens; for clients of 65,536 tokens and more
+they save tokenizing again in every round.
+"""
+
+import argparse
+import os
+import pathlib
+
+from tff_fedfish.errors import UserError
+from tff_fedfish.files import require_usable_output
+
+SUMMARY = 'tokenize a grouped corpus once, to disk'
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+  """Adds the arguments of `fedfish tokenize`."""
+  parser.add_argument(
+    'corpus', metavar='DIR', help='a directory that `fedfish group` wrote'
+  )
+  parser.add_argument(
+    '--vocabulary',
+    required=True,
+    metavar='PATH',
+    help="the runs' vocabulary, or `demo`, the one that ships",
+  )
+  parser.add_argument(
+    '--output',
+    metavar='DIR',
+    help='new or empty directory; takes 2 bytes per token, or 4 with more than '
+    '65,536 pieces (default: DIR_tokens, beside the corpus)',
+  )
+  parser.add_argument(
+    '--num_workers',
+    type=int,
+    default=len(os.sched_getaffinity(0)),
+    metavar='N',
+    help='processes that tokenize; the output is the same for any number '
+    '(default: one per CPU)',
+  )
+
+
+def run(arguments: argparse.Namespace) -> int:
+  """Writes a token store and prints its sizes."""
+  from tff_fedfish import corpora
+  from tff_fedfish.data.grouped_corpus import GroupedCorpus
+  from tff_fedfish.data.token_store import TokenStore
+  from tff_fedfish.data.tokenize_corpus import write_token_store
+  from tff_fedfish.printing import count, format_bytes
+  from tff_fedfish.progress import Progress
+  from tff_fedfish.training.interruption import Abandoned, signals_handled
+
+  if arguments.num_workers < 1:
+    raise UserError(
+      f'`--num_workers` must be at least 1, found {arguments.num_workers}. '
+      'Raise it, or leave it out.'
+    )
+  corpus = GroupedCorpus(arguments.corpus)
+  directory = pathlib.Path(arguments.corpus).resolve()
+  output = require_usable_output(
+    arguments.output or directory.with_name(f'{directory.name}_tokens'),
+    '--output',
+  )
+
+  def stop(signal_num, frame):
+    raise Abandoned(signal_num)
+
+  num_clients = len(corpus.client_ids)
+  progress = Progress('tokenize', num_clients, unit='client')
+  with signals_handled(stop), progress:
+    write_token_store(
+      corpus,
+      corpora.vocabulary_path(arguments.vocabulary),
+      output,
+      num_workers=arguments.num_workers,
+      on_clients=progress.advance,
+    )
+  store = TokenStore(output)
+  print(
+    f'{count(num_clients, "client")}, '
+    f'{count(len(store.text_bytes), "document")}, '
+    f'{format_bytes(int(store.text_bytes.sum()))} of text\n'
+    f'{count(len(store.tokens), "token")}, an end of text per document '
+    f'included: {format_bytes(store.tokens.nbytes)}\n'
+    f'Written to {output}'
+  )
+  return 0

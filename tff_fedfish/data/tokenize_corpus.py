@@ -1,0 +1,273 @@
+"""Writes a token store: reads a corpus once, tokenizes in worker processes.
+
+This process reads records and writes ids in the order of the corpus's shards,
+so the files are equal for any number of workers. A few batches of records per
+worker are in memory.
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import itertools
+import multiprocessing
+import multiprocessing.connection
+import os
+import pathlib
+import shutil
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures.process import BrokenProcessPool
+
+import numpy as np
+
+from tff_fedfish import files
+from tff_fedfish.data import places, records, token_store
+from tff_fedfish.data.corpus_index import INDEX_NAME
+from tff_fedfish.data.grouped_corpus import (
+  GroupedCorpus,
+  decode_record,
+  example_texts,
+)
+from tff_fedfish.data.manifest import MANIFEST_NAME
+from tff_fedfish.data.token_store import (
+  CLIENTS_NAME,
+  CORPUS_NAME,
+  DESCRIPTION_NAME,
+  DOCUMENTS_NAME,
+  NUMBERS,
+  TEXT_BYTES_NAME,
+  TOKENS_NAME,
+  StoredFile,
+)
+from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
+from tff_fedfish.errors import FailedError, UserError
+
+# Records that a worker is sent at once.
+_BATCH_BYTES = 1 << 22
+# Batches per worker that were read and are not written yet.
+_BATCHES_AHEAD = 2
+# Fewer do not make up for the start of a process.
+_MIN_BATCHES_PER_WORKER = 16
+
+_Record = tuple[str, int, bytes]
+"""Shard, offset and payload."""
+
+
+def write_token_store(
+  corpus: GroupedCorpus,
+  vocabulary: str | os.PathLike,
+  output: str | os.PathLike,
+  *,
+  num_workers: int = 1,
+  on_clients: Callable[[int], None] = lambda num_clients: None,
+) -> None:
+  """Tokenizes a corpus into a new directory, which appears whole or not at all.
+
+  Args:
+    corpus: Source of examples with a bytes feature `text`.
+    vocabulary: See `load_tokenizer`.
+    output: The store's directory; must not exist, or be empty.
+    num_workers: Most processes that tokenize, at least 1; a small corpus takes
+      fewer. 1: this process does.
+    on_clients: Called with the number of clients that were written since the
+      last call.
+
+  Raises:
+    UserError: If the corpus or the vocabulary is damaged, or the vocabulary
+      cannot express a text.
+    FailedError: If a worker process ends early.
+  """
+  tokenizer = load_tokenizer(vocabulary)
+  num_bytes = sum(shard.num_bytes for shard in corpus.manifest.shards)
+  most = max(1, num_bytes // (_BATCH_BYTES * _MIN_BATCHES_PER_WORKER))
+  num_workers = min(num_workers, most)
+  with files.write_directory_atomically(output) as temporary:
+    with (
+      contextlib.ExitStack() as stack,
+      _encoder(vocabulary, tokenizer, num_workers) as encode,
+    ):
+      writer = _Writer(temporary, corpus, tokenizer, stack)
+      for encoded in encode(_batches(corpus)):
+        on_clients(writer.write(encoded))
+      writer.finish()
+  files.sync(pathlib.Path(output).resolve().parent)
+
+
+def _batches(corpus: GroupedCorpus) -> Iterator[list[_Record]]:
+  """Yields all records of a corpus, shard by shard."""
+  batch, num_bytes = [], 0
+  for shard in corpus.manifest.shards:
+    path = places.join(corpus.directory, shard.name)
+    with places.open_file(path) as file:
+      for offset, payload in records.iterate_records(file, path):
+        batch.append((path, offset, payload))
+        num_bytes += len(payload)
+        if num_bytes >= _BATCH_BYTES:
+          yield batch
+          batch, num_bytes = [], 0
+  yield batch
+
+
+@dataclasses.dataclass(frozen=True)
+class _Encoded:
+  """Documents of a batch of records, as the files of a store hold them."""
+
+  groups: list[tuple[bytes, int, int]]
+  """Client, part and number of documents of each record."""
+  text_bytes: np.ndarray
+  lengths: np.ndarray
+  tokens: np.ndarray
+
+
+def _encode(tokenizer: Tokenizer, batch: list[_Record]) -> _Encoded:
+  texts, groups = [], []
+  for path, offset, payload in batch:
+    record = decode_record(payload, path, offset)
+    groups.append((record.client_id, record.part, len(record.examples)))
+    texts += example_texts(record.client_id, record.examples)
+  documents = tokenizer.encode_batch(texts)
+  dtype = token_store.token_dtype(tokenizer)
+  end = np.array([tokenizer.end_of_text_id], dtype)
+  parts = itertools.chain.from_iterable((ids, end) for ids in documents)
+  return _Encoded(
+    groups,
+    np.array([len(text) for text in texts], NUMBERS),
+    np.array([len(ids) + 1 for ids in documents], NUMBERS),
+    np.concatenate([np.empty(0, dtype), *parts]).astype(dtype),
+  )
+
+
+@contextlib.contextmanager
+def _encoder(vocabulary, tokenizer, num_workers):
+  """Yields a function from batches to their documents, in the same order."""
+  if num_workers == 1:
+    yield lambda batches: (_encode(tokenizer, batch) for batch in batches)
+    return
+  pool = concurrent.futures.ProcessPoolExecutor(
+    num_workers,
+    multiprocessing.get_context('spawn'),
+    initializer=_start_worker,
+    initargs=(str(vocabulary),),
+  )
+
+  def encode(batches):
+    pending = collections.deque()
+    for batch in batches:
+      pending.append(pool.submit(_encode_in_worker, batch))
+      if len(pending) > _BATCHES_AHEAD * num_workers:
+        yield pending.popleft().result()
+    for future in pending:
+      yield future.result()
+
+  try:
+    yield encode
+  except BrokenProcessPool as error:
+    raise FailedError(
+      'A process that tokenizes ended early, perhaps for want of memory. Run '
+      'the command again with fewer `--num_workers`.'
+    ) from error
+  finally:
+    pool.shutdown(cancel_futures=True)
+
+
+_tokenizer_of_worker: Tokenizer | None = None
+
+
+def _start_worker(vocabulary: str) -> None:
+  global _tokenizer_of_worker
+  # The parent is told, and ends this process.
+  signal.signal(signal.SIGINT, signal.SIG_IGN)
+  # As in `cli/main.py`.
+  warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
+  threading.Thread(target=_end_with_parent, daemon=True).start()
+  # Each process computes in one thread, and on no accelerator.
+  os.environ |= {'TOKENIZERS_PARALLELISM': 'false', 'CUDA_VISIBLE_DEVICES': ''}
+  _tokenizer_of_worker = load_tokenizer(vocabulary)
+
+
+def _end_with_parent() -> None:
+  parent = multiprocessing.parent_process()
+  multiprocessing.connection.wait([parent.sentinel])
+  os._exit(1)
+
+
+def _encode_in_worker(batch: list[_Record]) -> _Encoded:
+  return _encode(_tokenizer_of_worker, batch)
+
+
+class _Writer:
+  """Files of a store that is being written."""
+
+  def __init__(self, directory, corpus, tokenizer, stack):
+    self._directory, self._corpus = directory, corpus
+    self._tokenizer = tokenizer
+    self._tokens, self._documents, self._text_bytes = (
+      stack.enter_context(open(directory / name, 'wb'))
+      for name in (TOKENS_NAME, DOCUMENTS_NAME, TEXT_BYTES_NAME)
+    )
+    self._documents.write(np.zeros(1, NUMBERS))
+    self._clients = np.zeros((len(corpus.client_ids), 2), NUMBERS)
+    self._num_clients = self._num_documents = self._num_tokens = 0
+
+  def write(self, encoded: _Encoded) -> int:
+    """Writes the documents of some records; returns how many clients begin."""
+    num_before = self._num_clients
+    for client_id, part, num_documents in encoded.groups:
+      self._add(client_id, part, num_documents)
+    limits = self._num_tokens + np.cumsum(encoded.lengths, dtype=NUMBERS)
+    self._tokens.write(encoded.tokens)
+    self._documents.write(limits)
+    self._text_bytes.write(encoded.text_bytes)
+    self._num_tokens += len(encoded.tokens)
+    return self._num_clients - num_before
+
+  def finish(self) -> None:
+    """Writes what is left, the description last."""
+    if self._num_clients != len(self._clients):
+      raise self._other_index(f'has {len(self._clients)} clients')
+    for file in (self._tokens, self._documents, self._text_bytes):
+      file.close()
+    self._clients.tofile(self._directory / CLIENTS_NAME)
+    (self._directory / CORPUS_NAME).mkdir()
+    for name in (MANIFEST_NAME, INDEX_NAME):
+      path = places.join(self._corpus.directory, name)
+      with (
+        places.open_file(path) as file,
+        (self._directory / CORPUS_NAME / name).open('wb') as copy,
+      ):
+        shutil.copyfileobj(file, copy)
+    stored = {}
+    for path in sorted(self._directory.rglob('*')):
+      files.sync(path)
+      if path.is_file():
+        stored[str(path.relative_to(self._directory))] = StoredFile(
+          num_bytes=path.stat().st_size, sha256=files.sha256_of(path)
+        )
+    description = token_store.describe(self._corpus, self._tokenizer, stored)
+    files.write_json(
+      self._directory / DESCRIPTION_NAME, dataclasses.asdict(description)
+    )
+    files.sync(self._directory)
+
+  def _add(self, client_id: bytes, part: int, num_documents: int) -> None:
+    """Notes the documents of one more record."""
+    position = self._corpus.client_ids.position(client_id)
+    if position is None:
+      raise self._other_index(f'lacks client {client_id!r}')
+    if not part:
+      self._clients[position] = self._num_documents
+      self._num_clients += 1
+    elif self._clients[position, 1] != self._num_documents:
+      raise self._other_index(f'has other parts of client {client_id!r}')
+    self._num_documents += num_documents
+    self._clients[position, 1] = self._num_documents
+
+  def _other_index(self, problem: str) -> UserError:
+    return UserError(
+      f'{str(self._corpus.directory)!r} must have the index of its shards, but '
+      f'the index {problem}. Copy the directory again, or run `fedfish group` '
+      'again.'
+    )
