@@ -126,14 +126,6 @@ def test_dropped_row(tmp_path, client_id, example, reason):
   assert {num: drop.reason for num, drop in drops.items()} == {2: reason}
 
 
-def test_rows_come_in_the_order_written(tmp_path):
-  # Not in that of the index.
-  assert list(_ID_TO_TEXT) != sorted(_ID_TO_TEXT)
-  kept, drops = _read(_many(tmp_path / 'a'))
-  assert [record['author'] for record in kept] == list(_ID_TO_TEXT)
-  assert not drops
-
-
 @pytest.mark.parametrize('container', [lzma.FORMAT_XZ, lzma.FORMAT_ALONE])
 def test_packed_database(tmp_path, monkeypatch, container):
   temporary = tmp_path / 'temporary'

@@ -104,19 +104,6 @@ def test_cut_file(tmp_path_factory, size):
     assert (drop.damage, drop.byte) == (True, _OFFSETS[num_whole])
 
 
-# Behind the first header, which tells that the file is one of records.
-@hypothesis.given(
-  position=st.integers(12, len(_DATA) - 1), bit=st.integers(0, 7)
-)
-def test_one_wrong_byte(tmp_path_factory, position, bit):
-  data = bytearray(_DATA)
-  data[position] ^= 1 << bit
-  values, drop = _read(tmp_path_factory.getbasetemp() / 'wrong', data)
-  num_whole = sum(offset <= position for offset in _OFFSETS) - 1
-  assert values == [*_ROWS[:num_whole], 'corrupt_file']
-  assert (drop.damage, drop.byte) == (True, _OFFSETS[num_whole])
-
-
 def test_damage_of_the_packing(tmp_path):
   packed = gzip.compress(_DATA)[:-1]
   values, drop = _read(tmp_path / 'a', packed)

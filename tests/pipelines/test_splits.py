@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines import splits
-from pipelines.source import SOURCE_NAMES, Drop, load_source
+from pipelines.source import Drop, load_source
 from pipelines.splits import SplitRule
 from tff_fedfish.errors import UserError
 
@@ -88,15 +88,6 @@ def test_by_source():
   assert splits.split_names(rule, _C4) == ('train', 'validation')
   path = '/data/c4-validation.00000-of-00008.json.gz'
   assert _part(rule, {'text': 'x'}, path=path) == 'validation'
-
-
-@pytest.mark.parametrize('name', sorted({*SOURCE_NAMES} - {'json_lines'}))
-def test_every_source_describes_its_split(name):
-  source = load_source(name)
-  assert splits.describe(SplitRule(kind='source'), source) == (
-    f'the split of {name} itself'
-  )
-  assert len(splits.split_names(SplitRule(kind='source'), source)) >= 1
 
 
 def test_source_without_a_split():
