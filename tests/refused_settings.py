@@ -104,6 +104,7 @@ CASES = (
     "`--config.partition.scheme` 'merge' must be given the tokens of a corpus",
     partition__scheme='merge',
     partition__num_clients=2,
+    cohorts__cohort_size=2,
   ),
   from_settings(
     'none is held out. Raise', client_splits__held_out_fraction=1e-09

@@ -52,15 +52,6 @@ def test_sequences_of_a_client(corpus, tokenizer):
   assert found.tokens.nbytes + found.num_targets.nbytes == _CLIENT_BYTES
 
 
-def test_the_papers_rule(corpus, tokenizer):
-  clients = ClientSequences(
-    corpus, tokenizer, sequence_length=7, drop_short_block=True
-  )
-  found = clients.sequences(b'b')
-  assert len(found) == 2
-  assert found.num_short_block_tokens == 5
-
-
 def test_a_client_is_tokenized_once(corpus, tokenizer):
   clients = ClientSequences(corpus, tokenizer, sequence_length=7)
   assert clients.sequences(b'a') is clients.sequences(b'a')

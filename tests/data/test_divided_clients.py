@@ -5,10 +5,9 @@ import collections
 import hypothesis
 import numpy as np
 import pytest
-import token_stores
 from hypothesis import strategies
 
-from tff_fedfish.data import merged_clients, randomness, tokenizers
+from tff_fedfish.data import randomness, tokenizers
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.divided_clients import (
   DividedClients,
@@ -17,7 +16,6 @@ from tff_fedfish.data.divided_clients import (
 )
 from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.sequences import with_noise
-from tff_fedfish.data.stored_sequences import StoredSequences
 
 _PIECES = ['[PAD]', '[UNK]', '[END]', *'abcdefghij']
 
@@ -52,28 +50,12 @@ def _sequences(**settings):
   return ClientSequences(_Corpus(), tokenizer, sequence_length=7, **settings)
 
 
-@pytest.fixture(scope='module')
-def stored(tmp_path_factory):
-  documents = {client: [20 * client] * 2 for client in 'abc'}
-  return token_stores.tokenize(tmp_path_factory.mktemp('divided'), documents)
+_KINDS = {'images': _images, 'sequences': _sequences}
 
 
-def _merged(stored):
-  _, store, tokenizer = stored
-  merge = merged_clients.Merge(
-    num_clients=2, partition_seed=5, split_seed=0, held_out_fraction=0.0
-  )
-  groups = StoredSequences(store, tokenizer, sequence_length=7)
-  return merged_clients.MergedClients(store, groups, merge)
-
-
-@pytest.fixture(params=['images', 'sequences', 'merged'])
+@pytest.fixture(params=_KINDS)
 def kind(request):
-  if request.param == 'merged':
-    stored = request.getfixturevalue('stored')
-    return _merged(stored), merged_clients.client_ids(2)
-  make = _images if request.param == 'images' else _sequences
-  return make(), [b'b', b'a']
+  return _KINDS[request.param](), [b'b', b'a']
 
 
 def _divided(rows, client_ids=(b'a', b'b'), **changes):

@@ -114,20 +114,6 @@ def test_a_round_is_a_pass(stored):
   assert capped.num_lost_tokens == 86
 
 
-def test_a_stream_is_that_of_a_client_with_these_rows(stored):
-  merged = _merged(stored)
-  client_id = merged_clients.client_ids(3)[0]
-  everything = merged.sequences(client_id)
-  purposes = dict(shuffle_seed=4, round_num=3)
-  rows = merged.training_sequences(client_id, stream_length=20, **purposes)
-  order, is_repeated = randomness.stream_rows(
-    len(everything), 20, client_id=client_id, **purposes
-  )
-  np.testing.assert_array_equal(rows.tokens, everything.tokens[order])
-  np.testing.assert_array_equal(rows.is_repeated, is_repeated)
-  assert rows.num_dropped_sequences == rows.num_dropped_tokens == 0
-
-
 def test_a_client_without_groups_has_no_rows(stored):
   merged = _merged(stored, num_clients=100)
   empty = [i for i in merged_clients.client_ids(100) if not merged.group_ids(i)]

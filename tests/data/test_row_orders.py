@@ -33,14 +33,6 @@ def test_a_round_crosses_the_end_of_a_pass():
   assert list(is_repeated) == [False, False, second[0] in first[3:]]
 
 
-def test_a_round_of_one_pass_is_a_permutation():
-  for round_num in (1, 2, 7):
-    rows, is_repeated = _round(6, 6, round_num)
-    assert list(rows) == _pass(6, round_num)
-    assert not is_repeated.any()
-  assert _pass(6, 1) != _pass(6, 2)
-
-
 def test_a_client_without_rows_takes_none():
   rows, is_repeated = _round(0, 3, 2)
   assert len(rows) == len(is_repeated) == 0

@@ -126,11 +126,6 @@ def test_full_batches_and_what_is_scored_are_as_with_blocks(tokenizer):
   )
 
 
-def test_a_client_without_documents(tokenizer):
-  found = _clients(tokenizer).training_sequences(b'x', **_ROUND)
-  assert len(found) == 0
-
-
 def test_work_grows_with_the_number_of_documents(tokenizer, monkeypatch):
   num_counted = 0
 

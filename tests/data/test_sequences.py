@@ -75,19 +75,6 @@ def test_a_client_with_less_than_one_block():
   assert found.num_short_block_tokens == 2
 
 
-def test_no_documents():
-  found = _build([])
-  _assert_equal(found, np.empty((0, 4)), [])
-  assert found.num_short_block_tokens == 0
-
-
-def test_the_shortest_sequence():
-  # 1 2 | 3 9
-  _assert_equal(
-    _build([[1, 2, 3]], sequence_length=1), [[1, 2], [3, 9]], [1, 1]
-  )
-
-
 @given(
   st.lists(st.lists(st.integers(1, 8), max_size=12), max_size=8),
   st.integers(1, 9),
@@ -127,13 +114,6 @@ def test_take_counts_what_it_cuts():
   # Cut again: row 2 with 3 + 1 tokens comes on top.
   found = sequences_lib.take(found, 2)
   assert (found.num_dropped_sequences, found.num_dropped_tokens) == (3, 9)
-
-
-@pytest.mark.parametrize('max_sequences', [None, 5, 6])
-def test_take_without_a_cut(max_sequences):
-  found = sequences_lib.take(_numbered(5), max_sequences)
-  assert len(found) == 5
-  assert (found.num_dropped_sequences, found.num_dropped_tokens) == (0, 0)
 
 
 def test_take_none():

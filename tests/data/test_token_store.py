@@ -288,16 +288,15 @@ class TestRefused:
     assert '\n' not in str(caught.value)
 
   def test_verify_reads_every_byte(self, copy):
-    names = list(TokenStore(copy).description.files)
     read = []
-    TokenStore(copy).verify(on_file=lambda: read.append(0))
+    names = list(TokenStore(copy).description.files)
+    token_store.verify(copy, on_file=lambda: read.append(0))
     assert len(read) == len(names) == 6
     for name in names:
       data = (copy / name).read_bytes()
       (copy / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-      # An altered manifest or index may be refused at once.
-      with pytest.raises(UserError, match='must have SHA-256|manifest|index'):
-        TokenStore(copy).verify()
+      with pytest.raises(UserError, match=f"{name}' must have SHA-256"):
+        token_store.verify(copy)
       (copy / name).write_bytes(data)
 
   def test_another_vocabulary(self, stored):

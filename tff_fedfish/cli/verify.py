@@ -79,15 +79,13 @@ def _verify_run(directory):
 
 
 def _verify_tokens(directory):
-  from tff_fedfish.data.token_store import TokenStore
+  from tff_fedfish.data import token_store
   from tff_fedfish.printing import count
   from tff_fedfish.progress import Progress
 
-  store = TokenStore(directory)
-  with Progress(
-    'verify', len(store.description.files), unit='file'
-  ) as progress:
-    store.verify(on_file=progress.advance)
+  num_files = len(token_store.read_description(directory).files)
+  with Progress('verify', num_files, unit='file') as progress:
+    store = token_store.verify(directory, on_file=progress.advance)
   print(
     f'{directory}: OK ({count(len(store.client_ids), "client")}, '
     f'{count(len(store.text_bytes), "document")}, '

@@ -36,7 +36,7 @@ DOCUMENTS_NAME = 'documents.bin'
 TEXT_BYTES_NAME = 'text_bytes.bin'
 CLIENTS_NAME = 'clients.bin'
 NUMBERS = np.dtype('<i8')
-"""Of every file but tokens.bin."""
+"""Type of the numbers in all files but tokens.bin."""
 
 _VOCABULARY = ('kind', 'sha256', 'lower_case', 'end_of_text_id')
 _NAMES = {TOKENS_NAME, DOCUMENTS_NAME, TEXT_BYTES_NAME, CLIENTS_NAME}
@@ -154,6 +154,25 @@ def read_description(directory: str | os.PathLike) -> Description:
   return description
 
 
+def verify(
+  directory: str | os.PathLike, on_file: Callable[[], None] = lambda: None
+) -> 'TokenStore':
+  """Compares the SHA-256 of every file of a store; returns the opened store.
+
+  Args:
+    directory: The store.
+    on_file: Called after each file of its description.
+
+  Raises:
+    UserError: If a file is damaged; names it.
+  """
+  for name, file in read_description(directory).files.items():
+    path = pathlib.Path(directory) / name
+    _check(path, file.num_bytes, file.sha256)
+    on_file()
+  return TokenStore(directory)
+
+
 class TokenStore:
   """The `Corpus` that was tokenized, with token ids in place of its texts.
 
@@ -239,16 +258,6 @@ class TokenStore:
     start, stop = self._clients[self.position(client_id)]
     limits = self._documents[start : stop + 1]
     return StoredDocuments(self.tokens, limits)
-
-  def verify(self, on_file: Callable[[], None] = lambda: None) -> None:
-    """Compares the SHA-256 of every file; `on_file` is called after each.
-
-    Raises:
-      UserError: If a file is damaged; names it.
-    """
-    for name, file in self.description.files.items():
-      _check(self.directory / name, file.num_bytes, file.sha256)
-      on_file()
 
   def _map(self, name: str, dtype: np.dtype = NUMBERS) -> np.ndarray:
     path = self.directory / name
