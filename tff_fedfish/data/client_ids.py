@@ -85,13 +85,6 @@ class ClientIds(collections.abc.Sequence):
   def __contains__(self, client_id: object) -> bool:
     return self.position(client_id) is not None
 
-  def index(self, value: bytes, start: int = 0, stop: int | None = None) -> int:
-    """Returns the position of `value`; ValueError where it is not present."""
-    position = self.position(value)
-    if position is None or position not in range(len(self))[start:stop]:
-      raise ValueError(f'{value!r} is not a client id')
-    return position
-
   def position(self, client_id: object) -> int | None:
     """Returns the position of `client_id`, or None. Takes O(log n)."""
     if not isinstance(client_id, bytes):
