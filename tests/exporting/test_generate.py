@@ -186,7 +186,7 @@ class TestPersonalization:
     corpus = types.SimpleNamespace(
       client_ids=[b'mute'], directory='x', examples=lambda _: [{'text': b' '}]
     )
-    monkeypatch.setattr(generate, 'GroupedCorpus', lambda _: corpus)
+    monkeypatch.setattr(generate, 'open_text', lambda _: corpus)
     words = "must have text for a sequence of 8 tokens, but 'mute' has less"
     with pytest.raises(UserError, match=words):
       _generate(small_run, corpus='x', client='mute')
