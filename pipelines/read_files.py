@@ -4,8 +4,6 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-import numpy as np
-
 from pipelines import splits
 from pipelines.blocks import names_of
 from pipelines.keys import KEYS
@@ -136,9 +134,9 @@ def num_words(text: str, utf8: bytes) -> int:
     for space in _NON_ASCII_SPACES:
       if space in text:
         return len(text.split())
-  # A word begins where a 1 follows a 0.
-  in_word = np.frombuffer(b'\0' + utf8.translate(_WORD_BYTES), np.int8)
-  return int(np.count_nonzero(in_word[1:] > in_word[:-1]))
+  # A word ends where a 0 follows a 1, or the text does.
+  in_word = utf8.translate(_WORD_BYTES)
+  return in_word.count(b'\1\0') + in_word.endswith(b'\1')
 
 
 class _ExampleEncoder:
