@@ -18,21 +18,29 @@ browsers do (https://url.spec.whatwg.org/#host-parsing).
 """
 
 import functools
+import ipaddress
 import re
+import unicodedata
 from collections.abc import Callable
 
 from pipelines.source import EXCERPT_BYTES, Drop, RawRecord
 
-# What most URLs look like, and needs nothing but to be cut out.
+# What most URLs look like, and needs nothing but to be cut out. A name whose
+# last label begins with a digit may be an address.
 _PLAIN_URL = re.compile(
-  r'https?://([a-z0-9_-]+(?:\.[a-z0-9_-]+)*)(?=[/?#]|\Z)', re.A
+  r'https?://((?:[a-z0-9_-]+\.)*[a-z_-][a-z0-9_-]*)(?=[/?#]|\Z)', re.A
+)
+# All that may stand around a URL in a file: white space and control characters.
+_AROUND = '\ufeff' + ''.join(
+  character
+  for character in map(chr, range(0x3001))
+  if unicodedata.category(character) in ('Cc', 'Zs', 'Zl', 'Zp')
 )
 _URL = re.compile(r'(?:([a-z][a-z0-9+.\-]*):)?//([^/?#]*)', re.I | re.A)
 _SCHEMELESS = re.compile('[^/?#]*')
 # An IPv6 address in brackets or a name, and the port.
 _AUTHORITY = re.compile(r'(\[[^]]*\]|[^]:@[]*)(?::([0-9]*))?', re.A)
 _SCHEME_TO_PORT = {'http': 80, 'https': 443, 'ftp': 21, 'ws': 80, 'wss': 443}
-_ADDRESS = re.compile(r'[0-9.]+|\[.*\]')
 _ASCII_NAME = re.compile(r'[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?', re.I | re.A)
 _MAX_HOST_CHARACTERS = 253
 # With escapes and letters of several bytes.
@@ -146,8 +154,8 @@ def _url(record: RawRecord) -> str:
   url = record.get('url', '')
   if url.strip():
     return url
-  domain = record.get('domain', '')
-  return f'//{domain}' if domain.strip() and '//' not in domain else domain
+  domain = record.get('domain', '').strip(_AROUND)
+  return f'//{domain}' if domain and '//' not in domain else domain
 
 
 def find_location(url: str) -> tuple[str, str] | None:
@@ -161,7 +169,7 @@ def find_location(url: str) -> tuple[str, str] | None:
     An IPv6 address is in brackets. The port is such as ':8080', or '' for the
     scheme's own.
   """
-  url = url.strip()
+  url = url.strip(_AROUND)
   scheme, authority = '', _SCHEMELESS.match(url)[0]
   if match := _URL.match(url):
     scheme, authority = (match[1] or '').lower(), match[2].rpartition('@')[2]
@@ -171,7 +179,8 @@ def find_location(url: str) -> tuple[str, str] | None:
   number = int(digits[:6] or 0)
   if not host or number > _MAX_PORT:
     return None
-  if not (match or _ADDRESS.fullmatch(host) or _registrable_domain(host)):
+  # Browsers take any number for an address: in a field of URLs it is none.
+  if not (match or _is_address(parts[1]) or _registrable_domain(host)):
     return None
   # A URL without a scheme is one of the web.
   is_default = not parts[2] or number == _SCHEME_TO_PORT.get(scheme or 'http')
@@ -180,18 +189,30 @@ def find_location(url: str) -> tuple[str, str] | None:
 
 def _spell(name: str) -> str | None:
   """Returns a name or an address in its one spelling; None if it is none."""
+  plain = None
   if _ASCII_NAME.fullmatch(name):
-    return name.lower().removesuffix('.')
+    plain = name.lower().removesuffix('.')
+    if not plain.rpartition('.')[2][0].isdigit():
+      return plain
   if len(name) > _MAX_NAME_CHARACTERS:
-    return None
+    return plain
   import ada_url
 
   try:
+    # 127.1 and 0x7f.1 are the address 127.0.0.1.
     host = ada_url.URL(f'https://{name}/').hostname
   except ValueError:
-    return None
+    return plain
   host = host.removesuffix('.')
-  return host if all(host.split('.')) else None
+  return host if all(host.split('.')) else plain
+
+
+def _is_address(name: str) -> bool:
+  try:
+    ipaddress.ip_address(name.strip('[]'))
+  except ValueError:
+    return False
+  return True
 
 
 def _registrable_domain(host: str) -> str:

@@ -6,19 +6,17 @@ bytes, after unpacking, tell which.
 """
 
 import codecs
-import io
+import itertools
 import json
 import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, BinaryIO
 
-from google.protobuf import message
-
 from pipelines.open_raw import open_raw
+from pipelines.read_examples import read_examples
 from pipelines.read_parquet import read_rows
-from pipelines.source import Drop, RawRecord, parse_each
+from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, parse_each
 from tff_fedfish.data import records
-from tff_fedfish.data.protos import messages
 from tff_fedfish.errors import UserError
 
 Objects = Iterator[tuple[int, dict[str, Any] | Drop]]
@@ -29,14 +27,17 @@ Objects = Iterator[tuple[int, dict[str, Any] | Drop]]
 # it.
 _BYTES_PER_TEXT_BYTE = 3
 _OTHER_FIELDS_BYTES = 1 << 20
-_SKIPPED_BYTES = 1 << 20
+_LINE_PIECE_BYTES = 1 << 20
 _MAX_DOCUMENT_BYTES = 1 << 29
+# What is looked at of a file that is no document as a whole.
+_MAX_LINES = 1000
 
 # An object that goes on in the next line, or a list of objects. Anything else
 # that begins with a bracket is the first, perhaps broken, of many lines.
 _DOCUMENT_START = re.compile(rb'\s*(?:\{[ \t\r]*\n\s*["}]|\[\s*[{\]])')
-# A byte order mark, with which some editors begin a file, and white space.
-_BEFORE_OBJECT = re.compile(rb'(?:%b|\s)+' % codecs.BOM_UTF8)
+# With the byte order mark, with which some editors begin a file.
+_BEFORE_OBJECT = '\ufeff \t\r\n\v\f'
+_SPACES = re.compile(r'[ \t\r\n]*')
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 _raw_decode = json.JSONDecoder().raw_decode
@@ -54,8 +55,8 @@ def read_objects(
 
   Args:
     path: A local or remote path.
-    max_document_bytes: The longest text that the caller wants. A line or a
-      record of more than three times that and 1 MiB is document_too_large.
+    max_document_bytes: The longest text that the caller wants. A line, record
+      or row of more than three times that and 1 MiB is document_too_large.
     column_names: The columns of a table that the caller looks at; None for all.
       Objects of other formats have all their names.
 
@@ -72,9 +73,9 @@ def read_objects(
     with open_raw(path) as stream:
       start = stream.peek()
       if start.startswith(b'PAR1'):
-        objects = read_rows(path, column_names)
+        objects = read_rows(path, max_bytes, column_names)
       elif records.starts_with_frame(start):
-        objects = _read_examples(stream, max_bytes)
+        objects = read_examples(stream, max_bytes)
       elif start.startswith(_UTF16):
         raise UserError(
           f'`--input` must name files in UTF-8, but {path!r} is UTF-16. Save '
@@ -83,7 +84,7 @@ def read_objects(
       elif _DOCUMENT_START.match(start.removeprefix(codecs.BOM_UTF8)):
         objects = _read_document(stream, path, max_bytes)
       else:
-        objects = parse_each(parse_line, read_lines(stream, max_bytes))
+        objects = _read_json_lines(stream, max_bytes)
       for num, value in objects:
         yield num, value
   except Drop as damage:
@@ -115,18 +116,32 @@ def read_lines(
 ) -> Iterator[tuple[int, bytes | Drop]]:
   """Yields (1-based number, line with its end) of a raw file.
 
-  A line of more than `max_bytes`, of which no more is ever in memory, comes as
-  the `Drop` document_too_large. The file's damage is passed on.
+  A line of more than `max_bytes`, which are at least 1 MiB, comes as the `Drop`
+  document_too_large; no more of it is in memory. The file's damage is passed
+  on.
   """
   num = 0
-  while line := stream.readline(max_bytes + 1):
+  while line := stream.readline(_LINE_PIECE_BYTES):
     num += 1
-    if len(line) > max_bytes and not line.endswith(b'\n'):
-      line = Drop('document_too_large', excerpt=line)
-      while piece := stream.readline(_SKIPPED_BYTES):
-        if piece.endswith(b'\n'):
-          break
+    if len(line) == _LINE_PIECE_BYTES:
+      line = _read_on(stream, line, max_bytes)
     yield num, line
+
+
+def _read_on(stream: BinaryIO, piece: bytes, max_bytes: int) -> bytes | Drop:
+  """Returns the line that begins with a piece."""
+  # Grows in one place: joining its pieces would hold it twice.
+  line, is_too_long = bytearray(piece), False
+  while not piece.endswith(b'\n'):
+    if not (piece := stream.readline(_LINE_PIECE_BYTES)):
+      break
+    if not is_too_long:
+      line += piece
+    if len(line) - piece.endswith(b'\n') > max_bytes:
+      del line[EXCERPT_BYTES:]
+      is_too_long = True
+  data = bytes(line)
+  return Drop('document_too_large', excerpt=data) if is_too_long else data
 
 
 def parse_line(line: bytes) -> dict[str, Any]:
@@ -136,50 +151,48 @@ def parse_line(line: bytes) -> dict[str, Any]:
     Drop: empty_line, invalid_utf8, malformed_json or not_an_object.
   """
   try:
-    text = line.decode()
+    text = line.decode().lstrip(_BEFORE_OBJECT)
     value, end = _raw_decode(text)
     # A copy without its end would cost time.
     if text[end:].strip(' \t\r\n'):
       raise ValueError('something follows the object')
+  except UnicodeDecodeError as error:
+    raise Drop('invalid_utf8', excerpt=line) from error
   except (ValueError, RecursionError) as error:
-    before = _BEFORE_OBJECT.match(line)
-    if not line or (before and before.end() == len(line)):
+    if not text:
       raise Drop('empty_line') from error
-    if before:
-      return parse_line(line[before.end() :])
-    is_text = not isinstance(error, UnicodeDecodeError)
-    reason = 'malformed_json' if is_text else 'invalid_utf8'
-    raise Drop(reason, excerpt=line) from error
+    raise Drop('malformed_json', excerpt=line) from error
   if not isinstance(value, dict):
     raise Drop('not_an_object', excerpt=line)
   return value
 
 
-def decode_features(serialized: bytes) -> dict[str, Any]:
-  """Returns the features of a serialized `tf.train.Example`, by name.
-
-  Bytes become text. A feature of several values is a list, one of no value is
-  absent.
-
-  Raises:
-    Drop: malformed_example if it is none, invalid_utf8 if a feature holds bytes
-      that are no text.
-  """
-  try:
-    example = messages().Example.FromString(serialized)
-    return {
-      name: value
-      for name, feature in example.features.feature.items()
-      if (value := _value(feature)) is not None
-    }
-  except message.DecodeError as error:
-    raise Drop('malformed_example', excerpt=serialized) from error
-  except UnicodeDecodeError as error:
-    raise Drop('invalid_utf8', excerpt=error.object) from error
+def _read_json_lines(stream: BinaryIO, max_bytes: int) -> Objects:
+  return parse_each(parse_line, read_lines(stream, max_bytes))
 
 
 def _read_document(stream: BinaryIO, path: str, max_bytes: int) -> Objects:
-  """Yields the object, or those of the array, that a file holds."""
+  """Yields the objects of a file that looks like one document."""
+  try:
+    text = _read_text(stream, path)
+  except (Drop, UserError) as fault:
+    with open_raw(path) as again:
+      lines = _read_json_lines(again, max_bytes)
+      if not _are_lines(lines, isinstance(fault, UserError)):
+        raise
+    text = None
+  if text is None:
+    with open_raw(path) as again:
+      yield from _read_json_lines(again, max_bytes)
+    return
+  for num, value in enumerate(_values(text), start=1):
+    if not isinstance(value, dict):
+      value = Drop('not_an_object', excerpt=json.dumps(value).encode())
+    yield num, value
+
+
+def _read_text(stream: BinaryIO, path: str) -> str:
+  """Returns the text of a whole document."""
   data = stream.read(_MAX_DOCUMENT_BYTES + 1)
   if len(data) > _MAX_DOCUMENT_BYTES:
     raise UserError(
@@ -188,50 +201,58 @@ def _read_document(stream: BinaryIO, path: str, max_bytes: int) -> Objects:
       "object to a line, for example with `jq -c '.[]'`."
     )
   try:
-    values = json.loads(data)
-  except (ValueError, RecursionError) as error:
-
-    def lines():
-      return parse_each(parse_line, read_lines(io.BytesIO(data), max_bytes))
-
-    # Only its first line is broken, or each is an array.
-    if any(
-      isinstance(value, dict) or (num, value.reason) == (1, 'not_an_object')
-      for num, value in lines()
-    ):
-      yield from lines()
-      return
-    raise Drop('malformed_json', damage=True, excerpt=data) from error
-  values = values if isinstance(values, list) else [values]
-  for num, value in enumerate(values, start=1):
-    if not isinstance(value, dict):
-      value = Drop('not_an_object', excerpt=json.dumps(value).encode())
-    yield num, value
+    text = data.decode('utf-8-sig')
+  except UnicodeDecodeError as error:
+    raise Drop('invalid_utf8', damage=True, excerpt=data) from error
+  del data
+  # Whether it is a document shows at its end. All values at a time would take
+  # 25 times the memory of the text, if they are brackets.
+  for _ in _values(text):
+    pass
+  return text
 
 
-def _read_examples(stream: BinaryIO, max_bytes: int) -> Objects:
-  """Yields (1-based number, features or why they are dropped) of TFRecords."""
-  num = 0
+def _values(text: str) -> Iterator[Any]:
+  """Yields the one value, or those of the array, that a text holds.
+
+  Raises:
+    Drop: malformed_json, at the fault.
+  """
+  end = _skip_spaces(text, 0)
+  bracket = ']' if text.startswith('[', end) else ''
   try:
-    for _, num_bytes, payload in records.read_frames(stream, max_bytes):
-      num += 1
-      try:
-        if num_bytes > len(payload):
-          raise Drop('document_too_large', excerpt=payload)
-        value = decode_features(payload)
-      except Drop as drop:
-        value = drop
-      yield num, value
-  except records.BrokenFrame as broken:
-    reason = 'truncated_file' if broken.is_cut_off else 'corrupt_file'
-    yield num + 1, Drop(reason, damage=True, byte=broken.offset)
+    if bracket:
+      end = _skip_spaces(text, end + 1)
+    if not bracket or not text.startswith(bracket, end):
+      value, end = _raw_decode(text, end)
+      yield value
+      end = _skip_spaces(text, end)
+      while bracket and text.startswith(',', end):
+        value, end = _raw_decode(text, _skip_spaces(text, end + 1))
+        yield value
+        end = _skip_spaces(text, end)
+    rest = _skip_spaces(text, end + len(bracket))
+    if not text.startswith(bracket, end) or rest < len(text):
+      raise ValueError('the document does not end here')
+  except (ValueError, RecursionError):
+    excerpt = text[:EXCERPT_BYTES].encode()
+    # Without the error, which keeps the text.
+    raise Drop('malformed_json', damage=True, excerpt=excerpt) from None
 
 
-def _value(feature: message.Message) -> Any:
-  kind = feature.WhichOneof('kind')
-  values = getattr(feature, kind).value if kind else ()
-  if kind == 'bytes_list':
-    values = [value.decode() for value in values]
-  if len(values) == 1:
-    return values[0]
-  return list(values) or None
+def _skip_spaces(text: str, start: int) -> int:
+  return _SPACES.match(text, start).end()
+
+
+def _are_lines(lines: Objects, is_large: bool) -> bool:
+  """Says whether a file that is no document is one of JSON lines."""
+  values = (value for _, value in itertools.islice(lines, _MAX_LINES))
+  if is_large:
+    # No document holds two objects without a comma between them.
+    found = list(itertools.islice(values, 1, 3))
+    return len(found) == 2 and all(isinstance(v, dict) for v in found)
+  # Only its first line is broken, or each is an array.
+  return any(
+    isinstance(value, dict) or (num, value.reason) == (1, 'not_an_object')
+    for num, value in enumerate(values, start=1)
+  )

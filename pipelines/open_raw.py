@@ -29,7 +29,8 @@ _new_gzip = functools.partial(
   zlib_ng.decompressobj, wbits=16 + zlib_ng.MAX_WBITS
 )
 # `xz -9` needs 65 MiB.
-_new_xz = functools.partial(lzma.LZMADecompressor, memlimit=1 << 30)
+_MAX_XZ_BYTES = 1 << 30
+_new_xz = functools.partial(lzma.LZMADecompressor, memlimit=_MAX_XZ_BYTES)
 # First bytes -> name, and function that makes a decompressor. LZMA has no magic
 # number: every encoder's properties, and the low bytes of its window's size.
 _PACKINGS = {
@@ -66,7 +67,8 @@ def open_raw(path: str) -> io.BufferedReader:
     hold in which the file is corrupt.
 
   Raises:
-    UserError: If the file is of a known format that is not read, or holds one.
+    UserError: If the file is of a known format that is not read, or holds one;
+      when it is read, if xz needs more than 1 GiB of memory.
   """
   with contextlib.ExitStack() as on_error:
     file = on_error.enter_context(places.open_file(path))
@@ -81,7 +83,8 @@ def open_raw(path: str) -> io.BufferedReader:
         f'{shlex.quote(f"{name}.gz")}`.'
       )
     if packing := _find(_PACKINGS, start):
-      file = io.BufferedReader(_Unpacked(file, packing[1]), _BUFFER_BYTES)
+      unpacked = _Unpacked(file, packing[1], path)
+      file = io.BufferedReader(unpacked, _BUFFER_BYTES)
       with contextlib.suppress(Drop):  # Who reads meets it again.
         if inside := _find(_NOT_INSIDE, file.peek()):
           raise UserError(
@@ -99,8 +102,8 @@ def _find(table: dict[bytes, Any], start: bytes) -> Any:
 class _Unpacked(io.RawIOBase):
   """The content of a packed file; closes the file."""
 
-  def __init__(self, file: BinaryIO, new_stream: Callable[[], Any]):
-    self._file, self._new_stream = file, new_stream
+  def __init__(self, file: BinaryIO, new_stream: Callable[[], Any], path: str):
+    self._file, self._new_stream, self._path = file, new_stream, path
     self._stream, self._packed = new_stream(), b''
     self._damage: Drop | None = None
 
@@ -144,7 +147,13 @@ class _Unpacked(io.RawIOBase):
           return self._end('truncated_file')
       try:
         data = self._stream.decompress(self._packed, max_bytes)
-      except _FAULTS:
+      except _FAULTS as error:
+        if 'Memory usage limit' in str(error):
+          raise UserError(
+            '`--input` must name xz files that unpack in at most '
+            f'{_MAX_XZ_BYTES >> 20} MiB of memory, but {self._path!r} takes '
+            'more. Pack it with gzip.'
+          ) from error
         return self._end('corrupt_file')
       # bz2 and lzma keep what they have not unpacked, zlib gives it back.
       name = 'unused_data' if self._stream.eof else 'unconsumed_tail'

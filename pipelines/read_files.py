@@ -21,6 +21,8 @@ from tff_fedfish.errors import UserError
 _WORD_BYTES = bytes(
   not (byte < 128 and chr(byte).isspace()) for byte in range(256)
 )
+# What an example may hold beside its text.
+_OTHER_FEATURES_BYTES = 1 << 20
 _NON_ASCII_SPACES = tuple(
   character
   for character in map(chr, range(128, 0x10000))
@@ -45,7 +47,8 @@ class FileReader:
     self.reports: list[FileReport] = []
     self._job, self._blocks = job, blocks
     self._source = job.load_source()
-    self._encode = _ExampleEncoder(self._source)
+    max_bytes = job.max_document_bytes + _OTHER_FEATURES_BYTES
+    self._encode = _ExampleEncoder(self._source, max_bytes)
     self._part_of = job.split and splits.build_route(job.split, self._source)
     self._shard_of = functools.lru_cache(1 << 16)(
       functools.partial(shard_of, num_shards=job.num_shards)
@@ -87,12 +90,12 @@ class FileReader:
         group_id = key(record)
         if part_of is not None:
           part = part_of(path, record, group_id)
+        row = self._encode(group_id, record)
       except Drop as drop:
         if not drop.excerpt and not isinstance(record, Drop):
           drop.excerpt = _beginning(record)
         self._count_drop(report, num, drop)
         continue
-      row = self._encode(group_id, record)
       shard = part * job.num_shards + self._shard_of(group_id)
       is_full = self._blocks.add(shard, row)
       if not parts[part].num:
@@ -145,9 +148,14 @@ class _ExampleEncoder:
   Which optional features are stored is known when every file was read. An
   example gets those that this reader has met so far, which are nearly always
   the same; whoever writes it adds what it lacks.
+
+  Raises:
+    Drop: document_too_large, if all features together have more than
+      `max_bytes`.
   """
 
-  def __init__(self, source: Source):
+  def __init__(self, source: Source, max_bytes: int):
+    self._max_bytes = max_bytes
     self._required = source.feature_names
     self._optional = source.optional_feature_names
     # One that the source does not have sorts as empty: the last value.
@@ -173,6 +181,8 @@ class _ExampleEncoder:
     if mask != self.mask:
       self._use(mask)
     values = [record.get(name, '').encode() for name in self._names]
+    if sum(map(len, values)) > self._max_bytes:
+      raise Drop('document_too_large')
     example = self._encode(values)
     values.append(b'')
     time = time_key(record.get('timestamp', '')) + values[self._timestamp]

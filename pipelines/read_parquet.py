@@ -2,7 +2,6 @@
 
 import datetime
 import functools
-import itertools
 import os
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -13,13 +12,13 @@ import pyarrow.parquet as pq
 
 from pipelines.source import Drop
 from tff_fedfish.data import places
-from tff_fedfish.errors import UserError
 
 # Small, since a row may hold a document of megabytes; fewer where rows do.
 _ROWS_PER_BATCH = 64
+# Of a batch that becomes Python objects at once.
 _BYTES_PER_BATCH = 64 << 20
-# Of a value that is stored once for any number of rows.
-_MAX_REPEATED_BYTES = 1 << 20
+# A larger row group is read row by row, at half the speed.
+_MAX_GROUP_BYTES = 512 << 20
 _BUFFER_BYTES = 1 << 20
 _ISO_FORMAT = '%Y-%m-%dT%H:%M:%SZ'
 # Other years have not four digits, and Arrow writes something else for most.
@@ -30,7 +29,7 @@ _TEXT_TYPES = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 
 
 def read_rows(
-  path: str, column_names: Collection[str] | None
+  path: str, max_row_bytes: int, column_names: Collection[str] | None
 ) -> Iterator[tuple[int, dict[str, Any] | Drop]]:
   """Yields (1-based row number, row by column name or why it is dropped).
 
@@ -41,26 +40,25 @@ def read_rows(
 
   Args:
     path: A local or remote path.
+    max_row_bytes: A row of more than that, and than 64 MiB, is
+      document_too_large.
     column_names: The columns to read, as far as the table has them; None for
       all. No other is looked at.
 
   Returns:
     An iterator. If the file is damaged, its last is a `Drop` with `damage` set,
     truncated_file or corrupt_file; a row group that cannot be read ends it.
-
-  Raises:
-    UserError: If a list repeats a text of more than 1 MiB, which may stand for
-      any amount of memory.
   """
+  max_row_bytes = max(max_row_bytes, _BYTES_PER_BATCH)
   num = 0
-  with places.open_file(path) as file:
+  with places.open_file(path, _BUFFER_BYTES) as file:
     # The mark with which a Parquet file ends. It also begins with one.
     num_bytes = file.seek(0, os.SEEK_END)
     file.seek(max(num_bytes - len(_MAGIC), len(_MAGIC)))
     reason = 'corrupt_file' if file.read() == _MAGIC else 'truncated_file'
     try:
-      for batch in _read_batches(file, path, column_names):
-        for row in _rows(batch):
+      for batch in _read_batches(file, column_names):
+        for row in _rows(batch, max_row_bytes):
           num += 1
           yield num, row
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -70,7 +68,7 @@ def read_rows(
 
 
 def _read_batches(
-  file: Any, path: str, column_names: Collection[str] | None
+  file: Any, column_names: Collection[str] | None
 ) -> Iterator[pa.RecordBatch]:
   """Yields the rows in batches of some megabytes."""
   open_table = functools.partial(
@@ -90,18 +88,26 @@ def _read_batches(
   )
   for group in range(table.num_row_groups):
     info = table.metadata.row_group(group)
+    chunks = [info.column(i) for i in range(info.num_columns)]
+    num_values = max((chunk.num_values for chunk in chunks), default=0)
+    read = functools.partial(
+      pq.ParquetFile.iter_batches,
+      row_groups=[group],
+      columns=names,
+      use_threads=False,
+    )
+    # The texts that are stored once all come with the first row.
+    first = next(read(distinct_table, 1), None)
+    is_small = first is None or all(
+      _longest_text(column, _ROWS_PER_BATCH, num_values) <= _BYTES_PER_BATCH
+      for column in first.columns
+    )
     row_bytes = max(info.total_byte_size // max(info.num_rows, 1), 1)
     num_rows = max(min(_BYTES_PER_BATCH // row_bytes, _ROWS_PER_BATCH), 1)
-    read = functools.partial(
-      distinct_table.iter_batches, 1, [group], columns=names, use_threads=False
-    )
-    # They all come with the first row.
-    for batch in itertools.islice(read(), 1):
-      if any(_repeats_long_text(column, path) for column in batch.columns):
-        num_rows = 1
-    for batch in table.iter_batches(
-      num_rows, [group], columns=names, use_threads=False
-    ):
+    if info.total_byte_size > _MAX_GROUP_BYTES:
+      # Much longer ones may stand anywhere in it.
+      num_rows = 1
+    for batch in read(table if is_small else distinct_table, num_rows):
       # By their names once more: 'a' also selects a column called 'a.b'.
       yield batch.select(
         [i for i, name in enumerate(batch.schema.names) if name in names]
@@ -118,33 +124,72 @@ def _text_columns(table: pq.ParquetFile) -> list[str]:
   ]
 
 
-def _repeats_long_text(array: pa.Array, path: str) -> bool:
-  kind = array.type
-  if pa.types.is_dictionary(kind):
-    if array.dictionary.type not in _TEXT_TYPES:
-      return False
+def _longest_text(array: pa.Array, num_uses: int, num_values: int) -> int:
+  """Returns how many bytes the texts that are stored once may stand for.
+
+  Args:
+    array: The first row of a column.
+    num_uses: How often a row group uses a text before the next batch.
+    num_values: How many values a list may have.
+  """
+  if _is_distinct(array):
     longest = pc.max(pc.binary_length(array.dictionary)).as_py()
-    return (longest or 0) > _MAX_REPEATED_BYTES
+    return (longest or 0) * num_uses
+  if not pa.types.is_struct(array.type):
+    num_uses = num_values
+  return max(
+    (_longest_text(child, num_uses, num_values) for child in _children(array)),
+    default=0,
+  )
+
+
+def _decoded_bytes(array: pa.Array) -> int:
+  """Returns the size of an array in which every text stands where it is."""
+  if _is_distinct(array):
+    lengths = pc.binary_length(array.dictionary)
+    return pc.sum(lengths.take(array.indices)).as_py() or 0
+  children = _children(array)
+  return sum(map(_decoded_bytes, children)) if children else array.nbytes
+
+
+def _is_distinct(array: pa.Array) -> bool:
+  is_dictionary = pa.types.is_dictionary(array.type)
+  return is_dictionary and array.dictionary.type in _TEXT_TYPES
+
+
+def _children(array: pa.Array) -> list[pa.Array]:
+  """Returns the arrays of which one of structs, lists or maps is made."""
+  kind = array.type
   if pa.types.is_struct(kind):
-    return any(_repeats_long_text(field, path) for field in array.flatten())
-  is_list = hasattr(kind, 'value_field')
-  if is_list and _repeats_long_text(array.flatten(), path):
-    raise UserError(
-      '`--input` must name Parquet files whose lists repeat no text of more '
-      f'than {_MAX_REPEATED_BYTES >> 20} MiB, but {path!r} has one. Write it '
-      'without a dictionary (`use_dictionary=False` in pyarrow).'
-    )
-  return False
+    return array.flatten()
+  if pa.types.is_map(kind):
+    start, end = (array.offsets[i].as_py() for i in (0, -1))
+    return [
+      child.slice(start, end - start) for child in (array.keys, array.items)
+    ]
+  return [array.flatten()] if hasattr(kind, 'value_field') else []
 
 
-def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | Drop]:
-  row_to_drop = {}
-  columns = [_values(column, 0, row_to_drop) for column in batch.columns]
-  # A table that has none of the columns has rows all the same.
-  for row, *values in zip(range(batch.num_rows), *columns, strict=True):
-    yield row_to_drop.get(row) or dict(
-      zip(batch.schema.names, values, strict=True)
-    )
+def _rows(
+  batch: pa.RecordBatch, max_row_bytes: int
+) -> Iterator[dict[str, Any] | Drop]:
+  # All at a time, if they are small.
+  is_small = sum(map(_decoded_bytes, batch.columns)) <= _BYTES_PER_BATCH
+  step = max(batch.num_rows, 1) if is_small else 1
+  for start in range(0, batch.num_rows, step):
+    rows = batch.slice(start, step)
+    if not is_small and (
+      sum(map(_decoded_bytes, rows.columns)) > max_row_bytes
+    ):
+      yield Drop('document_too_large')
+      continue
+    row_to_drop = {}
+    columns = [_values(column, 0, row_to_drop) for column in rows.columns]
+    # A table that has none of the columns has rows all the same.
+    for row, *values in zip(range(rows.num_rows), *columns, strict=True):
+      yield row_to_drop.get(row) or dict(
+        zip(rows.schema.names, values, strict=True)
+      )
 
 
 def _values(

@@ -24,6 +24,7 @@ from pipelines.open_raw import open_raw
 from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source
 from pipelines.splits import moment_of
 from pipelines.tff_posts import read_database
+from pipelines.web_articles import to_record
 from tff_fedfish.data import tff_sqlite
 from tff_fedfish.data.time_order import time_key
 from tff_fedfish.errors import UserError
@@ -35,10 +36,12 @@ _SITE = re.compile(
   r'(?:stackexchange\.com|stackoverflow\.com|serverfault\.com|superuser\.com'
   r'|askubuntu\.com|stackapps\.com|mathoverflow\.net)(?![a-z0-9])'
 )
-# What may stand around the rows.
+# What may stand around the rows. Possessive: what can be taken back would take
+# 150 times the memory of a line.
 _FRAME = re.compile(
-  rb'(?:\s|<\?xml[^>]*>|<!--(?:[^-]|-(?!->))*-->|</?posts\s*>)*'
+  rb'(?:\s++|<\?xml[^>]*+>|<!--(?:[^-]++|-(?!->))*+-->|</?posts\s*+>)*+'
 )
+_TWO_ROWS = re.compile(rb'/>[ \t]*<row ')
 _ELEMENT = re.compile(rb'<([^\s/>!?]+)[\s/>]')
 # What XML cannot hold, not even as a reference; dumps have it all the same.
 _FORBIDDEN = re.compile('[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]')
@@ -49,6 +52,9 @@ _TYPES = {'1': ('question', 'q'), '2': ('answer', 'a')}
 # which no text is left, comes on top of that.
 _ROW_BYTES_PER_TEXT_BYTE = 8
 _OTHER_FIELDS_BYTES = 1 << 20
+# Of a row from which forbidden characters are taken: in copies, perhaps of four
+# bytes a character.
+_MAX_MENDED_BYTES = 16 << 20
 _FIRST_TEST_TIME = time_key('2018-01-01')
 
 
@@ -61,7 +67,8 @@ def read_records(
   of more than eight times `max_document_bytes` and 1 MiB is document_too_large.
 
   Raises:
-    UserError: If the file is neither a Posts.xml nor TFF's database.
+    UserError: If the file is neither a Posts.xml, with a row a line, nor TFF's
+      database.
   """
   num = 0
   try:
@@ -78,6 +85,12 @@ def read_records(
           raise UserError(
             "`--input` must name Posts.xml files or TFF's stackoverflow.sqlite,"
             f' but {path!r} is neither: it begins with {found!r}. Leave it out.'
+          )
+        if _TWO_ROWS.search(start):
+          raise UserError(
+            '`--input` must name Posts.xml files with one row a line, but '
+            f'{path!r} has several. Put each on its own: '
+            '`perl -pe \'BEGIN {$/ = ">"} s/(?=<row )/\\n/\'`.'
           )
         posts = _read_posts(stream, site_of(path), max_document_bytes)
       for num, record in posts:
@@ -128,6 +141,7 @@ def _read_posts(
   )
   post_num, is_open = 0, False
   for _, line in read_lines(stream, max_row_bytes):
+    num_rows = 1
     try:
       if isinstance(line, Drop):
         raise line
@@ -142,10 +156,14 @@ def _read_posts(
           continue
       record = _to_record(_attributes(row), site, max_document_bytes)
     except Drop as drop:
-      drop.excerpt = drop.excerpt or line[:EXCERPT_BYTES]
+      if line is not drop:
+        drop.excerpt = line[:EXCERPT_BYTES]
+        # Two in a line are not told apart, but counted.
+        num_rows = max(line.count(b'<row '), 1)
       record = drop
-    post_num += 1
-    yield post_num, record
+    for _ in range(num_rows):
+      post_num += 1
+      yield post_num, record
   if is_open:
     yield post_num + 1, Drop('truncated_file', damage=True)
 
@@ -158,8 +176,9 @@ def _attributes(row: bytes) -> dict[str, str]:
   """
   try:
     return _parse(row)
-  except expat.ExpatError:
-    pass
+  except expat.ExpatError as error:
+    if len(row) > _MAX_MENDED_BYTES:
+      raise Drop('malformed_xml') from error
   try:
     text = _FORBIDDEN.sub('', row.decode())
     return _parse(_REFERENCE.sub(_without_forbidden, text).encode())
@@ -199,28 +218,26 @@ def _to_record(
   type_name, letter = _TYPES[post_type]
   if 'Body' not in attributes:
     raise Drop('missing_text')
-  if not (text := html_to_text(attributes['Body'])):
-    raise Drop('empty_text')
-  if len(text.encode()) > max_document_bytes:
-    raise Drop('document_too_large')
-  post_id = attributes.get('Id')
-  record = {
-    'text': text,
-    'timestamp': attributes.get('CreationDate', ''),
-    'url': f'https://{site}/{letter}/{post_id}' if post_id else '',
-    'type': type_name,
-  }
-  if author := attributes.get('OwnerUserId'):
+  author = attributes.get('OwnerUserId', '')
+  if author and site != _DEFAULT_SITE:
     # The same number is another person on another site.
-    is_default = site == _DEFAULT_SITE
-    record['author'] = author if is_default else f'{author}@{site}'
-  for name in ('title', 'tags', 'score'):
-    if value := attributes.get(name.capitalize()):
-      record[name] = value
-  if 'tags' in record:
+    author = f'{author}@{site}'
+  optional = {
+    'author': author,
+    'title': attributes.get('Title'),
     # <hops><history> in dumps before 2024, |hops|history| since.
-    record['tags'] = record['tags'].strip('<>|').replace('><', '|')
-  return record
+    'tags': attributes.get('Tags', '').strip('<>|').replace('><', '|'),
+    'type': type_name,
+    'score': attributes.get('Score'),
+  }
+  optional = {name: value for name, value in optional.items() if value}
+  post_id = attributes.get('Id')
+  common = {
+    'text': html_to_text(attributes['Body']),
+    'timestamp': attributes.get('CreationDate'),
+    'url': f'https://{site}/{letter}/{post_id}' if post_id else '',
+  }
+  return to_record(common | optional, max_document_bytes, tuple(optional))
 
 
 SOURCE = Source(

@@ -1,11 +1,12 @@
 """Posts of TFF's stackoverflow.sqlite, plain or packed."""
 
+import contextlib
 import io
 import shutil
 import tempfile
 from collections.abc import Iterator
 
-from pipelines.objects import decode_features
+from pipelines.read_examples import decode_features
 from pipelines.source import Drop, RawRecord, parse_each
 from pipelines.web_articles import to_record
 from tff_fedfish.data import tff_sqlite
@@ -34,9 +35,12 @@ def read_database(
     UserError: If the database is damaged, or none of TFF.
     OSError: If there is no room for the temporary file.
   """
-  with tempfile.NamedTemporaryFile(suffix='.sqlite') as temporary:
+  with contextlib.ExitStack() as stack:
     file = path
     if not isinstance(stream.raw, io.FileIO):
+      temporary = stack.enter_context(
+        tempfile.NamedTemporaryFile(suffix='.sqlite')
+      )
       shutil.copyfileobj(stream, temporary)
       temporary.flush()
       file = temporary.name

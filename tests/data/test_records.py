@@ -1,5 +1,7 @@
 """Frames and messages, against hand-made bytes and against TensorFlow."""
 
+import io
+
 import hypothesis
 import hypothesis.strategies as st
 import pytest
@@ -124,6 +126,15 @@ class TestFraming:
     words = f'the one at byte {offset} is damaged: {problem}'
     with pytest.raises(UserError, match=words):
       _record_at(path, offset)
+
+  @pytest.mark.parametrize('num_bytes', [1020, 1021, 1023, 1024, 1025])
+  def test_start_of_a_long_payload(self, num_bytes):
+    file = io.BytesIO()
+    payload = bytes(i % 251 for i in range(num_bytes))
+    records.write_record(file, payload)
+    file.seek(0)
+    ((_, size, start),) = records.read_frames(file, max_payload_bytes=100)
+    assert (size, start) == (num_bytes, payload[:1024])
 
 
 class TestExample:

@@ -3,6 +3,8 @@
 import lzma
 import os
 import sqlite3
+import subprocess
+import sys
 
 import pytest
 
@@ -95,6 +97,13 @@ def test_all_features(tmp_path):
   )
 
 
+def test_plain_file_needs_no_room(tmp_path, monkeypatch):
+  path = _many(tmp_path / 'a')
+  monkeypatch.setattr('tempfile.tempdir', str(tmp_path / 'missing'))
+  kept, drops = _read(path)
+  assert (len(kept), drops) == (400, {})
+
+
 def test_client_that_is_a_number_or_missing(tmp_path):
   rows = [('train', 7, _example(tokens='a')), ('', None, _example(tokens='b'))]
   kept, _ = _read(_write(tmp_path / 'a', rows))
@@ -180,6 +189,26 @@ def _corrupt(path):
   place = data.index(b'text 200 ') // 4096 * 4096
   data[place : place + 4096] = bytes(4096)
   path.write_bytes(data)
+
+
+def test_workers_need_no_tensorflow(tmp_path):
+  code = (
+    'import sys\n'
+    'from pipelines import write_groups\n'
+    'from pipelines.blocks import sort_blocks\n'
+    'from pipelines.options import GroupJob\n'
+    'from pipelines.pieces import PieceBlocks\n'
+    'from pipelines.read_files import FileReader\n'
+    "job = GroupJob(source_name='stack_overflow', key='author', num_shards=1,\n"
+    '  max_record_bytes=1 << 20, paths=(sys.argv[1],))\n'
+    'reader = FileReader(job, PieceBlocks(0, 1, job.block_bytes))\n'
+    "blocks = [block for _, block in reader.read([(sys.argv[1], 'a')])]\n"
+    "table = sort_blocks(blocks, job.load_source(), ['author'])\n"
+    'assert table.num_rows == 400\n'
+    "assert 'tensorflow' not in sys.modules\n"
+  )
+  path = _many(tmp_path / 'a')
+  subprocess.run([sys.executable, '-c', code, path], check=True, timeout=300)
 
 
 # Run, it would not end, and hear no signal.

@@ -18,6 +18,8 @@ _HOSTS = [
   ('http://example.com.:8080/', 'example.com:8080'),
   ('  http://example.com\n', 'example.com'),
   ('\u2028http://example.com\x85', 'example.com'),
+  ('\ufeffhttp://example.com/', 'example.com'),
+  ('\0http://example.com\x7f', 'example.com'),
   # Ports.
   ('http://example.com:80/', 'example.com'),
   ('https://example.com:443/', 'example.com'),
@@ -30,6 +32,13 @@ _HOSTS = [
   ('http://1.2.3.4:5/', '1.2.3.4:5'),
   ('http://[2001:DB8::1]:8080/', '[2001:db8::1]:8080'),
   ('http://u@[::ffff:1.2.3.4]/', '[::ffff:102:304]'),
+  ('http://127.1/', '127.0.0.1'),
+  ('http://0x7f.1:80/', '127.0.0.1'),
+  ('http://2130706433/', '127.0.0.1'),
+  # No addresses for all their digits.
+  ('http://1.2.3.4.5/', '1.2.3.4.5'),
+  ('http://example.300/', 'example.300'),
+  ('http://www.3com/', 'www.3com'),
   # Names that are not ASCII.
   ('http://bücher.example/', 'xn--bcher-kva.example'),
   ('http://BU\u0308CHER.example/', 'xn--bcher-kva.example'),
@@ -98,6 +107,9 @@ _BAD_URLS = [
   ('http:/example.com', 'no_host'),
   ('localhost:8000/a', 'no_host'),
   ('about.html', 'no_host'),
+  ('12345', 'no_host'),
+  ('3.14/x', 'no_host'),
+  ('127.1', 'no_host'),
   # What no host can hold.
   ('http://exam ple.com/', 'no_host'),
   ('http://exam\x80ple.com/', 'no_host'),
@@ -193,6 +205,7 @@ def test_url_without_host_is_shown():
     ('https://www.example.com/a', b'www.example.com', b'example.com'),
     # A host of any kind, unlike in `url`.
     ('localhost', b'localhost', b'localhost'),
+    (' \ufeffexample.com\0', b'example.com', b'example.com'),
     ('news.intranet:80', b'news.intranet', b'news.intranet'),
     ('', 'missing_url', None),
     ('a b', 'no_host', None),

@@ -3,6 +3,7 @@
 import gzip
 import json
 import lzma
+import tracemalloc
 
 import hypothesis
 import hypothesis.strategies as st
@@ -141,13 +142,15 @@ def test_array_of_other_things(tmp_path):
   ('data', 'reason'),
   [
     (b'{\n "text": "a",\n "b"', 'malformed_json'),
-    (b'{\n "text": "\xff"\n}', 'malformed_json'),
+    (b'{\n "text": "\xff"\n}', 'invalid_utf8'),
+    # Half of a character, which lines refuse too.
+    (b'[{"text": "\xed\xa0\x80"}]', 'invalid_utf8'),
     (b'{\n "text": ' + b'[' * 100_000, 'malformed_json'),
     (b'[{"a": 1},\n{"b": 2},\n{"c": ', 'malformed_json'),
     # Its compressed data are cut: what unpacks ends before the bracket.
     (gzip.compress(b'{\n "text": "a"\n}')[:-12], 'truncated_file'),
   ],
-  ids=range(5),
+  ids=range(6),
 )
 def test_bad_document_is_one_drop(tmp_path, data, reason):
   path = tmp_path / 'a'
@@ -186,6 +189,22 @@ def test_bad_first_line_does_not_make_a_document(tmp_path, first, reason):
   assert found == [*bad, (num_bad + 1, {'a': 1}), (num_bad + 2, {'b': 2})]
 
 
+@pytest.mark.parametrize('first', [b'[]', b'[{}]', b'[{"a":'])
+def test_bad_first_line_of_a_large_or_cut_off_file(
+  tmp_path, monkeypatch, first
+):
+  data = first + b'\n' + b'{"a": 1}\n' * 5000
+  packed = gzip.compress(data)[:-1]
+  _, *others = _read(tmp_path / 'a', packed)
+  assert [value for _, value in others] == [{'a': 1}] * 5000 + [
+    'truncated_file'
+  ]
+  monkeypatch.setattr('pipelines.objects._MAX_DOCUMENT_BYTES', 1 << 10)
+  (_, reason), *others = _read(tmp_path / 'a', data)
+  assert reason in ('not_an_object', 'malformed_json')
+  assert [value for _, value in others] == [{'a': 1}] * 5000
+
+
 def test_lines_of_arrays_are_no_document(tmp_path):
   found = _read(tmp_path / 'a', b'[{"a": 1}]\n[{"b": 2}]\n')
   assert found == [(1, 'not_an_object'), (2, 'not_an_object')]
@@ -222,9 +241,9 @@ def test_any_lines(tmp_path_factory, lines, cut):
 @pytest.mark.parametrize(
   ('start', 'piece', 'num_bytes', 'reason', 'max_bytes'),
   [
-    # A line of up to three times 64 MiB is held, and joined from pieces.
-    (b'', b'\0', 600_000_000, 'document_too_large', 500e6),
-    (b'{"text": "', b'x', 600_000_000, 'document_too_large', 500e6),
+    # A line of up to three times 64 MiB is held.
+    (b'', b'\0', 600_000_000, 'document_too_large', 300e6),
+    (b'{"text": "', b'x', 600_000_000, 'document_too_large', 300e6),
     (b'[{"text": "', b'x', 600_000_000, 'larger', 1.2e9),
   ],
   ids=range(3),
@@ -249,3 +268,30 @@ def test_bombs(tmp_path, start, piece, num_bytes, reason, max_bytes):
     *(path, reason),
   )
   assert taken < max_bytes
+
+
+@pytest.mark.parametrize(
+  ('data', 'expected'),
+  [
+    (b' ' * 2_000_000, ['empty_line']),
+    (b'\xef\xbb\xbf' + b'\t ' * 1_000_000 + b'x', ['malformed_json']),
+    (b'[' + b'{},' * 700_000 + b'{}]', [{}] * 700_001),
+  ],
+  ids=range(3),
+)
+def test_memory_is_a_few_times_the_size(tmp_path, data, expected):
+  path = tmp_path / 'a'
+  path.write_bytes(data)
+  num_bytes = len(data)
+  del data
+  num = 0
+  tracemalloc.start()
+  try:
+    for num, value in read_objects(str(path), 1 << 20):
+      value = value.reason if isinstance(value, Drop) else value
+      assert value == expected[num - 1]
+    _, peak = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  assert num == len(expected)
+  assert peak < 4 * num_bytes + (4 << 20)

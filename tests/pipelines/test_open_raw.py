@@ -152,8 +152,12 @@ def test_a_window_of_gigabytes_is_not_allocated(tmp_path):
   # The 4 bytes behind the first say how large the window is: here 2 GiB.
   packed = bytearray(_lzma(b'a'))
   packed[1:5] = (1 << 31).to_bytes(4, 'little')
-  _, drop = _read(tmp_path / 'a', packed)
-  assert drop.reason == 'corrupt_file'
+  with pytest.raises(UserError) as raised:
+    _read(tmp_path / 'a', packed)
+  assert str(raised.value) == (
+    '`--input` must name xz files that unpack in at most 1024 MiB of memory, '
+    f'but {str(tmp_path / "a")!r} takes more. Pack it with gzip.'
+  )
 
 
 def _packed_table():

@@ -86,6 +86,19 @@ def test_report_by_hand(tmp_path):
   }
 
 
+def test_an_example_is_bounded_with_all_its_features(tmp_path):
+  # Of 100 bytes and 1 MiB; as lines, both are short enough.
+  lines = [
+    _line('a', 'http://a/', title='x' * ((1 << 20) + extra))
+    for extra in (0, 150)
+  ]
+  path = write_lines(tmp_path / 'x.json', lines)
+  rows, _, reader = _read([path], max_document_bytes=100)
+  assert len(rows) == 1
+  (report,) = reader.reports
+  assert report.drops['document_too_large'].num == 1
+
+
 def test_shard_of_a_group_by_hand():
   # The digest of b'a' is ca978112...48bb: a number whose last byte is 0xbb.
   assert hashlib.sha256(b'a').hexdigest().endswith('bb')

@@ -7,7 +7,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from pipelines.objects import decode_features, read_objects
+from pipelines.objects import read_objects
+from pipelines.read_examples import decode_features
 from pipelines.source import Drop
 from tff_fedfish.data import records
 from tff_fedfish.data.protos import messages

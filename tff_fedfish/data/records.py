@@ -93,7 +93,8 @@ def read_frames(
   Args:
     file: TFRecords, not compressed, read from where it stands; offsets count
       from there.
-    max_payload_bytes: Of a longer payload only the first 1 KiB are yielded.
+    max_payload_bytes: Of a payload longer than that and 1 KiB, only the first
+      1 KiB are yielded.
 
   Raises:
     BrokenFrame: If a frame is cut off, or fails its checksum.
@@ -107,7 +108,7 @@ def read_frames(
       raise BrokenFrame(offset, 'its length fails the checksum')
     length, _ = _HEADER.unpack(header)
     num_left = length + _CHECKSUM.size
-    if length > max_payload_bytes:
+    if length > max(max_payload_bytes, _SHOWN_BYTES):
       body = b''
       while num_left and (piece := file.read(min(num_left, _SKIPPED_BYTES))):
         body, num_left = body or piece[:_SHOWN_BYTES], num_left - len(piece)
