@@ -17,8 +17,9 @@ from tff_fedfish.data import places
 _ROWS_PER_BATCH = 64
 # Of a batch that becomes Python objects at once.
 _BYTES_PER_BATCH = 64 << 20
-# A larger row group is read row by row, at half the speed.
-_MAX_GROUP_BYTES = 512 << 20
+# A larger row group is read in smaller batches: rows of the same length are no
+# matter, but much longer ones may stand anywhere in it.
+_GROUP_BYTES = 512 << 20
 _BUFFER_BYTES = 1 << 20
 _ISO_FORMAT = '%Y-%m-%dT%H:%M:%SZ'
 # Other years have not four digits, and Arrow writes something else for most.
@@ -102,12 +103,13 @@ def _read_batches(
       _longest_text(column, _ROWS_PER_BATCH, num_values) <= _BYTES_PER_BATCH
       for column in first.columns
     )
-    row_bytes = max(info.total_byte_size // max(info.num_rows, 1), 1)
-    num_rows = max(min(_BYTES_PER_BATCH // row_bytes, _ROWS_PER_BATCH), 1)
-    if info.total_byte_size > _MAX_GROUP_BYTES:
-      # Much longer ones may stand anywhere in it.
-      num_rows = 1
-    for batch in read(table if is_small else distinct_table, num_rows):
+    num_bytes = max(info.total_byte_size, 1)
+    num_rows = min(
+      _ROWS_PER_BATCH,
+      _BYTES_PER_BATCH * info.num_rows // num_bytes,
+      _ROWS_PER_BATCH * _GROUP_BYTES // num_bytes,
+    )
+    for batch in read(table if is_small else distinct_table, max(num_rows, 1)):
       # By their names once more: 'a' also selects a column called 'a.b'.
       yield batch.select(
         [i for i, name in enumerate(batch.schema.names) if name in names]
@@ -148,6 +150,9 @@ def _decoded_bytes(array: pa.Array) -> int:
   if _is_distinct(array):
     lengths = pc.binary_length(array.dictionary)
     return pc.sum(lengths.take(array.indices)).as_py() or 0
+  if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+    # One row counts what all share.
+    array = array.cast(pa.large_string(), safe=False)
   children = _children(array)
   return sum(map(_decoded_bytes, children)) if children else array.nbytes
 

@@ -147,6 +147,15 @@ def test_characters_that_xml_forbids_are_left_out(tmp_path):
   assert not drops
 
 
+def test_only_short_rows_are_mended(tmp_path, monkeypatch):
+  monkeypatch.setattr(stack_overflow, '_MAX_MENDED_BYTES', 100)
+  rows = [_row(1, body='x' * size).replace(b'x', b'\x0e') for size in (9, 99)]
+  assert _read(tmp_path, _file(*rows))[1] == [
+    (1, 'empty_text'),
+    (2, 'malformed_xml'),
+  ]
+
+
 def test_drop_shows_the_row(tmp_path):
   path = tmp_path / _NAME
   row = b'<row Id="1" PostTypeId="9" />'

@@ -259,6 +259,16 @@ def test_one_long_value_in_many_rows(tmp_path, kind):
   assert taken < 300e6
 
 
+@pytest.mark.parametrize(
+  'kind', [pa.string_view(), pa.binary_view(), pa.large_string()]
+)
+def test_batch_of_long_rows(tmp_path, monkeypatch, kind):
+  monkeypatch.setattr('pipelines.read_parquet._BYTES_PER_BATCH', 1 << 20)
+  texts = ['short', None, *(letter * 1_000_000 for letter in 'abcd')]
+  pq.write_table(pa.table({'text': pa.array(texts).cast(kind)}), tmp_path / 'a')
+  assert _read(tmp_path / 'a') == ([{'text': text} for text in texts], None)
+
+
 def test_long_rows_among_short_ones(tmp_path):
   # 64 rows as they are on the average are 6 MB, and 100 MB at the end.
   texts = ['short'] * 1000 + ['x' * 5_000_000] * 20
@@ -271,7 +281,7 @@ def test_long_rows_among_short_ones(tmp_path):
     write_batch_size=1,
   )
   taken = peak_above_idle(
-    f'{_BEFORE}read_parquet._MAX_GROUP_BYTES = 1 << 20',
+    f'{_BEFORE}read_parquet._GROUP_BYTES = 1 << 20',
     'num = 0\n'
     'for num, row in read_objects(sys.argv[1], 10 << 20):\n'
     "  assert len(row['text']) == (5 if num <= 1000 else 5_000_000)\n"
