@@ -89,18 +89,22 @@ def _read_batches(
   )
   for group in range(table.num_row_groups):
     info = table.metadata.row_group(group)
-    chunks = [info.column(i) for i in range(info.num_columns)]
-    num_values = max((chunk.num_values for chunk in chunks), default=0)
+    num_values = max(
+      (info.column(i).num_values for i in range(info.num_columns)), default=0
+    )
     read = functools.partial(
       pq.ParquetFile.iter_batches,
       row_groups=[group],
       columns=names,
       use_threads=False,
     )
-    # The texts that are stored once all come with the first row.
+    # The texts that are stored once all come with the first row. A list may
+    # have all that refer to one.
     first = next(read(distinct_table, 1), None)
     is_small = first is None or all(
-      _longest_text(column, _ROWS_PER_BATCH, num_values) <= _BYTES_PER_BATCH
+      _longest_text(column)
+      * (num_values if pa.types.is_nested(column.type) else _ROWS_PER_BATCH)
+      <= _BYTES_PER_BATCH
       for column in first.columns
     )
     num_bytes = max(info.total_byte_size, 1)
@@ -126,23 +130,11 @@ def _text_columns(table: pq.ParquetFile) -> list[str]:
   ]
 
 
-def _longest_text(array: pa.Array, num_uses: int, num_values: int) -> int:
-  """Returns how many bytes the texts that are stored once may stand for.
-
-  Args:
-    array: The first row of a column.
-    num_uses: How often a row group uses a text before the next batch.
-    num_values: How many values a list may have.
-  """
+def _longest_text(array: pa.Array) -> int:
+  """Returns the size of the longest text that is stored once."""
   if _is_distinct(array):
-    longest = pc.max(pc.binary_length(array.dictionary)).as_py()
-    return (longest or 0) * num_uses
-  if not pa.types.is_struct(array.type):
-    num_uses = num_values
-  return max(
-    (_longest_text(child, num_uses, num_values) for child in _children(array)),
-    default=0,
-  )
+    return pc.max(pc.binary_length(array.dictionary)).as_py() or 0
+  return max(map(_longest_text, _children(array)), default=0)
 
 
 def _decoded_bytes(array: pa.Array) -> int:
