@@ -2,13 +2,16 @@
 
 import collections
 import gzip
+import itertools
 import json
 import lzma
 
 import hypothesis
 import hypothesis.strategies as st
-from grouping_jobs import make_job
+import pytest
+from grouping_jobs import make_job, raw_records, write_lines
 
+from pipelines import job, read_files, reports
 from pipelines.job import run_group_job
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.verify import verify_corpus
@@ -131,3 +134,67 @@ def test_cut_files_keep_their_beginnings(tmp_path_factory, files, data):
     for line in lines[: file.records_out]
   )
   assert found == expected
+
+
+def _lose_report(patch):
+  patch.setattr(job, '_TASK_BYTES', 1)
+  write = reports.write_task_report
+  patch.setattr(
+    reports,
+    'write_task_report',
+    lambda work, num, *rest: num and write(work, num, *rest),
+  )
+
+
+def _lose_shard(patch):
+  write = reports.write_shard_report
+  patch.setattr(
+    reports,
+    'write_shard_report',
+    lambda path, *rest: '/00000000.' in path or write(path, *rest),
+  )
+
+
+def _lose_example(patch):
+  write = job.write_shard
+  patch.setattr(
+    job,
+    'write_shard',
+    lambda path, num, rows, options: write(
+      path, num, itertools.islice(rows, num == 1, None), options
+    ),
+  )
+
+
+def _lose_drop(patch):
+  count = read_files.FileReader._count_drop
+  patch.setattr(
+    read_files.FileReader,
+    '_count_drop',
+    lambda self, report, num, drop: num == 4 or count(self, report, num, drop),
+  )
+
+
+@pytest.mark.parametrize(
+  'lose, found',
+  [
+    (_lose_report, '4 read from 1 of 2 files, 0 dropped, 4 handed on, .*8 wri'),
+    (
+      _lose_shard,
+      'read from 2 of 2 files, 2 dropped, 8 handed on, 0 .* wri',
+    ),
+    (_lose_example, '2 dropped, 8 handed on, 0 dropped .*, 7 written'),
+    (_lose_drop, '10 read from 2 of 2 files, 1 dropped, 8 handed on, .*8 wri'),
+  ],
+)
+def test_lost_records_are_noticed(tmp_path, monkeypatch, lose, found):
+  lines = raw_records(8)
+  bad = [b'{', b'{']
+  paths = [
+    write_lines(tmp_path / name, some)
+    for name, some in (('a', lines[:3] + bad + lines[3:4]), ('b', lines[4:]))
+  ]
+  lose(monkeypatch)
+  with pytest.raises(RuntimeError, match=f'^Records were lost: .*{found}'):
+    run_group_job(make_job(paths), tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
