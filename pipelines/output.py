@@ -34,11 +34,6 @@ _SHARD = re.compile(r'(\w+/)?groups-\d{5}(-of-\d{5}\.tfrecord)')
 # Of two claims in a store, the later one stays; both jobs read it after this.
 _SETTLE_SECONDS = 1.0
 _FAILURES = (OSError, places.StoreError)
-_REMOVE_COMMANDS = {
-  'local': 'rm -f',
-  'gs': 'gcloud storage rm',
-  'hdfs': 'hdfs dfs -rm',
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,7 +178,7 @@ def _publish(work: WorkDirectory, output: str) -> None:
     _claim(output, content)
     _move_all(shards, moved, output)
     _require(claim, content, output)
-    written = list(places.read_all([*manifests]))
+    written = list(places.map_many(places.read_bytes, [*manifests]))
     _move_all(manifests, moved, output)
     is_complete = True
     _require(claim, content, output)
@@ -274,12 +269,11 @@ def _other_files(output: str) -> Iterator[str]:
 
 def _partly_published(output: str) -> list[str]:
   """Returns the names of files that a job has published without an end."""
-  names = set()
-  for name in places.list_names(output):
-    names.add(name)
-    if _PART_NAME.fullmatch(name):
-      below = places.list_names(places.join(output, name))
-      names.update(name + base for base in below)
+  names = places.list_names(output)
+  for part in filter(_PART_NAME.fullmatch, [*names]):
+    below = places.list_names(places.join(output, part))
+    names += [part + name for name in below]
+  names = set(names)
 
   def beside(name, other):
     return posixpath.join(posixpath.dirname(name), other)
@@ -305,14 +299,13 @@ def _partly_published(output: str) -> list[str]:
 def _removal(output: str, names: Iterable[str]) -> str:
   """Returns a command that removes files of a job, and no others.
 
-  Of stores that have none, it returns the paths.
+  For stores other than S3, whose tools differ, it returns their paths.
   """
   patterns = sorted({_SHARD.sub(r'\1groups-*\2', name) for name in names})
-  scheme = output.partition('://')[0] if places.is_remote(output) else 'local'
   place = shlex.quote(output)
-  if scheme == 's3':
+  if output.startswith('s3://'):
     # Only by a filter can it remove several.
     included = ' '.join(f"--include '{pattern}'" for pattern in patterns)
     return f"aws s3 rm --recursive {place} --exclude '*' {included}"
   paths = ' '.join(f'{place}/{pattern}' for pattern in patterns)
-  return f'{_REMOVE_COMMANDS.get(scheme, "")} {paths}'.strip()
+  return paths if places.is_remote(output) else f'rm -f {paths}'

@@ -133,7 +133,7 @@ def read_task_reports(work: str) -> list[list[FileReport]]:
   paths = _find(work, _TASKS).values()
   return [
     [from_json(FileReport, file, '') for file in json.loads(data)]
-    for data in places.read_all(list(paths))
+    for data in places.map_many(places.read_bytes, list(paths))
   ]
 
 
@@ -143,7 +143,7 @@ def read_shard_reports(
   """Returns the number of a shard -> its path, report, part of the index."""
   shards = {}
   paths = _find(work, _SHARDS)
-  contents = places.read_all(list(paths.values()))
+  contents = places.map_many(places.read_bytes, list(paths.values()))
   for (number, path), data in zip(paths.items(), contents, strict=True):
     index = pq.read_table(io.BytesIO(data))
     value = json.loads(index.schema.metadata[_REPORT_KEY])

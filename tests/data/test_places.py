@@ -103,7 +103,8 @@ def test_reads_of_parts(root, directory):
     assert file.read(300) == data[500:800]
     assert file.tell() == 800
     assert file.read() == data[800:]
-  assert list(places.read_all([f'{root}/x'] * 3)) == [data] * 3
+  paths = [f'{root}/x'] * 3
+  assert list(places.map_many(places.read_bytes, paths)) == [data] * 3
 
 
 def test_other_names(root, directory):

@@ -73,11 +73,7 @@ def directory_of(path: str | os.PathLike) -> pathlib.Path | str:
 
 
 def absolute(path: str) -> str:
-  """Returns a path that means the same everywhere, without links.
-
-  Raises:
-    UserError: As `directory_of`.
-  """
+  """Returns a path that means the same everywhere; see `directory_of`."""
   return directory_of(path) if is_remote(path) else os.path.realpath(path)
 
 
@@ -169,11 +165,6 @@ def read_bytes(path: str) -> bytes:
   """Returns the content of a file."""
   with open_file(path) as file:
     return file.read()
-
-
-def read_all(paths: Sequence[str]) -> Iterator[bytes]:
-  """Yields the content of every file; see `map_many`."""
-  return map_many(read_bytes, paths)
 
 
 def map_many(
