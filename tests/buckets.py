@@ -3,12 +3,12 @@
 import io
 import pathlib
 import shutil
+import uuid
 
 import pytest
 from pyarrow import fs
 
 from pipelines import output
-from tff_fedfish import files
 from tff_fedfish.data import places
 
 KINDS = ('files', 'objects')
@@ -39,16 +39,16 @@ class _ObjectStore:
 
   def __init__(self, directory, store):
     self._directory = pathlib.Path(directory)
-    for name in ('get_file_info', 'open_input_file', 'delete_file'):
-      setattr(self, name, getattr(store, name))
-    self.delete_dir = store.delete_dir
+    self.get_file_info = store.get_file_info
+    self.open_input_file = store.open_input_file
+    self.delete_file, self.delete_dir = store.delete_file, store.delete_dir
 
   def open_output_stream(self, name):
     return _Upload(self._directory / name)
 
   def copy_file(self, source, target):
-    with self.open_output_stream(target) as file:
-      with open(self._directory / source, 'rb') as old:
+    with open(self._directory / source, 'rb') as old:
+      with self.open_output_stream(target) as file:
         shutil.copyfileobj(old, file)
 
 
@@ -60,6 +60,7 @@ class _Upload(io.BytesIO):
   def close(self):
     if not self.closed:
       self._path.parent.mkdir(parents=True, exist_ok=True)
-      with files.write_atomically(self._path, 'wb') as file:
-        file.write(self.getvalue())
+      part = self._path.with_name(f'.part-{uuid.uuid4().hex}')
+      part.write_bytes(self.getvalue())
+      part.rename(self._path)
     super().close()

@@ -2,7 +2,6 @@
 
 import collections
 import gzip
-import itertools
 import json
 import lzma
 
@@ -11,8 +10,9 @@ import hypothesis.strategies as st
 import pytest
 from grouping_jobs import make_job, raw_records, write_lines
 
-from pipelines import job, read_files, reports
+from pipelines import job, pieces, reports
 from pipelines.job import run_group_job
+from pipelines.read_files import FileReader
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.verify import verify_corpus
 from tff_fedfish.errors import UserError
@@ -136,65 +136,37 @@ def test_cut_files_keep_their_beginnings(tmp_path_factory, files, data):
   assert found == expected
 
 
-def _lose_report(patch):
-  patch.setattr(job, '_TASK_BYTES', 1)
-  write = reports.write_task_report
-  patch.setattr(
-    reports,
-    'write_task_report',
-    lambda work, num, *rest: num and write(work, num, *rest),
-  )
-
-
-def _lose_shard(patch):
-  write = reports.write_shard_report
-  patch.setattr(
-    reports,
-    'write_shard_report',
-    lambda path, *rest: '/00000000.' in path or write(path, *rest),
-  )
-
-
-def _lose_example(patch):
-  write = job.write_shard
-  patch.setattr(
-    job,
-    'write_shard',
-    lambda path, num, rows, options: write(
-      path, num, itertools.islice(rows, num == 1, None), options
-    ),
-  )
-
-
-def _lose_drop(patch):
-  count = read_files.FileReader._count_drop
-  patch.setattr(
-    read_files.FileReader,
-    '_count_drop',
-    lambda self, report, num, drop: num == 4 or count(self, report, num, drop),
-  )
-
-
 @pytest.mark.parametrize(
-  'lose, found',
+  'owner, name, is_lost, found',
   [
-    (_lose_report, '4 read from 1 of 2 files, 0 dropped, 4 handed on, .*8 wri'),
     (
-      _lose_shard,
-      'read from 2 of 2 files, 2 dropped, 8 handed on, 0 .* wri',
+      *(reports, 'write_task_report', lambda work, num, *_: num == 0),
+      '4 read from 1 of 2 files, 0 dropped, 4 handed on, .*, 8 written',
     ),
-    (_lose_example, '2 dropped, 8 handed on, 0 dropped .*, 7 written'),
-    (_lose_drop, '10 read from 2 of 2 files, 1 dropped, 8 handed on, .*8 wri'),
+    (
+      *(reports, 'write_shard_report', lambda path, *_: '/00000000.' in path),
+      '10 read from 2 of 2 files, 2 dropped, 8 handed on, 0 .*, . written',
+    ),
+    (
+      *(pieces.PieceBlocks, 'add', lambda self, shard, row: row[0] == b'h3'),
+      '10 read from 2 of 2 files, 2 dropped, 8 handed on, 0 .*, 7 written',
+    ),
+    (
+      *(FileReader, '_count_drop', lambda self, report, num, drop: num == 4),
+      '10 read from 2 of 2 files, 1 dropped, 8 handed on, 0 .*, 8 written',
+    ),
   ],
 )
-def test_lost_records_are_noticed(tmp_path, monkeypatch, lose, found):
+def test_lost_records_are_noticed(
+  tmp_path, monkeypatch, owner, name, is_lost, found
+):
+  do = getattr(owner, name)
+  monkeypatch.setattr(owner, name, lambda *a: not is_lost(*a) and do(*a))
+  # A task for each file.
+  monkeypatch.setattr(job, '_TASK_BYTES', 1)
   lines = raw_records(8)
-  bad = [b'{', b'{']
-  paths = [
-    write_lines(tmp_path / name, some)
-    for name, some in (('a', lines[:3] + bad + lines[3:4]), ('b', lines[4:]))
-  ]
-  lose(monkeypatch)
-  with pytest.raises(RuntimeError, match=f'^Records were lost: .*{found}'):
-    run_group_job(make_job(paths), tmp_path / 'out')
+  first = write_lines(tmp_path / 'a', [*lines[:3], b'{', b'{', lines[3]])
+  second = write_lines(tmp_path / 'b', lines[4:])
+  with pytest.raises(RuntimeError, match=f'^Records were lost: {found}'):
+    run_group_job(make_job([first, second]), tmp_path / 'out')
   assert not (tmp_path / 'out').exists()

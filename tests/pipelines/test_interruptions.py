@@ -113,7 +113,7 @@ def _run_again(place, directory):
     _run(place)
     return False
   except UserError as error:
-    paths = re.search('`(?:rm -f )?(.*)`', str(error))[1]
+    paths = re.search('them: `(?:rm -f )?(.*)`', str(error))[1]
   command = f'rm -f {paths.replace(place, str(directory))}'
   subprocess.run(command, shell=True, check=True)
   _run(place)

@@ -149,9 +149,9 @@ def test_many_files(tmp_path, place):
   ],
 )
 def test_commands_of_stores(tmp_path, monkeypatch, place, expected):
-  write_lines(tmp_path / 'c' / _NAMES[0], [])
+  write_lines(tmp_path / 'b' / 'c' / _NAMES[0], [])
   store = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-  monkeypatch.setattr(places, '_connect', lambda *_: (store, ''))
+  monkeypatch.setattr(places, '_connect', lambda *_: (store, 'b'))
   command = expected.format('groups-*-of-00002.tfrecord')
   with pytest.raises(UserError, match=re.escape(f'remove them: `{command}`.')):
     output.require_usable(place)
