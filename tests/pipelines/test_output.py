@@ -129,17 +129,6 @@ def test_partly_published(tmp_path, claimed, names, foreign, patterns):
   assert contents(place) == dict.fromkeys(foreign, b'x')
 
 
-@pytest.mark.parametrize('place', ['', f'{_WORK}/pieces/'])
-def test_many_files(tmp_path, place):
-  (tmp_path / place).mkdir(parents=True, exist_ok=True)
-  (tmp_path / 'manifest.json').touch()
-  for number in range(20_001):
-    name = f'{place}groups-{number:05d}-of-20001.tfrecord'
-    os.mknod(tmp_path / name)
-  with pytest.raises(UserError, match='already holds .*, or remove it first'):
-    output.require_usable(f'{tmp_path}')
-
-
 @pytest.mark.parametrize(
   'place, expected',
   [
