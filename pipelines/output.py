@@ -10,7 +10,6 @@ Nothing is removed that this job has not written.
 
 import contextlib
 import dataclasses
-import itertools
 import json
 import os
 import posixpath
@@ -19,21 +18,22 @@ import shlex
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from tff_fedfish import files
 from tff_fedfish.data import places
+from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.manifest import MANIFEST_NAME
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import FailedError, UserError
 
 CLAIM_NAME = '.fedfish-publishing'
-_WORK_NAME = re.compile(r'\.fedfish-[0-9a-f]{32}')
+_WORK_NAME = re.compile(r'\.fedfish-[0-9a-f]{32}/')
 _MARKER = 'job'
+_PART_NAME = re.compile(r'\w+/')
 _SHARD = re.compile(r'(\w+/)?groups-\d{5}(-of-\d{5}\.tfrecord)')
 # Of two claims in a store, the later one stays; both jobs read it after this.
 _SETTLE_SECONDS = 1.0
-_MAX_FILES = 20_000
-_REMOVE_COMMANDS = {'gs': 'gcloud storage rm', 'hdfs': 'hdfs dfs -rm'}
+_FAILURES = (OSError, places.StoreError)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,18 +64,19 @@ def require_usable(output: str) -> str:
   """
   output = places.absolute(output)
   with _as_user_error(output):
-    names = _other_files(output)
-    partial = _partly_published(output, names)
+    places.size(output, is_patient=False)
+    partial = _partly_published(output)
+    other = next(_other_files(output), None)
   if partial:
     raise UserError(
       f'`--output` must be empty or new, but {output!r} holds files of a job '
       'that was stopped, or is at work, while it published them. If none is at '
       f'work, remove them: `{_removal(output, partial)}`.'
     )
-  if names:
+  if other:
     raise UserError(
       f'`--output` must be empty or new, but {output!r} already holds '
-      f'{names[0]!r}. Name another directory, or remove it first.'
+      f'{other!r}. Name another directory, or remove it first.'
     )
   return output
 
@@ -86,11 +87,8 @@ def find_work(output: str) -> list[str]:
   Args:
     output: The path, as `require_usable` returns it.
   """
-  tops = {name.partition('/')[0] for name in _names(output)}
-  return [
-    places.join(output, name)
-    for name in sorted(filter(_WORK_NAME.fullmatch, tops))
-  ]
+  names = filter(_WORK_NAME.fullmatch, places.list_names(output))
+  return [places.join(output, name[:-1]) for name in names]
 
 
 @contextlib.contextmanager
@@ -152,12 +150,16 @@ def name_attempt(directory: str, name: str, suffix: str) -> str:
 def _as_user_error(output: str) -> Iterator[None]:
   try:
     yield
-  except (OSError, places.StoreError) as error:
-    reason = getattr(error, 'strerror', None) or error
+  except _FAILURES as error:
     raise UserError(
       f'`--output` must be a directory that can be written to, but {output!r} '
-      f'is not ({reason}). Check its name and permissions, or name another.'
+      f'is not ({_reason(error)}). Check its name and permissions, or name '
+      'another.'
     ) from error
+
+
+def _reason(error: Exception) -> str:
+  return str(getattr(error, 'strerror', None) or error)
 
 
 def _publish(work: WorkDirectory, output: str) -> None:
@@ -176,20 +178,30 @@ def _publish(work: WorkDirectory, output: str) -> None:
     _claim(output, content)
     _move_all(shards, moved, output)
     _require(claim, content, output)
-    written = list(places.read_all([*manifests]))
+    written = list(places.map_many(places.read_bytes, [*manifests]))
     _move_all(manifests, moved, output)
     is_complete = True
     _require(claim, content, output)
     for target, data in zip(manifests.values(), written, strict=True):
       _require(target, data, output)
     places.remove(claim)
-  except BaseException:
-    if _holds(claim, content):
-      # The manifests first: with one, shards would be a corpus.
-      for target in reversed([] if is_complete else moved):
-        places.remove(target)
-      places.remove(claim)
-    raise
+  except BaseException as error:
+    is_clean = False
+    with contextlib.suppress(*_FAILURES):
+      if _holds(claim, content):
+        # The manifests first: with one, shards would be a corpus.
+        for target in reversed([] if is_complete else moved):
+          places.remove(target)
+        places.remove(claim)
+      is_clean = not is_complete
+    if is_clean or not isinstance(error, _FAILURES):
+      raise
+    raise FailedError(
+      f'Grouping into {output!r} stopped while it published '
+      f'({_reason(error)}). Run `fedfish verify` on what is there: if it says '
+      f'OK, the corpus is complete, and {CLAIM_NAME!r} in it may be removed. '
+      'Else group again, and what is to be removed is named.'
+    ) from error
 
 
 def _claim(output: str, content: bytes) -> None:
@@ -202,7 +214,7 @@ def _claim(output: str, content: bytes) -> None:
   if places.is_remote(output):
     time.sleep(_SETTLE_SECONDS)
     _require(claim, content, output)
-  if _other_files(output):
+  if any(_other_files(output)):
     raise _filled_meanwhile(output)
 
 
@@ -245,49 +257,55 @@ def _filled_meanwhile(output: str) -> UserError:
   )
 
 
-def _names(output: str) -> list[str]:
-  # Somebody may name the root of a disk.
-  limit = None if places.is_remote(output) else _MAX_FILES
-  paths = itertools.islice(places.find_files(output), limit)
-  return sorted(path.removeprefix(output).lstrip('/') for path in paths)
+def _other_files(output: str) -> Iterator[str]:
+  """Yields the names of visible files that are in no work directory."""
+  for name in places.list_names(output):
+    if name.endswith('/') and not _WORK_NAME.fullmatch(name):
+      for path in places.find_files(places.join(output, name)):
+        yield path.removeprefix(output).lstrip('/')
+    elif not name.startswith('.'):
+      yield name
 
 
-def _other_files(output: str) -> list[str]:
-  """Returns the names of files of an output that are in no work directory."""
-  return [
-    name
-    for name in _names(output)
-    if not _WORK_NAME.fullmatch(name.partition('/')[0])
-  ]
-
-
-def _partly_published(output: str, names: Sequence[str]) -> list[str]:
+def _partly_published(output: str) -> list[str]:
   """Returns the names of files that a job has published without an end."""
+  names = places.list_names(output)
+  for part in filter(_PART_NAME.fullmatch, [*names]):
+    below = places.list_names(places.join(output, part))
+    names += [part + name for name in below]
+  names = set(names)
+
+  def beside(name, other):
+    return posixpath.join(posixpath.dirname(name), other)
 
   def has_manifest(name):
-    return posixpath.join(posixpath.dirname(name), MANIFEST_NAME) in names
+    return beside(name, MANIFEST_NAME) in names
 
-  try:
-    content = places.read_bytes(places.join(output, CLAIM_NAME))
-  except FileNotFoundError:
+  if CLAIM_NAME not in names:
     shards = filter(_SHARD.fullmatch, names)
-    return [name for name in shards if not has_manifest(name)]
+    shards = {name for name in shards if not has_manifest(name)}
+    # What stands beside a job's shards is its index.
+    return [*shards, *names & {beside(name, INDEX_NAME) for name in shards}]
   claimed = []
-  # Killed at once, a job leaves an empty claim.
-  with contextlib.suppress(ValueError, TypeError, KeyError):
+  # Killed at once, a job leaves an empty claim; at work, it may remove it now.
+  with contextlib.suppress(ValueError, FileNotFoundError):
+    content = places.read_bytes(places.join(output, CLAIM_NAME))
     claimed = json.loads(content)['files']
   if all(map(has_manifest, claimed)):
     return [CLAIM_NAME]
-  return [CLAIM_NAME, *(name for name in names if name in claimed)]
+  return [CLAIM_NAME, *names.intersection(claimed)]
 
 
 def _removal(output: str, names: Iterable[str]) -> str:
-  """Returns a command that removes files of a job, and no others."""
+  """Returns a command that removes files of a job, and no others.
+
+  For stores other than S3, whose tools differ, it returns their paths.
+  """
   patterns = sorted({_SHARD.sub(r'\1groups-*\2', name) for name in names})
-  scheme, place = output.partition('://')[0], shlex.quote(output)
-  if scheme == 's3':
+  place = shlex.quote(output)
+  if output.startswith('s3://'):
     # Only by a filter can it remove several.
     included = ' '.join(f"--include '{pattern}'" for pattern in patterns)
     return f"aws s3 rm --recursive {place} --exclude '*' {included}"
-  command = _REMOVE_COMMANDS.get(scheme, 'rm -f')
-  return ' '.join([command, *(f'{place}/{pattern}' for pattern in patterns)])
+  paths = ' '.join(f'{place}/{pattern}' for pattern in patterns)
+  return paths if places.is_remote(output) else f'rm -f {paths}'

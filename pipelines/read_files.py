@@ -78,7 +78,7 @@ class FileReader:
     self, path: str, name: str
   ) -> Iterator[tuple[PieceKey, bytes]]:
     job, source, part_of = self._job, self._source, self._part_of
-    parts = [Tally() for _ in job.part_names()]
+    parts = tuple(Tally() for _ in job.part_names())
     report = FileReport(name, parts)
     key = source.key or KEYS[job.key]
     part = 0

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from pipelines import output
 from tff_fedfish.data import places
 from tff_fedfish.data.manifest import DropExample, Shard
+from tff_fedfish.json_values import from_json
 
 DIRECTORIES = ('tasks', 'pieces', 'shards')
 """Directories of a work directory, in which workers leave files."""
@@ -42,7 +43,7 @@ class FileReport:
 
   name: str
   """The file's name, without what precedes it on this machine."""
-  parts: list[Tally]
+  parts: tuple[Tally, ...]
   """Records handed on, for each part of the split."""
   records_in: int = 0
   drops: dict[str, Tally] = dataclasses.field(default_factory=dict)
@@ -60,7 +61,7 @@ class ShardReport:
   """One shard, and what became of its records."""
 
   shard: Shard | None = None
-  optional_features: Sequence[str] = ()
+  optional_features: tuple[str, ...] = ()
   """Optional features of the source that the shard stores."""
   num_examples: int = 0
   """Examples stored."""
@@ -131,17 +132,8 @@ def read_task_reports(work: str) -> list[list[FileReport]]:
   """Returns the reports of the files of every reading task."""
   paths = _find(work, _TASKS).values()
   return [
-    [
-      FileReport(
-        **file
-        | {
-          'parts': list(map(_to_tally, file['parts'])),
-          'drops': _to_tallies(file['drops']),
-        }
-      )
-      for file in json.loads(data)
-    ]
-    for data in places.read_all(list(paths))
+    [from_json(FileReport, file, '') for file in json.loads(data)]
+    for data in places.map_many(places.read_bytes, list(paths))
   ]
 
 
@@ -151,14 +143,13 @@ def read_shard_reports(
   """Returns the number of a shard -> its path, report, part of the index."""
   shards = {}
   paths = _find(work, _SHARDS)
-  contents = places.read_all(list(paths.values()))
+  contents = places.map_many(places.read_bytes, list(paths.values()))
   for (number, path), data in zip(paths.items(), contents, strict=True):
     index = pq.read_table(io.BytesIO(data))
     value = json.loads(index.schema.metadata[_REPORT_KEY])
-    value['shard'] = Shard(**value['shard'])
-    value['drops'] = _to_tallies(value['drops'])
+    report = from_json(ShardReport, value, '')
     path = path.removesuffix('parquet') + 'tfrecord'
-    shards[number] = path, ShardReport(**value), index.replace_schema_metadata()
+    shards[number] = path, report, index.replace_schema_metadata()
   return shards
 
 
@@ -183,12 +174,3 @@ def _numbers(path: str) -> list[int]:
 
 def _to_json(value: Any) -> bytes:
   return json.dumps(value, default=dataclasses.asdict).encode()
-
-
-def _to_tally(value: dict[str, Any]) -> Tally:
-  first = value['first']
-  return Tally(value['num'], first and DropExample(**first))
-
-
-def _to_tallies(value: dict[str, Any]) -> dict[str, Tally]:
-  return {reason: _to_tally(tally) for reason, tally in value.items()}

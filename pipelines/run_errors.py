@@ -6,6 +6,8 @@ What a worker raises comes back as text inside an error of the runner's own.
 import errno
 import re
 
+import grpc
+
 from pipelines.beam_internals import LostWorkerError
 from pipelines.input_files import PATH_ERRORS
 from tff_fedfish.data.places import StoreError
@@ -39,6 +41,8 @@ def raise_understood(error: Exception, output: str) -> None:
     FailedError: If the machine failed, such as on a full disk.
     ChildProcessError: If a worker process of this machine was killed.
   """
+  if isinstance(error, FailedError) and not isinstance(error, StoreError):
+    return  # It is such a line.
   if message := _find_message(error, UserError, _USER_ERROR):
     raise UserError(message) from error
   if message := _find_message(error, StoreError, _STORE_ERROR):
@@ -47,8 +51,11 @@ def raise_understood(error: Exception, output: str) -> None:
       'what is left is no corpus. Check that the store can be reached, then '
       'run it again.'
     ) from error
-  if isinstance(error, FailedError):
-    return  # It is such a line.
+  if _find(error, grpc.FutureTimeoutError):
+    raise UserError(
+      "`--job_endpoint` must be where a job server of Beam's answers, but none "
+      'does. Start it, or name the host and the port where it runs.'
+    ) from error
   lost = _find(error, LostWorkerError)
   if lost and not lost.has_begun:
     raise ChildProcessError(

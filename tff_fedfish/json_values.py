@@ -2,12 +2,14 @@
 
 import collections.abc
 import dataclasses
+import functools
 import types
 import typing
 from typing import Any
 
 _MAX_INT = (1 << 63) - 1
 _MAX_SHOWN_CHARACTERS = 60
+_type_hints = functools.cache(typing.get_type_hints)
 
 
 class WrongValueError(ValueError):
@@ -28,7 +30,7 @@ def from_json(kind: Any, value: Any, name: str) -> Any:
 
   Args:
     kind: `int` (from 0 on), `bool`, `str`, `Any`, a dataclass, or of these
-      `X | None`, `tuple[X, ...]` and `Mapping[str, X]`.
+      `X | None`, `tuple[X, ...]`, `Mapping[str, X]` and `dict[str, X]`.
     value: The value as `json.loads` returns it.
     name: Place of the value, such as 'counts.drops'; '' for the whole.
 
@@ -47,7 +49,7 @@ def from_json(kind: Any, value: Any, name: str) -> Any:
     return tuple(
       from_json(arguments[0], item, f'{name}[{i}]') for i, item in items
     )
-  if origin is collections.abc.Mapping:
+  if origin in (collections.abc.Mapping, dict):
     require(isinstance(value, dict), name, 'an object', value)
     require(all(map(_is_text, value)), name, 'an object of names', value)
     return {
@@ -77,7 +79,7 @@ def require(is_right: bool, name: str, what: str, found: Any) -> None:
 
 def _dataclass(kind: Any, value: Any, name: str) -> Any:
   require(isinstance(value, dict), name, 'an object', value)
-  hints = typing.get_type_hints(kind)
+  hints = _type_hints(kind)
   if unknown := value.keys() - hints.keys():
     raise WrongValueError(
       f'`{name}` has the unknown {min(unknown)!r:.60}', name, value

@@ -14,6 +14,13 @@ OPTIONS: dict[str, str] = {
   'doctor --config': 'A run compares the hosts of its cluster when it starts.',
   'doctor --json': 'The exit code says whether all is well.',
   'doctor --ray_address': 'A run compares the hosts of its cluster itself.',
+  **{
+    f'group --{name}': 'Set AZURE_* variables; name abfs://CONTAINER@HOST/PATH.'
+    for name in (
+      *('azure_connection_string', 'azure_managed_identity_client_id'),
+      'blob_service_endpoint',
+    )
+  },
   'group --add_to': 'Group the raw files of both together.',
   'group --drop_duplicates_across_groups': 'Remove them from the input.',
   **{

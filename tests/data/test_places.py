@@ -10,13 +10,13 @@ from tff_fedfish.data.verify import verify_corpus
 from tff_fedfish.errors import UserError
 
 
-@pytest.fixture(params=['local', 'store'])
+@pytest.fixture(params=['local', *buckets.KINDS])
 def root(request, tmp_path, monkeypatch):
   """Returns the path of an empty directory, `tmp_path / 'b'`."""
   (tmp_path / 'b').mkdir()
   if request.param == 'local':
     return f'{tmp_path}/b'
-  buckets.mount(monkeypatch, tmp_path)
+  buckets.mount(monkeypatch, tmp_path, request.param)
   return 'bucket://b'
 
 
@@ -58,6 +58,22 @@ def test_lists(root, directory):
   assert sizes == [2, None, None]
 
 
+def test_names(root, directory):
+  (directory / 'a').mkdir()
+  for name in ('.b', 'a/c', 'd'):
+    (directory / name).write_bytes(b'')
+  assert places.list_names(root) == ['.b', 'a/', 'd']
+  assert places.list_names(f'{root}/a') == ['c']
+  assert places.list_names(f'{root}/none') == []
+
+
+@pytest.mark.parametrize('path', ['s3://', 'gs:///', 's3:////'])
+def test_store_without_a_bucket(path):
+  for function in (places.absolute, places.directory_of):
+    with pytest.raises(UserError, match=rf"^A place in .*, found '{path}'\. N"):
+      function(path)
+
+
 def test_patterns_of_a_store(tmp_path, monkeypatch):
   buckets.mount(monkeypatch, tmp_path)
   for name in ('r/1.json', 'r/2.json', 'r/x/1.json', 'r/[1].json', 'r/é b'):
@@ -87,7 +103,8 @@ def test_reads_of_parts(root, directory):
     assert file.read(300) == data[500:800]
     assert file.tell() == 800
     assert file.read() == data[800:]
-  assert list(places.read_all([f'{root}/x'] * 3)) == [data] * 3
+  paths = [f'{root}/x'] * 3
+  assert list(places.map_many(places.read_bytes, paths)) == [data] * 3
 
 
 def test_other_names(root, directory):
@@ -99,6 +116,15 @@ def test_other_names(root, directory):
     places.remove(f'{root}/y')
     places.remove_directory(f'{root}/w')
   assert contents(directory) == {}
+
+
+def test_object_that_is_too_large_to_copy(tmp_path, monkeypatch):
+  buckets.mount(monkeypatch, tmp_path, 'objects')
+  monkeypatch.setattr(places, '_MAX_COPIED_BYTES', 3)
+  for data in (b'123', b'1234'):
+    places.write_bytes('bucket://b/x', data)
+    places.move('bucket://b/x', 'bucket://b/y')
+    assert contents(tmp_path / 'b') == {'x': data, 'y': data}
 
 
 def test_what_is_not_there(root):

@@ -7,9 +7,12 @@ import lzma
 
 import hypothesis
 import hypothesis.strategies as st
-from grouping_jobs import make_job
+import pytest
+from grouping_jobs import make_job, raw_records, write_lines
 
+from pipelines import job, pieces, reports
 from pipelines.job import run_group_job
+from pipelines.read_files import FileReader
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.verify import verify_corpus
 from tff_fedfish.errors import UserError
@@ -131,3 +134,39 @@ def test_cut_files_keep_their_beginnings(tmp_path_factory, files, data):
     for line in lines[: file.records_out]
   )
   assert found == expected
+
+
+@pytest.mark.parametrize(
+  'owner, name, is_lost, found',
+  [
+    (
+      *(reports, 'write_task_report', lambda work, num, *_: num == 0),
+      '4 read from 1 of 2 files, 0 dropped, 4 handed on, .*, 8 written',
+    ),
+    (
+      *(reports, 'write_shard_report', lambda path, *_: '/00000000.' in path),
+      '10 read from 2 of 2 files, 2 dropped, 8 handed on, 0 .*, . written',
+    ),
+    (
+      *(pieces.PieceBlocks, 'add', lambda self, shard, row: row[0] == b'h3'),
+      '10 read from 2 of 2 files, 2 dropped, 8 handed on, 0 .*, 7 written',
+    ),
+    (
+      *(FileReader, '_count_drop', lambda self, report, num, drop: num == 4),
+      '10 read from 2 of 2 files, 1 dropped, 8 handed on, 0 .*, 8 written',
+    ),
+  ],
+)
+def test_lost_records_are_noticed(
+  tmp_path, monkeypatch, owner, name, is_lost, found
+):
+  do = getattr(owner, name)
+  monkeypatch.setattr(owner, name, lambda *a: not is_lost(*a) and do(*a))
+  # A task for each file.
+  monkeypatch.setattr(job, '_TASK_BYTES', 1)
+  lines = raw_records(8)
+  first = write_lines(tmp_path / 'a', [*lines[:3], b'{', b'{', lines[3]])
+  second = write_lines(tmp_path / 'b', lines[4:])
+  with pytest.raises(RuntimeError, match=f'^Records were lost: {found}'):
+    run_group_job(make_job([first, second]), tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()

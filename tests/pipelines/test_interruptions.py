@@ -21,7 +21,7 @@ from grouping_jobs import contents, write_lines
 from pipelines import output
 from tff_fedfish import files
 from tff_fedfish.data import places
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import FailedError, UserError
 
 _TRACED = {
   (module.__file__, function)
@@ -82,7 +82,7 @@ def _run_until(stop, before_line, place):
     return trace
 
   previous = sys.gettrace()
-  errors = KeyboardInterrupt, OSError, places.StoreError, UserError
+  errors = KeyboardInterrupt, OSError, FailedError, UserError
   sys.settrace(trace)
   try:
     with contextlib.suppress(*errors):
@@ -113,8 +113,8 @@ def _run_again(place, directory):
     _run(place)
     return False
   except UserError as error:
-    command = re.search('`(rm -f .*)`', str(error))[1]
-  command = command.replace(place, str(directory))
+    paths = re.search('them: `(?:rm -f )?(.*)`', str(error))[1]
+  command = f'rm -f {paths.replace(place, str(directory))}'
   subprocess.run(command, shell=True, check=True)
   _run(place)
   return True
@@ -124,7 +124,8 @@ def _run_again(place, directory):
   'kind, stop',
   [
     *(('new', _interrupt), ('new', _fail), ('filled', _kill)),
-    *(('store', _interrupt), ('store', _fail)),
+    *((kind, _interrupt) for kind in buckets.KINDS),
+    *((kind, _fail) for kind in buckets.KINDS),
   ],
 )
 def test_stopped_before_every_line(tmp_path, monkeypatch, kind, stop):
@@ -135,8 +136,8 @@ def test_stopped_before_every_line(tmp_path, monkeypatch, kind, stop):
   for number in itertools.count(1):
     directory = tmp_path / str(number) / 'out'
     place = str(directory)
-    if kind == 'store':
-      buckets.mount(monkeypatch, directory.parent)
+    if kind in buckets.KINDS:
+      buckets.mount(monkeypatch, directory.parent, kind)
       monkeypatch.setattr(output, '_SETTLE_SECONDS', 0)
       place = 'bucket://out'
     foreign = {} if kind == 'new' else _FOREIGN

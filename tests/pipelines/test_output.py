@@ -20,9 +20,11 @@ from grouping_jobs import (
   wait_until_read,
   write_lines,
 )
+from pyarrow import fs
 
 from pipelines import output
 from pipelines.job import run_group_job
+from pipelines.run_errors import raise_understood
 from tff_fedfish.cli.main import main
 from tff_fedfish.data import places
 from tff_fedfish.errors import FailedError, UserError
@@ -39,12 +41,12 @@ _FILLED = (
 )
 
 
-@pytest.fixture(params=['local', 'store'])
+@pytest.fixture(params=['local', *buckets.KINDS])
 def place(request, tmp_path, monkeypatch):
   """Returns the path of an output, `tmp_path / 'a/out'`."""
   if request.param == 'local':
     return f'{tmp_path}/a/out'
-  buckets.mount(monkeypatch, tmp_path)
+  buckets.mount(monkeypatch, tmp_path, request.param)
   return 'bucket://a/out'
 
 
@@ -89,7 +91,7 @@ def test_files_of_others_are_left_alone(place, tmp_path, name):
 @pytest.mark.parametrize(
   'claimed, names, foreign, patterns',
   [
-    (None, [_NAMES[0], _NAMES[1]], ['index.parquet'], ['groups-*']),
+    (None, _NAMES[:3], ['a/index.parquet', 'x'], ['groups-*', 'index.parquet']),
     (None, [f'a/{_NAMES[0]}'], [f'b/{_NAMES[3]}', f'x/y/{_NAMES[0]}'], ['a/']),
     ('', [], ['index.parquet'], ['.fedfish-publishing']),
     (_NAMES, [], _NAMES, ['.fedfish-publishing']),
@@ -125,6 +127,23 @@ def test_partly_published(tmp_path, claimed, names, foreign, patterns):
   assert all(map(str.startswith, paths, patterns))
   subprocess.run(command, shell=True, check=True)
   assert contents(place) == dict.fromkeys(foreign, b'x')
+
+
+@pytest.mark.parametrize(
+  'place, expected',
+  [
+    ('s3://b/c', "aws s3 rm --recursive s3://b/c --exclude '*' --include '{}'"),
+    # Its tool need not be there, and need not know patterns.
+    ('abfs://c@h/c', 'abfs://c@h/c/{}'),
+  ],
+)
+def test_commands_of_stores(tmp_path, monkeypatch, place, expected):
+  write_lines(tmp_path / 'b' / 'c' / _NAMES[0], [])
+  store = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
+  monkeypatch.setattr(places, '_connect', lambda *_: (store, 'b'))
+  command = expected.format('groups-*-of-00002.tfrecord')
+  with pytest.raises(UserError, match=re.escape(f'remove them: `{command}`.')):
+    output.require_usable(place)
 
 
 def test_work_directory_of_another_job(place, tmp_path, capsys):
@@ -165,6 +184,35 @@ def test_file_that_comes_late_is_not_replaced(tmp_path, monkeypatch):
     _publish(f'{tmp_path}/out')
   assert str(raised.value) == _FILLED.format(tmp_path / 'out')
   assert contents(tmp_path) == {f'out/{_NAMES[3]}': b'theirs'}
+
+
+@pytest.mark.parametrize('claim_stays', [False, True])
+def test_failure_behind_the_manifest(place, monkeypatch, claim_stays):
+  """What is a corpus by then is not said to be none."""
+  read_bytes, remove = places.read_bytes, places.remove
+
+  def read_until_the_manifest(path):
+    if path.endswith(_NAMES[3]):
+      raise places.StoreError('it hung up')
+    return read_bytes(path)
+
+  def remove_not(path):
+    if claim_stays and path.endswith(output.CLAIM_NAME):
+      raise places.StoreError('it hung up')
+    remove(path)
+
+  monkeypatch.setattr(places, 'read_bytes', read_until_the_manifest)
+  monkeypatch.setattr(places, 'remove', remove_not)
+  with pytest.raises(FailedError) as raised:
+    _publish(place)
+  assert str(raised.value) == (
+    f'Grouping into {place!r} stopped while it published (it hung up). Run '
+    '`fedfish verify` on what is there: if it says OK, the corpus is complete, '
+    "and '.fedfish-publishing' in it may be removed. Else group again, and "
+    'what is to be removed is named.'
+  )
+  assert raise_understood(raised.value, place) is None
+  monkeypatch.undo()
 
 
 @pytest.mark.parametrize('late', ['claim', 'manifest'])

@@ -83,6 +83,16 @@ def test_portable_runner(raw, expected, tmp_path, worker_environment):
   assert contents(tmp_path / 'out') == expected
 
 
+def test_no_job_server(raw, tmp_path):
+  flags = (
+    '--runner=PortableRunner',
+    *('--job_endpoint=localhost:1', '--job_server_timeout=1'),
+  )
+  with pytest.raises(UserError, match='^`--job_endpoint` must be where a job '):
+    run_group_job(make_job(raw), tmp_path / 'out', flags)
+  assert list(tmp_path.iterdir()) == []
+
+
 def test_error_of_a_worker_process(raw, tmp_path, worker_environment):
   job = make_job(raw, strict=True)
   with pytest.raises(

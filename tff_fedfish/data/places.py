@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from tff_fedfish import files
-from tff_fedfish.errors import FailedError
+from tff_fedfish.errors import FailedError, UserError
 
 if TYPE_CHECKING:
   from pyarrow.fs import FileSystem
@@ -57,20 +57,37 @@ def join(directory: str | os.PathLike, name: str) -> str:
 
 
 def directory_of(path: str | os.PathLike) -> pathlib.Path | str:
-  """Returns a directory without a final slash: a Path, or a store's URL."""
-  return path.rstrip('/') if is_remote(path) else pathlib.Path(path)
+  """Returns a directory without a final slash: a Path, or a store's URL.
+
+  Raises:
+    UserError: If a store's URL is no more than a scheme.
+  """
+  if not is_remote(path):
+    return pathlib.Path(path)
+  if not path.partition('://')[2].strip('/'):
+    raise UserError(
+      f'A place in a store must be like s3://BUCKET/PATH, found {path!r}. Name '
+      'the bucket.'
+    )
+  return path.rstrip('/')
 
 
 def absolute(path: str) -> str:
-  """Returns a path that means the same everywhere, without links."""
-  return path.rstrip('/') if is_remote(path) else os.path.realpath(path)
+  """Returns a path that means the same everywhere; see `directory_of`."""
+  return directory_of(path) if is_remote(path) else os.path.realpath(path)
 
 
-def size(path: str) -> int | None:
-  """Returns how many bytes a file has; None if there is no file."""
+def size(path: str, is_patient: bool = True) -> int | None:
+  """Returns how many bytes a file has; None if there is no file.
+
+  Args:
+    path: The file.
+    is_patient: Whether to ask a store that does not answer for half a minute,
+      as all other functions do, or for seconds.
+  """
   if not is_remote(path):
     return os.path.getsize(path) if os.path.isfile(path) else None
-  store, name = _locate(path)
+  store, name = _locate(path, is_patient)
   with _reaching(path):
     return store.get_file_info(name).size
 
@@ -82,7 +99,8 @@ def find_files(directory: str) -> Iterator[str]:
   There are none if there is no such directory.
   """
   if is_remote(directory):
-    paths = _list_store(directory.rstrip('/'))
+    found = _select(directory, recursive=True)
+    paths = (join(directory, name) for name, is_file in found if is_file)
   else:
     paths = (
       os.path.join(parent, name)
@@ -99,13 +117,27 @@ def list_files(directory: str) -> list[str]:
   return sorted(find_files(directory))
 
 
+def list_names(directory: str) -> list[str]:
+  """Returns all names in a directory, sorted; those of directories end in '/'.
+
+  There are none if there is no such directory.
+  """
+  with contextlib.suppress(FileNotFoundError):
+    if is_remote(directory):
+      found = _select(directory, recursive=False)
+    else:
+      found = [(e.name, not e.is_dir()) for e in os.scandir(directory)]
+    return sorted(name if is_file else f'{name}/' for name, is_file in found)
+  return []
+
+
 def glob(pattern: str) -> list[str]:
   """Returns the files of a store that a pattern matches, sorted.
 
   Args:
     pattern: A path, in which `*`, `?` and `[...]` match any part of a name.
   """
-  if size(pattern) is not None:
+  if size(pattern, is_patient=False) is not None:
     return [pattern]
   start = re.split(r'[*?[]', pattern, maxsplit=1)[0]
   return [
@@ -133,11 +165,6 @@ def read_bytes(path: str) -> bytes:
   """Returns the content of a file."""
   with open_file(path) as file:
     return file.read()
-
-
-def read_all(paths: Sequence[str]) -> Iterator[bytes]:
-  """Yields the content of every file; see `map_many`."""
-  return map_many(read_bytes, paths)
 
 
 def map_many(
@@ -273,48 +300,51 @@ class _StoreFile(io.RawIOBase):
 
 
 @functools.lru_cache
-def _connect(root: str) -> tuple['FileSystem', str]:
+def _connect(root: str, is_patient: bool) -> tuple['FileSystem', str]:
   """Returns a file system for 'scheme://authority', and its path there."""
   from pyarrow import fs
 
+  if root.startswith('gs://'):
+    # Or it tries for a quarter of an hour.
+    seconds = 30 if is_patient else 5
+    return fs.FileSystem.from_uri(f'{root}/?retry_limit_seconds={seconds}')
   if not root.startswith('s3://'):
     return fs.FileSystem.from_uri(f'{root}/')
-  endpoint = os.environ.get('AWS_ENDPOINT_URL')
   # With the pauses between them, half a minute.
   attempts = int(os.environ.get('AWS_MAX_ATTEMPTS', 7))
+  attempts = attempts if is_patient else min(3, attempts)
   store = fs.S3FileSystem(
     # pyarrow does not read that variable.
-    endpoint_override=endpoint,
+    endpoint_override=os.environ.get('AWS_ENDPOINT_URL'),
     retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=attempts),
-    connect_timeout=10,
-    request_timeout=60,
+    connect_timeout=10 if is_patient else 3,
+    request_timeout=60 if is_patient else 10,
     # A small file is one request.
     allow_delayed_open=True,
   )
   return store, root.removeprefix('s3://')
 
 
-def _locate(path: str) -> tuple['FileSystem', str]:
+def _locate(path: str, is_patient: bool = True) -> tuple['FileSystem', str]:
   """Returns the file system of a path, and the path in it."""
   scheme, _, rest = path.partition('://')
   authority, _, name = rest.partition('/')
   with _reaching(path):
-    store, base = _connect(f'{scheme}://{authority}')
+    store, base = _connect(f'{scheme}://{authority}', is_patient)
   return store, f'{base.rstrip("/")}/{name}'.rstrip('/')
 
 
-def _list_store(directory: str) -> list[str]:
+def _select(directory: str, recursive: bool) -> list[tuple[str, bool]]:
+  """Returns (name below a store's directory, whether it is a file)."""
   from pyarrow.fs import FileSelector
 
   store, name = _locate(directory)
-  selector = FileSelector(name, allow_not_found=True, recursive=True)
+  selector = FileSelector(name, allow_not_found=True, recursive=recursive)
   with _reaching(directory):
-    entries = store.get_file_info(selector)
-  return [
-    f'{directory}{entry.path.removeprefix(name)}'
-    for entry in entries
-    if entry.is_file
-  ]
+    return [
+      (entry.path.removeprefix(name).lstrip('/'), entry.is_file)
+      for entry in store.get_file_info(selector)
+    ]
 
 
 def _upload(file: BinaryIO, path: str) -> None:
