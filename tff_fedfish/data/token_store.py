@@ -6,26 +6,22 @@
     clients.bin       int64 [num_clients, 2]: first document of each client and
                       the one after its last
     corpus/           manifest and index of the corpus
-    token_store.json  a `Description`, written last
+    token_store.json  a `token_description.Description`, written last
 
 Numbers are little-endian. Files are mapped into memory, not read: a client of
 any size costs only the tokens that are taken from it.
 """
 
-import dataclasses
-import functools
-import importlib.metadata
 import os
 import pathlib
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from tff_fedfish import files
-from tff_fedfish.data import corpus_index, tokenizers
+from tff_fedfish.data import corpus_index, token_description
 from tff_fedfish.data.client_ids import ClientIds
 from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
@@ -34,6 +30,7 @@ from tff_fedfish.data.manifest import (
   Manifest,
   read_manifest,
 )
+from tff_fedfish.data.token_description import ADVICE, read_description
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 
@@ -44,62 +41,6 @@ TEXT_BYTES_NAME = 'text_bytes.bin'
 CLIENTS_NAME = 'clients.bin'
 NUMBERS = np.dtype('<i8')
 """Type of the numbers in all files but tokens.bin."""
-
-_VOCABULARY = ('kind', 'size', 'sha256', 'lower_case', 'end_of_text_id')
-_TOKEN_TYPES = {'uint16': np.dtype('<u2'), 'int32': np.dtype('<i4')}
-_ADVICE = 'Copy the directory again, or run `fedfish tokenize` again.'
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StoredFile:
-  """A file of a store."""
-
-  num_bytes: int
-  sha256: str
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Description:
-  """Contents of token_store.json, which also has their SHA-256."""
-
-  schema_version: int = 1
-  corpus_name: str
-  """Name of the corpus's directory."""
-  corpus_fingerprint: str
-  """`GroupedCorpus.fingerprint`."""
-  vocabulary: Mapping[str, Any]
-  """Facts on which the ids of a text depend: `size`, `sha256` and others."""
-  library: str
-  """Library that computed the ids, and its version."""
-  token_type: str
-  """'uint16', or 'int32' with a vocabulary of more than 65,536 pieces."""
-  files: Mapping[str, StoredFile]
-  """Every other file, by its path below the store."""
-
-  def to_json_dict(self) -> dict[str, Any]:
-    """Returns what token_store.json holds."""
-    return files.with_hash(dataclasses.asdict(self))
-
-
-def describe(
-  corpus: GroupedCorpus,
-  tokenizer: Tokenizer,
-  stored_files: Mapping[str, StoredFile],
-) -> Description:
-  """Returns the description of a store of a corpus."""
-  return Description(
-    corpus_name=pathlib.Path(corpus.directory).resolve().name,
-    corpus_fingerprint=corpus.fingerprint,
-    vocabulary={name: getattr(tokenizer, name) for name in _VOCABULARY},
-    library=_library(tokenizer.kind),
-    token_type=token_dtype(tokenizer).name,
-    files=stored_files,
-  )
-
-
-def token_dtype(tokenizer: Tokenizer) -> np.dtype:
-  """Returns the smaller type of tokens.bin that holds every id."""
-  return _TOKEN_TYPES['uint16' if tokenizer.size <= 1 << 16 else 'int32']
 
 
 def is_token_store(directory: str | os.PathLike) -> bool:
@@ -135,21 +76,6 @@ def corpus_name_of(directory: str | os.PathLike) -> str:
   return pathlib.Path(directory).resolve().name
 
 
-def read_description(directory: str | os.PathLike) -> Description:
-  """Reads token_store.json.
-
-  Raises:
-    UserError: If it was changed or is damaged, or of a newer version.
-  """
-  path = pathlib.Path(directory) / TOKEN_STORE_NAME
-  with files.explained(path, 'the description of a token store', _ADVICE):
-    return files.from_json_object(
-      files.parse_json(path.read_bytes()),
-      schema=Description,
-      upgrade=files.require_hash,
-    )
-
-
 def verify(
   directory: str | os.PathLike, on_file: Callable[[], None] = lambda: None
 ) -> 'TokenStore':
@@ -177,7 +103,7 @@ def verify(
   if store.fingerprint != fingerprint:
     raise UserError(
       f'{str(store.directory / CORPUS_NAME)!r} must be of the corpus with '
-      f'fingerprint {store.fingerprint}, but is of {fingerprint}. {_ADVICE}'
+      f'fingerprint {store.fingerprint}, but is of {fingerprint}. {ADVICE}'
     )
   return store
 
@@ -223,9 +149,7 @@ class TokenStore:
       self.directory / CORPUS_NAME
     )
     self.fingerprint = self.description.corpus_fingerprint
-    self.tokens = self._map(
-      TOKENS_NAME, _TOKEN_TYPES[self.description.token_type]
-    )
+    self.tokens = self._map(TOKENS_NAME, self.description.token_dtype)
     self.text_bytes = self._map(TEXT_BYTES_NAME)
     self._documents = self._map(DOCUMENTS_NAME)
     self._clients = self._map(CLIENTS_NAME).reshape(-1, 2)
@@ -235,21 +159,9 @@ class TokenStore:
 
     Warns if its library has another version than at that time.
     """
-    stored = self.description.vocabulary
-    for name in _VOCABULARY:
-      if stored.get(name) != getattr(tokenizer, name):
-        raise UserError(
-          f'The token store {str(self.directory)!r} must be of the vocabulary '
-          f'of the run, with `{name}` {getattr(tokenizer, name)!r}, found '
-          f'{stored.get(name)!r}. Run `fedfish tokenize` with that vocabulary, '
-          'or name the corpus.'
-        )
-    library = _library(tokenizer.kind)
-    if library != self.description.library:
-      _warn(
-        f'{str(self.directory)!r} was tokenized by {self.description.library}; '
-        f'{library} may make other tokens of a text'
-      )
+    token_description.require_vocabulary(
+      self.description, tokenizer, self.directory
+    )
 
   def position(self, client_id: bytes) -> int:
     """Returns the place of a client in `client_ids`."""
@@ -297,7 +209,7 @@ class TokenStore:
 
   def _damaged(self, name: str, what: str) -> UserError:
     path = str(self.directory / name)
-    return UserError(f'{path!r} must hold {what}, but is damaged. {_ADVICE}')
+    return UserError(f'{path!r} must hold {what}, but is damaged. {ADVICE}')
 
   def _map(self, name: str, dtype: np.dtype = NUMBERS) -> np.ndarray:
     path = self.directory / name
@@ -327,22 +239,10 @@ class StoredDocuments:
     return documents
 
 
-def _library(kind: str) -> str:
-  """Returns the library that computes ids, and its version."""
-  is_json = kind == tokenizers.TOKENIZER_JSON
-  name = 'tokenizers' if is_json else 'tensorflow-text'
-  return f'{name} {importlib.metadata.version(name)}'
-
-
-@functools.cache
-def _warn(text: str) -> None:
-  print(f'fedfish: warning: {text}.', file=sys.stderr)
-
-
 def _check(path: pathlib.Path, num_bytes: int, sha256: str | None = None):
   try:
     problem = files.difference(path, num_bytes, sha256)
   except FileNotFoundError:
     problem = 'is missing'
   if problem:
-    raise UserError(f'{str(path)!r} {problem}. {_ADVICE}')
+    raise UserError(f'{str(path)!r} {problem}. {ADVICE}')

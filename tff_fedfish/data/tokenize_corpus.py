@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 
 from tff_fedfish import files
-from tff_fedfish.data import places, records, token_store
+from tff_fedfish.data import places, records, token_description
 from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.grouped_corpus import (
   GroupedCorpus,
@@ -28,6 +28,7 @@ from tff_fedfish.data.grouped_corpus import (
   example_texts,
 )
 from tff_fedfish.data.manifest import MANIFEST_NAME, TOKEN_STORE_NAME
+from tff_fedfish.data.token_description import StoredFile
 from tff_fedfish.data.token_store import (
   CLIENTS_NAME,
   CORPUS_NAME,
@@ -35,7 +36,6 @@ from tff_fedfish.data.token_store import (
   NUMBERS,
   TEXT_BYTES_NAME,
   TOKENS_NAME,
-  StoredFile,
 )
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import FailedError, UserError
@@ -128,7 +128,7 @@ def _encode(tokenizer: Tokenizer, batch: list[_Record]) -> _Encoded:
     groups.append((record.client_id, record.part, len(record.examples)))
     texts += example_texts(record.client_id, record.examples)
   documents = tokenizer.encode_batch(texts)
-  dtype = token_store.token_dtype(tokenizer)
+  dtype = token_description.token_dtype(tokenizer)
   end = np.array([tokenizer.end_of_text_id], dtype)
   parts = itertools.chain.from_iterable((ids, end) for ids in documents)
   return _Encoded(
@@ -204,7 +204,9 @@ class _Writer:
         stored[str(path.relative_to(self._directory))] = StoredFile(
           num_bytes=path.stat().st_size, sha256=files.sha256_of(path)
         )
-    description = token_store.describe(self._corpus, self._tokenizer, stored)
+    description = token_description.describe(
+      self._corpus, self._tokenizer, stored
+    )
     files.write_json(
       self._directory / TOKEN_STORE_NAME, description.to_json_dict()
     )
