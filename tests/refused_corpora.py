@@ -76,17 +76,17 @@ _MANIFEST = 'corpus/manifest.json'
 _INDEX = 'corpus/index.parquet'
 CASES = (
   edited(
-    'Upgrade fedfish, or group the corpus again',
+    'must have schema version 1 or older, found 99. Update fedfish',
     _MANIFEST,
     schema_version=99,
   ),
   edited(
-    'must be as `fedfish group` wrote it, but was changed',
+    'must hold the manifest of a grouped corpus, but cannot be read (`sha256`',
     _MANIFEST,
     lambda manifest: manifest.pop('counts'),
   ),
   removed('is not a grouped corpus: it has no manifest.json', _MANIFEST),
-  changed('it has an unreadable manifest.json', _MANIFEST, b'{'),
+  changed('the manifest of a grouped corpus, but cannot be', _MANIFEST, b'{'),
   removed(
     'must hold the shard groups-00000-of-00002.tfrecord',
     'corpus/groups-00000-of-00002.tfrecord',

@@ -1,11 +1,13 @@
 """A corpus of given letters, grouped and tokenized, for several tests."""
 
+import json
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from grouping_jobs import group_lines
 
+from tff_fedfish import files
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.token_store import TokenStore
 from tff_fedfish.data.tokenize_corpus import write_token_store
@@ -14,6 +16,14 @@ from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 # Letter a is piece 3. The character has no piece, not even an unknown one.
 PIECES = ('[PAD]', '[UNK]', '[END]', *'abcdefghij')
 NOTHING = '\u200b'
+
+
+def describe_again(store: pathlib.Path, **changes) -> None:
+  """Changes values of token_store.json, which keeps its SHA-256."""
+  path = store / 'token_store.json'
+  value = json.loads(path.read_text())
+  del value['sha256']
+  files.write_json(path, files.with_hash(value | changes))
 
 
 class Stored(NamedTuple):

@@ -20,6 +20,7 @@ from tff_fedfish import json_values
 from tff_fedfish.errors import UserError
 
 _Schema = TypeVar('_Schema')
+_HASH = 'sha256'
 
 
 @contextlib.contextmanager
@@ -121,11 +122,12 @@ class NewerSchemaError(ValueError):
 
   Attributes:
     version: The file's `schema_version`.
+    newest: The newest one that is read.
   """
 
-  def __init__(self, version: int):
+  def __init__(self, version: int, newest: int):
     super().__init__(f'it has schema version {version}')
-    self.version = version
+    self.version, self.newest = version, newest
 
 
 def read_json(path: str | os.PathLike, *, schema: type[_Schema]) -> _Schema:
@@ -166,11 +168,58 @@ def from_json_object(
   json_values.require(isinstance(value, dict), '', 'an object', value)
   version = json_values.from_json(int, value.get(name), name)
   if version > fields[name].default:
-    raise NewerSchemaError(version)
+    raise NewerSchemaError(version, fields[name].default)
   json_values.require(version >= 1, name, 'at least 1', version)
   value = upgrade(value)
   known = {key: value[key] for key in value if key in fields}
   return json_values.from_json(schema, known, '')
+
+
+@contextlib.contextmanager
+def explained(
+  path: str | os.PathLike, what: str, advice: str
+) -> Iterator[None]:
+  """Turns errors of reading a JSON file that fedfish wrote into UserErrors.
+
+  Args:
+    path: The file.
+    what: What it must hold, such as 'the corpus of a run'.
+    advice: What to do if it does not, a sentence.
+  """
+  try:
+    yield
+  except NewerSchemaError as error:
+    raise UserError(
+      f'{str(path)!r} must have schema version {error.newest} or older, found '
+      f'{error.version}. Update fedfish.'
+    ) from error
+  except (OSError, ValueError, RecursionError) as error:
+    raise UserError(
+      f'{str(path)!r} must hold {what}, but cannot be read ({error}). {advice}'
+    ) from error
+
+
+def with_hash(value: dict[str, Any]) -> dict[str, Any]:
+  """Returns a JSON object with the SHA-256 of its values, as `sha256`.
+
+  It does not depend on their order, nor on the layout of a file.
+  """
+  text = json.dumps(value, sort_keys=True)
+  return value | {_HASH: hashlib.sha256(text.encode()).hexdigest()}
+
+
+def require_hash(value: dict[str, Any]) -> dict[str, Any]:
+  """Returns a JSON object that `with_hash` made.
+
+  Raises:
+    json_values.WrongValueError: If it was changed.
+  """
+  rest = {name: value[name] for name in value if name != _HASH}
+  right = with_hash(rest)[_HASH]
+  found = value.get(_HASH)
+  what = f'{right}, that of the other values'
+  json_values.require(found == right, _HASH, what, found)
+  return value
 
 
 def write_json(path: str | os.PathLike, value: Any) -> None:

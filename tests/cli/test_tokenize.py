@@ -54,7 +54,9 @@ def test_damage_is_found(fedfish, corpus, tmp_path):
   assert errors.count('fedfish: error') == 1
   assert 'must have SHA-256' in errors
   # It is no corpus, and nothing is written over it.
-  assert 'is not a grouped corpus' in fedfish('inspect', output)[2]
+  code, _, errors = fedfish('inspect', output)
+  assert code == 2
+  assert 'must be a grouped corpus, but holds the tokens of one' in errors
   assert 'already holds' in fedfish(*arguments)[2]
 
 
@@ -75,6 +77,31 @@ def test_refused_arguments(fedfish, corpus, arguments, words, tmp_path):
   assert not list(tmp_path.iterdir())
 
 
+def test_remote_directories(fedfish, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  for arguments in (
+    ['s3://bucket/c4'],
+    ['s3://bucket/c4', '--output', 's3://bucket/tokens'],
+    ['c4', '--output', 's3://bucket/tokens'],
+  ):
+    code, _, errors = fedfish('tokenize', *arguments, '--vocabulary', 'demo')
+    assert code == 2
+    assert '`--output` must be a directory on a local disk' in errors
+  assert not list(tmp_path.iterdir())
+
+
+def test_written_beside_a_link(fedfish, corpus, tmp_path):
+  (tmp_path / 'c4').symlink_to(corpus)
+  (tmp_path / '.c4_tokens.x1').mkdir()
+  code, _, errors = fedfish(
+    'tokenize', f'{tmp_path}/c4/', '--vocabulary', 'demo'
+  )
+  assert code == 0
+  assert list(TokenStore(tmp_path / 'c4_tokens').client_ids) == [b'a', b'b']
+  # Of a killed job.
+  assert f'was killed and left: {tmp_path}/.c4_tokens.x1. Remove' in errors
+
+
 def test_a_corpus_that_is_none(fedfish, tmp_path):
   code, _, errors = fedfish('tokenize', tmp_path / 'x', '--vocabulary', 'demo')
   assert code == 2
@@ -86,11 +113,12 @@ import sys, time
 from tff_fedfish.cli import main
 from tff_fedfish.data import tokenize_corpus
 if __name__ == '__main__':
-  write = tokenize_corpus._Writer.write
+  encode = tokenize_corpus._encode
   def slow(*arguments):
     print('begun', flush=True)
-    time.sleep(60)
-  tokenize_corpus._Writer.write = slow
+    time.sleep(3)
+    return encode(*arguments)
+  tokenize_corpus._encode = slow
   sys.exit(main.main(sys.argv[1:]))
 """
 
@@ -99,8 +127,9 @@ if __name__ == '__main__':
   ('signal_num', 'code'), [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
 )
 def test_interrupted_it_leaves_nothing(corpus, tmp_path, signal_num, code):
-  output = ['--output', str(tmp_path / 'tokens'), '--vocabulary', 'demo']
-  command = [sys.executable, '-c', _PROGRAM, 'tokenize', str(corpus), *output]
+  options = ['--output', str(tmp_path / 'tokens'), '--vocabulary', 'demo']
+  options += ['--num_workers', '2']
+  command = [sys.executable, '-c', _PROGRAM, 'tokenize', str(corpus), *options]
   process = subprocess.Popen(
     command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
   )

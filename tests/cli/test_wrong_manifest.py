@@ -74,11 +74,11 @@ def test_every_change_is_noticed(fedfish, corpus):
       code, shown, errors = fedfish(command, corpus)
       assert (code, shown) == (2, ''), path
       assert errors.startswith(
-        f"fedfish: error: '{corpus}/manifest.json' must be as `fedfish group` "
-        'wrote it, but was changed: its `sha256` is '
+        f"fedfish: error: '{corpus}/manifest.json' must hold the manifest of a "
+        'grouped corpus, but cannot be read (`sha256` must be '
       )
       assert errors.endswith(
-        '. Copy the directory again, or run `fedfish group` again.\n'
+        '). Copy the directory again, or run `fedfish group` again.\n'
       )
 
 
@@ -131,11 +131,8 @@ def test_words(fedfish, corpus, path, value, message):
     code, shown, errors = fedfish(command, corpus)
     assert (code, shown) == (2, '')
     assert errors.startswith(
-      f"fedfish: error: '{corpus}' is not a grouped corpus: it has an "
-      f'unreadable manifest.json ({message}'
-    )
-    assert errors.endswith(
-      ' Run `fedfish group` to make one, or name its output directory.\n'
+      f"fedfish: error: '{corpus}/manifest.json' must hold the manifest of a "
+      f'grouped corpus, but cannot be read ({message}'
     )
 
 
@@ -147,4 +144,5 @@ def test_no_manifest_at_all(fedfish, tmp_path, text):
   for command in COMMANDS:
     code, _, errors = fedfish(command, tmp_path)
     assert code == 2
-    assert 'it has an unreadable manifest.json. Run `fedfish group`' in errors
+    assert errors.count('\n') == 1
+    assert 'must hold the manifest of a grouped corpus, but cannot' in errors

@@ -340,12 +340,12 @@ _NEWER = json.dumps({'schema_version': 2, 'counts': 'of another shape'})
       'is not a grouped corpus: it has no manifest.js',
     ),
     *(
-      (_replace('manifest.json', text), 'it has an unreadable manifest.json')
+      (_replace('manifest.json', text), 'must hold the manifest of a grouped')
       for text in (b'', b'{', b'[]', b'{}', b'{"schema_version": "1"}', b'\xff')
     ),
     (
       _replace('manifest.json', _NEWER.encode()),
-      r'version 1 or older.* newer version of fedfish \(schema version 2\). Up',
+      'manifest.json. must have schema version 1 or older, found 2. Update',
     ),
     (_remove(_SHARD), f'shard {_SHARD} of .*it is missing'),
     (_replace(_SHARD, b'abc'), f'shard {_SHARD} of .*it has 3 bytes'),

@@ -9,14 +9,14 @@ from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.merged_clients import Merge, MergedClients
 from tff_fedfish.data.stored_sequences import StoredSequences
 
-# Group i has 2 i letters and the end token: with blocks of two tokens
-# i full ones, and the end token, which is dropped, in a last one.
-_GROUPS = [letter.encode() for letter in 'abcdefghij']
-
 
 @pytest.fixture(name='stored', scope='module')
 def _stored(tmp_path_factory):
-  """Groups a to j; group i repeats its letter 2 i times."""
+  """Groups a to j; group i repeats its letter 2 i times, before the end token.
+
+  With blocks of two tokens it has i full ones, and the end token, which is
+  dropped, in a last one.
+  """
   documents = {g: [g * 2 * i] for i, g in enumerate('abcdefghij')}
   return token_stores.tokenize(tmp_path_factory.mktemp('merged'), documents)
 
@@ -37,26 +37,14 @@ def test_ids_are_numbered():
   assert merged_clients.client_ids(2) == [b'merged-00000', b'merged-00001']
 
 
-def test_owners_are_fixed():
-  # A change would make other clients of every run.
-  owners = [
-    merged_clients.owner(group, num_clients=3, partition_seed=5)
-    for group in _GROUPS
-  ]
-  assert owners == [2, 1, 1, 0, 1, 2, 0, 1, 1, 2]
-
-
-def test_every_group_has_one_owner(stored):
+def test_owners_are_fixed(stored):
   merged = _merged(stored)
   members = [merged.group_ids(i) for i in merged_clients.client_ids(3)]
-  assert sorted(sum(members, [])) == _GROUPS
+  # A change would make other clients of every run.
   assert members == [
-    [
-      group
-      for group in _GROUPS
-      if merged_clients.owner(group, num_clients=3, partition_seed=5) == k
-    ]
-    for k in range(3)
+    [b'd', b'g'],
+    [b'b', b'c', b'e', b'h', b'i'],
+    [b'a', b'f', b'j'],
   ]
   other = _merged(stored, partition_seed=6)
   assert members != [other.group_ids(i) for i in merged_clients.client_ids(3)]
@@ -112,6 +100,22 @@ def test_a_round_is_a_pass(stored):
   assert capped.num_dropped_sequences == 38
   assert capped.num_dropped_tokens == 76
   assert capped.num_lost_tokens == 86
+
+
+def test_rows_of_a_stream(stored):
+  merged = _merged(stored, num_clients=1)
+  (client_id,) = merged_clients.client_ids(1)
+  everything = merged.sequences(client_id)
+  for round_num in (1, 2):
+    # Of 45 rows: the second round begins in the second pass.
+    order, is_repeated = randomness.stream_rows(
+      45, 50, round_num=round_num, shuffle_seed=4, client_id=client_id
+    )
+    rows = merged.training_sequences(
+      client_id, shuffle_seed=4, round_num=round_num, stream_length=50
+    )
+    np.testing.assert_array_equal(rows.tokens, everything.tokens[order])
+    np.testing.assert_array_equal(rows.is_repeated, is_repeated)
 
 
 def test_a_client_without_groups_has_no_rows(stored):

@@ -1,16 +1,23 @@
 """Token stores: the rows of their corpus, written whole, checked, refused."""
 
+import errno
 import json
-import multiprocessing
 import pathlib
 import shutil
 
+import buckets
 import numpy as np
 import pytest
 import token_stores
 from token_stores import PIECES
 
-from tff_fedfish.data import token_store, tokenize_corpus, tokenizers
+from tff_fedfish import files
+from tff_fedfish.data import (
+  corpus_index,
+  token_store,
+  tokenize_corpus,
+  tokenizers,
+)
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.divided_clients import DividedClients
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
@@ -200,7 +207,6 @@ class TestWriting:
   ):
     # Two or three records a batch.
     monkeypatch.setattr(tokenize_corpus, '_BATCH_BYTES', 2000)
-    monkeypatch.setattr(tokenize_corpus, '_MIN_BATCHES_PER_WORKER', 1)
     for num_workers in (1, 2):
       output, clients = tmp_path / f'{num_workers}', []
       self._write(
@@ -209,28 +215,45 @@ class TestWriting:
       assert _files(output) == _files(stored.store.directory)
       assert len(clients) > 2 and sum(clients) == 6
 
-  def test_a_lost_worker_ends_it(self, stored, tmp_path, monkeypatch):
-    monkeypatch.setattr(tokenize_corpus, '_BATCH_BYTES', 100)
-    monkeypatch.setattr(tokenize_corpus, '_MIN_BATCHES_PER_WORKER', 1)
-
-    def kill(_):
-      for process in multiprocessing.active_children():
-        process.kill()
-
-    with pytest.raises(FailedError, match='ended early, perhaps for want of'):
-      self._write(stored, tmp_path / 'out', num_workers=2, on_clients=kill)
-    assert not list(tmp_path.iterdir())
-
-  @pytest.mark.parametrize('error', [OSError, KeyboardInterrupt])
-  def test_whole_or_not_at_all(self, stored, tmp_path, error):
+  @pytest.mark.parametrize(
+    ('error', 'raised'),
+    [
+      (OSError(errno.ENOSPC, 'No space left on device'), FailedError),
+      (KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+  )
+  def test_whole_or_not_at_all(self, stored, tmp_path, error, raised):
     (tmp_path / '.out.mine').write_text('of somebody else')
 
     def stop(_):
       raise error
 
-    with pytest.raises(error):
+    words = r"^The tokens were not written to '.*/out': \[Errno 28\] No space"
+    with pytest.raises(raised, match=words if raised is FailedError else ''):
       self._write(stored, tmp_path / 'out', on_clients=stop)
     assert [path.name for path in tmp_path.iterdir()] == ['.out.mine']
+
+  def test_two_at_once(self, stored, tmp_path):
+    output = tmp_path / 'out'
+
+    def finish_another(_):
+      if not output.exists():
+        self._write(stored, output)
+
+    with pytest.raises(FailedError, match="not written to '.*/out': .* not em"):
+      self._write(stored, output, on_clients=finish_another)
+    assert list(tmp_path.iterdir()) == [output]
+    assert _files(output) == _files(stored.store.directory)
+
+  def test_a_corpus_in_a_bucket(self, stored, tmp_path, monkeypatch):
+    directory = stored.corpus.directory
+    buckets.mount(monkeypatch, directory.parent)
+    corpus = GroupedCorpus(f'bucket://{directory.name}')
+    self._write(stored._replace(corpus=corpus), tmp_path / 'out')
+    assert _files(tmp_path / 'out') == _files(stored.store.directory)
+    # Tokens are mapped into memory.
+    with pytest.raises(UserError, match='but holds the tokens .* a local disk'):
+      token_store.open_text('bucket://tokens')
 
   def test_an_index_of_other_shards(self, tmp_path):
     one, other = (
@@ -274,11 +297,12 @@ class TestRefused:
       (lambda store: (store / 'clients.bin').unlink(), 'bin. is missing. Copy'),
       (
         lambda store: (store / 'token_store.json').write_text('{'),
-        'must describe a token store, but cannot be read',
+        'must hold the description of a token store, but cannot be read',
       ),
-      (_edit(token_type='int8'), "cannot be read .`token_type` is 'int8'"),
-      (_edit(files={}), 'be read .`files` lacks clients.bin'),
-      (_edit(schema_version=2), 'has schema version 2, but .* Update fedfish'),
+      (_edit(token_type='int32'), 'cannot be read .`sha256` must be'),
+      (_edit(corpus_fingerprint='0'), 'cannot be read .`sha256` must be'),
+      (_edit(sha256=None), 'cannot be read .`sha256` must be .* but is None'),
+      (_edit(schema_version=2), 'version 1 or older, found 2. Update fedfish'),
     ],
   )
   def test_damage(self, copy, damage, words):
@@ -298,6 +322,63 @@ class TestRefused:
       with pytest.raises(UserError, match=f"{name}' must have SHA-256"):
         token_store.verify(copy)
       (copy / name).write_bytes(data)
+
+  @pytest.mark.parametrize('has_fingerprint', [True, False])
+  def test_verify_compares_the_corpus(self, copy, has_fingerprint):
+    if not has_fingerprint:
+      # As earlier versions wrote it.
+      path = copy / 'corpus/manifest.json'
+      manifest = json.loads(path.read_text())
+      del manifest['fingerprint'], manifest['sha256']
+      path.write_text(json.dumps(manifest))
+      described = json.loads((copy / 'token_store.json').read_text())['files']
+      described['corpus/manifest.json'] = {
+        'num_bytes': path.stat().st_size,
+        'sha256': files.sha256_of(path),
+      }
+      token_stores.describe_again(copy, files=described)
+    token_store.verify(copy)
+    token_stores.describe_again(copy, corpus_fingerprint='0')
+    with pytest.raises(UserError, match='with fingerprint 0, but is of'):
+      token_store.verify(copy)
+
+  @pytest.mark.parametrize('sampling', ['blocks', 'documents'])
+  @pytest.mark.parametrize(
+    ('name', 'words'),
+    [
+      ('clients.bin', 'ascending numbers up to 157'),
+      ('documents.bin', 'ascending numbers up to'),
+      ('tokens.bin', 'ids below 13'),
+    ],
+  )
+  def test_damage_while_training(self, stored, copy, name, words, sampling):
+    _, stop = stored.store.streams([5])[0]
+    numbers = np.fromfile(copy / name, '<u2' if name[0] == 't' else '<i8')
+    # Of client f; a bit in the highest byte.
+    wrong = {
+      'clients.bin': 11,
+      'documents.bin': np.searchsorted(numbers, stop),
+      'tokens.bin': stop - 100 + np.arange(99),
+    }
+    numbers[wrong[name]] ^= 1 << (8 * numbers.itemsize - 2)
+    numbers.tofile(copy / name)
+    clients = StoredSequences(
+      TokenStore(copy), stored.tokenizer, sequence_length=7, sampling=sampling
+    )
+    with pytest.raises(UserError, match=f"{name}' must hold {words}"):
+      clients.training_sequences(b'f', shuffle_seed=4, round_num=1)
+
+  def test_another_library(self, stored, copy, capsys):
+    token_stores.describe_again(copy, library='tensorflow-text 0.1')
+    for _ in range(2):
+      StoredSequences(TokenStore(copy), stored.tokenizer, sequence_length=7)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith('fedfish: warning: ')
+    assert 'was tokenized by tensorflow-text 0.1; tensorflow-text ' in line
+
+  def test_opening_reads_no_places(self, copy, monkeypatch):
+    monkeypatch.setattr(corpus_index, 'read_locations', None)
+    assert len(TokenStore(copy).client_ids) == 6
 
   def test_another_vocabulary(self, stored):
     other = tokenizers.wordpiece_tokenizer(

@@ -118,7 +118,7 @@ class TestFile:
       ('[]', r'must be an object, but is \[\]'),
       ('{"name": "c4"}', 'schema_version'),
       ('{"schema_version": 1, "name": 3}', '`key` is missing'),
-      ('{"schema_version": 2}', 'reads up to 1. Update fedfish'),
+      ('{"schema_version": 2}', 'version 1 or older, found 2. Update'),
     ],
   )
   def test_damaged(self, tmp_path, text, words):

@@ -6,9 +6,11 @@ import shutil
 import numpy as np
 import pytest
 import small_runs
+import token_stores
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
+from tff_fedfish.data.token_store import TokenStore
 from tff_fedfish.run import cohort_data, run_inputs
 
 _FILES = (
@@ -96,16 +98,12 @@ def test_refused_before_training(small_tokens, tmp_path, capsys, damage, words):
 def test_another_corpus_is_refused(small_tokens, small_run, tmp_path, capsys):
   run = shutil.copytree(small_run, tmp_path / 'run')
   store = shutil.copytree(small_tokens[0], tmp_path / 'tokens')
-  path = store / 'token_store.json'
-  description = json.loads(path.read_text())
-  path.write_text(json.dumps(description | {'corpus_fingerprint': 'other'}))
+  token_stores.describe_again(store, corpus_fingerprint='other')
   inputs = store, small_tokens[1]
   assert small_runs.train(inputs, run, training__num_rounds=5) == 2
   assert 'The run was trained on another corpus' in capsys.readouterr().err
 
 
 def _edit_vocabulary(store, **changes):
-  path = store / 'token_store.json'
-  description = json.loads(path.read_text())
-  description['vocabulary'] |= changes
-  path.write_text(json.dumps(description))
+  vocabulary = dict(TokenStore(store).description.vocabulary)
+  token_stores.describe_again(store, vocabulary=vocabulary | changes)

@@ -14,7 +14,8 @@ they save tokenizing again in every round.
 
 import argparse
 import os
-import pathlib
+import shlex
+import sys
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.files import require_usable_output
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     type=int,
     default=len(os.sched_getaffinity(0)),
     metavar='N',
-    help='processes that tokenize; the output is the same for any number '
+    help='threads that tokenize; the output is the same for any number '
     '(default: one per CPU)',
   )
 
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish import corpora
   from tff_fedfish.data.grouped_corpus import GroupedCorpus
   from tff_fedfish.data.token_store import TokenStore
-  from tff_fedfish.data.tokenize_corpus import write_token_store
+  from tff_fedfish.data.tokenize_corpus import leftovers, write_token_store
   from tff_fedfish.printing import count, format_bytes
   from tff_fedfish.progress import Progress
   from tff_fedfish.training.interruption import Abandoned, signals_handled
@@ -64,12 +65,14 @@ def run(arguments: argparse.Namespace) -> int:
       f'`--num_workers` must be at least 1, found {arguments.num_workers}. '
       'Raise it, or leave it out.'
     )
+  output = require_usable_output(_output(arguments), '--output')
   corpus = GroupedCorpus(arguments.corpus)
-  directory = pathlib.Path(arguments.corpus).resolve()
-  output = require_usable_output(
-    arguments.output or directory.with_name(f'{directory.name}_tokens'),
-    '--output',
-  )
+  if left := leftovers(output):
+    print(
+      'fedfish: another job is writing the same tokens, or one was killed and '
+      f'left: {shlex.join(left)}. Remove it if no job runs.',
+      file=sys.stderr,
+    )
 
   def stop(signal_num, frame):
     raise Abandoned(signal_num)
@@ -94,3 +97,19 @@ def run(arguments: argparse.Namespace) -> int:
     f'Written to {output}'
   )
   return 0
+
+
+def _output(arguments: argparse.Namespace) -> str:
+  """Returns the directory to write, beside the corpus unless it is named."""
+  from tff_fedfish.data import places
+
+  output = arguments.output
+  if output is None and not places.is_remote(arguments.corpus):
+    # A corpus that is a link has its tokens beside the link.
+    return f'{os.path.abspath(arguments.corpus)}_tokens'
+  if output is None or places.is_remote(output):
+    raise UserError(
+      '`--output` must be a directory on a local disk, as tokens are mapped '
+      f'into memory, found {output!r}. Name one.'
+    )
+  return output

@@ -93,6 +93,16 @@ class ClientIds(collections.abc.Sequence):
     is_there = position < len(self) and self[position] == client_id
     return position if is_there else None
 
+  def require_position(self, client_id: object, corpus: object) -> int:
+    """Returns the position of a client of a corpus; KeyError if none."""
+    position = self.position(client_id)
+    if position is None:
+      raise KeyError(
+        f'{client_id!r} is not a client of {str(corpus)!r}; client ids are '
+        'bytes, listed in `client_ids`'
+      )
+    return position
+
   def where(self, is_chosen: np.ndarray) -> 'ChosenIds':
     """Returns some of the ids, those where bool [len(self)] is true."""
     dtype = np.int32 if len(self) < 1 << 31 else np.int64

@@ -198,12 +198,7 @@ class GroupedCorpus:
     return corpus_index.read_column(self.directory, name, num_rows)
 
   def _rows(self, client_id: bytes) -> range:
-    position = self.client_ids.position(client_id)
-    if position is None:
-      raise KeyError(
-        f'{client_id!r} is not a client of {str(self.directory)!r}; client '
-        'ids are bytes, listed in `client_ids`'
-      )
+    position = self.client_ids.require_position(client_id, self.directory)
     start, stop = self.locations.row_limits[position : position + 2]
     return range(start, stop)
 

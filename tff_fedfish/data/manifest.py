@@ -5,7 +5,6 @@ Manifests of earlier versions have none and are read as they are.
 """
 
 import dataclasses
-import hashlib
 import json
 import os
 import re
@@ -20,8 +19,9 @@ SCHEMA_VERSION = 1
 ORDER = 2
 """See `Manifest.order`."""
 MANIFEST_NAME = 'manifest.json'
+TOKEN_STORE_NAME = 'token_store.json'
+"""In place of a manifest it marks the tokens of a corpus; see `token_store`."""
 ADVICE = 'Copy the directory again, or run `fedfish group` again.'
-_HASH = 'sha256'
 _PLAIN_NAME = re.compile(r'[\w-][\w.-]{0,199}', re.ASCII)
 
 
@@ -133,7 +133,7 @@ class Manifest:
   def to_bytes(self) -> bytes:
     """Returns what `manifest.json` holds; equal manifests give equal bytes."""
     value = {'schema_version': self.schema_version} | dataclasses.asdict(self)
-    value[_HASH] = _hash_of(value)
+    value = files.with_hash(value)
     return (json.dumps(value, indent=2, ensure_ascii=False) + '\n').encode()
 
 
@@ -146,29 +146,11 @@ def read_manifest(directory: str | os.PathLike) -> Manifest:
   """
   directory = places.directory_of(directory)
   content = _read(directory)
-  try:
+  path = places.join(directory, MANIFEST_NAME)
+  with files.explained(path, 'the manifest of a grouped corpus', ADVICE):
     value = files.parse_json(content)
     manifest = files.from_json_object(value, schema=Manifest, upgrade=_upgrade)
     _require_file_names(manifest)
-  except files.NewerSchemaError as error:
-    raise UserError(
-      f'{str(directory)!r} must be a grouped corpus of schema version '
-      f'{SCHEMA_VERSION} or older, but was written by a newer version of '
-      f'fedfish (schema version {error.version}). Upgrade fedfish, or group '
-      'the corpus again.'
-    ) from error
-  except _ChangedError as error:
-    raise UserError(
-      f'{places.join(directory, MANIFEST_NAME)!r} must be as `fedfish group` '
-      f'wrote it, but was changed: {error}. {ADVICE}'
-    ) from error
-  except (ValueError, RecursionError) as error:
-    # What is no JSON object at all is not worth more words.
-    is_told = isinstance(error, json_values.WrongValueError) and error.name
-    raise _not_a_corpus(
-      directory,
-      f'has an unreadable {MANIFEST_NAME}{f" ({error})" if is_told else ""}',
-    ) from error
   return manifest
 
 
@@ -185,23 +167,10 @@ def _read(directory: str | os.PathLike) -> bytes:
     raise _not_a_corpus(directory, problem) from error
 
 
-class _ChangedError(ValueError):
-  """A manifest whose values do not have its SHA-256."""
-
-
-def _hash_of(value: Mapping[str, Any]) -> str:
-  """Returns the SHA-256 of the values, whatever their order and layout."""
-  return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
 def _upgrade(value: dict[str, Any]) -> dict[str, Any]:
   """Checks the hash, and adds what earlier versions did not write."""
-  if _HASH in value:
-    rest = {name: value[name] for name in value if name != _HASH}
-    if (found := _hash_of(rest)) != value[_HASH]:
-      raise _ChangedError(
-        f'its `{_HASH}` is {value[_HASH]!r:.70}, that of its values {found}'
-      )
+  if 'sha256' in value:
+    files.require_hash(value)
   inputs = value.get('inputs')
   num_inputs = len(inputs) if isinstance(inputs, list) else 0
   return {'num_input_files': num_inputs} | value
@@ -219,6 +188,12 @@ def _require_file_names(manifest: Manifest) -> None:
 
 
 def _not_a_corpus(directory: str | os.PathLike, found: str) -> UserError:
+  if places.size(places.join(directory, TOKEN_STORE_NAME)) is not None:
+    return UserError(
+      f'{str(directory)!r} must be a grouped corpus, but holds the tokens of '
+      'one. Name the corpus, or, for `train`, `evaluate` and `generate`, '
+      'tokens on a local disk.'
+    )
   return UserError(
     f'{str(directory)!r} is not a grouped corpus: it {found}. Run `fedfish '
     'group` to make one, or name its output directory.'

@@ -1,8 +1,8 @@
 """Clients that are unions of groups, for training on few and large clients.
 
 Client k of K has the sequences of the groups with hash(partition_seed, id)
-mod K = k, group by group. They are read from a token store, which has the
-number of tokens of every group.
+mod K = k, group by group: a group stays when others join or leave the corpus.
+They are read from a token store, which has the number of tokens of every group.
 """
 
 import dataclasses
@@ -35,16 +35,6 @@ def client_ids(num_clients: int) -> list[bytes]:
   return [b'merged-%05d' % number for number in range(num_clients)]
 
 
-def owner(group_id: bytes, *, num_clients: int, partition_seed: int) -> int:
-  """Returns the number of the client that a group belongs to.
-
-  It is 0 to num_clients - 1 and depends only on the arguments: a group stays
-  when others join or leave the corpus.
-  """
-  digest = randomness.digest('merge', partition_seed, group_id)
-  return int.from_bytes(digest[:8], 'big') % num_clients
-
-
 class MergedClients(ClientRows):
   """The sequences of merged clients. Thread safe."""
 
@@ -62,7 +52,6 @@ class MergedClients(ClientRows):
       split_seed=merge.split_seed,
       held_out_fraction=merge.held_out_fraction,
     ).participating
-    # As `owner` says it.
     hashes = randomness.first_words(
       'merge', merge.partition_seed, participating
     )

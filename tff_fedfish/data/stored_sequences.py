@@ -43,7 +43,7 @@ class StoredSequences(ClientSequences):
       positions: Places of the clients in the store's `client_ids`.
     """
     return StreamRows(
-      tokens=self._corpus.tokens,
+      store=self._corpus,
       streams=self._corpus.streams(positions),
       sequence_length=self.sequence_length,
       padding_id=self.tokenizer.padding_id,
@@ -64,8 +64,7 @@ class StreamRows(Rows):
   The rows of each stream are those that `build_sequences` makes of it.
   """
 
-  tokens: np.ndarray
-  """uint16 or int32 [num_tokens]; see `TokenStore`."""
+  store: TokenStore
   streams: np.ndarray
   """int64 [num_streams, 2]: first token of each and the one after the last."""
   sequence_length: int
@@ -117,7 +116,8 @@ class StreamRows(Rows):
     for row, start, length in zip(
       rows, starts.tolist(), lengths.tolist(), strict=True
     ):
-      row[:length] = self.tokens[start : start + length]
+      row[:length] = self.store.tokens[start : start + length]
+    self.store.require_ids(rows)
     return Sequences(
       rows,
       (lengths - 1).astype(np.int32),

@@ -1,56 +1,49 @@
-"""Writes a token store: reads a corpus once, tokenizes in worker processes.
+"""Writes a token store: reads a corpus once, tokenizes in threads.
 
-This process reads records and writes ids in the order of the corpus's shards,
-so the files are equal for any number of workers. A few batches of records per
-worker are in memory.
+The main thread reads records and writes ids in the order of the corpus's
+shards, so the files are equal for any number of threads. A few batches of
+records per thread are in memory. The libraries of all vocabularies compute
+without Python's lock.
 """
 
 import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import glob
 import itertools
-import multiprocessing
-import multiprocessing.connection
 import os
 import pathlib
 import shutil
-import signal
-import threading
-import warnings
-from collections.abc import Callable, Iterator
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from tff_fedfish import files
-from tff_fedfish.data import places, records, token_store
+from tff_fedfish.data import places, records, token_description
 from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.grouped_corpus import (
   GroupedCorpus,
   decode_record,
   example_texts,
 )
-from tff_fedfish.data.manifest import MANIFEST_NAME
+from tff_fedfish.data.manifest import MANIFEST_NAME, TOKEN_STORE_NAME
+from tff_fedfish.data.token_description import StoredFile
 from tff_fedfish.data.token_store import (
   CLIENTS_NAME,
   CORPUS_NAME,
-  DESCRIPTION_NAME,
   DOCUMENTS_NAME,
   NUMBERS,
   TEXT_BYTES_NAME,
   TOKENS_NAME,
-  StoredFile,
 )
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import FailedError, UserError
 
-# Records that a worker is sent at once.
+# Records that a thread tokenizes at once.
 _BATCH_BYTES = 1 << 22
-# Batches per worker that were read and are not written yet.
+# Batches per thread that were read and are not written yet.
 _BATCHES_AHEAD = 2
-# Fewer do not make up for the start of a process.
-_MIN_BATCHES_PER_WORKER = 16
 
 _Record = tuple[str, int, bytes]
 """Shard, offset and payload."""
@@ -70,30 +63,36 @@ def write_token_store(
     corpus: Source of examples with a bytes feature `text`.
     vocabulary: See `load_tokenizer`.
     output: The store's directory; must not exist, or be empty.
-    num_workers: Most processes that tokenize, at least 1; a small corpus takes
-      fewer. 1: this process does.
+    num_workers: Threads that tokenize, at least 1.
     on_clients: Called with the number of clients that were written since the
       last call.
 
   Raises:
     UserError: If the corpus or the vocabulary is damaged, or the vocabulary
       cannot express a text.
-    FailedError: If a worker process ends early.
+    FailedError: If a file cannot be read or written, or somebody else wrote the
+      store in the meantime.
   """
   tokenizer = load_tokenizer(vocabulary)
-  num_bytes = sum(shard.num_bytes for shard in corpus.manifest.shards)
-  most = max(1, num_bytes // (_BATCH_BYTES * _MIN_BATCHES_PER_WORKER))
-  num_workers = min(num_workers, most)
-  with files.write_directory_atomically(output) as temporary:
-    with (
-      contextlib.ExitStack() as stack,
-      _encoder(vocabulary, tokenizer, num_workers) as encode,
-    ):
-      writer = _Writer(temporary, corpus, tokenizer, stack)
-      for encoded in encode(_batches(corpus)):
-        on_clients(writer.write(encoded))
-      writer.finish()
-  files.sync(pathlib.Path(output).resolve().parent)
+  encoded = _encoded(tokenizer, _batches(corpus), num_workers)
+  try:
+    with files.write_directory_atomically(output) as temporary:
+      with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(encoded))
+        writer = _Writer(temporary, corpus, tokenizer, stack)
+        for batch in encoded:
+          on_clients(writer.write(batch))
+        writer.finish()
+    files.sync(pathlib.Path(output).resolve().parent)
+  except OSError as error:
+    raise FailedError(
+      f'The tokens were not written to {str(output)!r}: {error}'
+    ) from error
+
+
+def leftovers(output: pathlib.Path) -> list[str]:
+  """Returns unfinished stores beside an output: of killed jobs, or in work."""
+  return sorted(map(str, output.parent.glob(f'.{glob.escape(output.name)}.*/')))
 
 
 def _batches(corpus: GroupedCorpus) -> Iterator[list[_Record]]:
@@ -129,7 +128,7 @@ def _encode(tokenizer: Tokenizer, batch: list[_Record]) -> _Encoded:
     groups.append((record.client_id, record.part, len(record.examples)))
     texts += example_texts(record.client_id, record.examples)
   documents = tokenizer.encode_batch(texts)
-  dtype = token_store.token_dtype(tokenizer)
+  dtype = token_description.token_dtype(tokenizer)
   end = np.array([tokenizer.end_of_text_id], dtype)
   parts = itertools.chain.from_iterable((ids, end) for ids in documents)
   return _Encoded(
@@ -140,62 +139,21 @@ def _encode(tokenizer: Tokenizer, batch: list[_Record]) -> _Encoded:
   )
 
 
-@contextlib.contextmanager
-def _encoder(vocabulary, tokenizer, num_workers):
-  """Yields a function from batches to their documents, in the same order."""
-  if num_workers == 1:
-    yield lambda batches: (_encode(tokenizer, batch) for batch in batches)
-    return
-  pool = concurrent.futures.ProcessPoolExecutor(
-    num_workers,
-    multiprocessing.get_context('spawn'),
-    initializer=_start_worker,
-    initargs=(str(vocabulary),),
-  )
-
-  def encode(batches):
-    pending = collections.deque()
+def _encoded(
+  tokenizer: Tokenizer, batches: Iterable[list[_Record]], num_workers: int
+) -> Iterator[_Encoded]:
+  """Yields the documents of batches, in their order."""
+  pool = concurrent.futures.ThreadPoolExecutor(num_workers)
+  pending = collections.deque()
+  try:
     for batch in batches:
-      pending.append(pool.submit(_encode_in_worker, batch))
+      pending.append(pool.submit(_encode, tokenizer, batch))
       if len(pending) > _BATCHES_AHEAD * num_workers:
         yield pending.popleft().result()
     for future in pending:
       yield future.result()
-
-  try:
-    yield encode
-  except BrokenProcessPool as error:
-    raise FailedError(
-      'A process that tokenizes ended early, perhaps for want of memory. Run '
-      'the command again with fewer `--num_workers`.'
-    ) from error
   finally:
     pool.shutdown(cancel_futures=True)
-
-
-_tokenizer_of_worker: Tokenizer | None = None
-
-
-def _start_worker(vocabulary: str) -> None:
-  global _tokenizer_of_worker
-  # The parent is told, and ends this process.
-  signal.signal(signal.SIGINT, signal.SIG_IGN)
-  # As in `cli/main.py`.
-  warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
-  threading.Thread(target=_end_with_parent, daemon=True).start()
-  # Each process computes in one thread, and on no accelerator.
-  os.environ |= {'TOKENIZERS_PARALLELISM': 'false', 'CUDA_VISIBLE_DEVICES': ''}
-  _tokenizer_of_worker = load_tokenizer(vocabulary)
-
-
-def _end_with_parent() -> None:
-  parent = multiprocessing.parent_process()
-  multiprocessing.connection.wait([parent.sentinel])
-  os._exit(1)
-
-
-def _encode_in_worker(batch: list[_Record]) -> _Encoded:
-  return _encode(_tokenizer_of_worker, batch)
 
 
 class _Writer:
@@ -246,9 +204,11 @@ class _Writer:
         stored[str(path.relative_to(self._directory))] = StoredFile(
           num_bytes=path.stat().st_size, sha256=files.sha256_of(path)
         )
-    description = token_store.describe(self._corpus, self._tokenizer, stored)
+    description = token_description.describe(
+      self._corpus, self._tokenizer, stored
+    )
     files.write_json(
-      self._directory / DESCRIPTION_NAME, dataclasses.asdict(description)
+      self._directory / TOKEN_STORE_NAME, description.to_json_dict()
     )
     files.sync(self._directory)
 

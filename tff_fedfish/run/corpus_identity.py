@@ -11,7 +11,6 @@ from typing import Any, Protocol
 from tff_fedfish import files
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.manifest import Manifest
-from tff_fedfish.errors import UserError
 
 CORPUS_NAME = 'corpus.json'
 
@@ -119,17 +118,8 @@ def read_identity(run: pathlib.Path) -> CorpusIdentity | None:
     UserError: If `corpus.json` is damaged, or of a newer version.
   """
   path = run / CORPUS_NAME
-  try:
-    return files.read_json(path, schema=CorpusIdentity)
-  except FileNotFoundError:
-    return None
-  except files.NewerSchemaError as error:
-    raise UserError(
-      f'{str(path)!r} has `schema_version` {error.version}, but this version '
-      f'of fedfish reads up to {CorpusIdentity.schema_version}. Update fedfish.'
-    ) from error
-  except (OSError, ValueError) as error:
-    raise UserError(
-      f'{str(path)!r} must name the corpus of a run, but cannot be read '
-      f'({error}). Restore the file.'
-    ) from error
+  with files.explained(path, 'the corpus of a run', 'Restore the file.'):
+    try:
+      return files.read_json(path, schema=CorpusIdentity)
+    except FileNotFoundError:
+      return None
