@@ -23,7 +23,7 @@ from tff_fedfish.data.grouped_corpus import (
 from tff_fedfish.data.manifest import ADVICE, MANIFEST_NAME, Manifest
 from tff_fedfish.errors import UserError
 
-_ROWS_AT_ONCE = 1 << 16
+_ROWS_AT_ONCE = 1 << 14
 _ROW = f'row ({", ".join(corpus_index.INDEX_SCHEMA.names)})'
 
 
