@@ -18,7 +18,7 @@ import pytest
 from damaged_corpora import edit_manifest
 from group_records import encode_example
 
-from tff_fedfish.data import records
+from tff_fedfish.data import grouped_corpus, records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA, fingerprint_of_index
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import Counts, Manifest, Shard, read_manifest
@@ -129,7 +129,9 @@ class TestContents:
     for client_id, examples in clients:
       assert examples == corpus.examples(client_id)
 
-  def test_stream_by_id(self, corpus):
+  @pytest.mark.parametrize('max_open', [3, 4])
+  def test_stream_by_id(self, corpus, monkeypatch, max_open):
+    monkeypatch.setattr(grouped_corpus, '_MAX_OPEN', max_open)
     clients = list(corpus.stream(by_id=True))
     assert clients == [(i, corpus.examples(i)) for i in corpus.client_ids]
 

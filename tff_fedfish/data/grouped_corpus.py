@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _RECORD_BYTES = 1 << 16
 # Read at a time of the shards that are read from beginning to end.
 _STREAM_BYTES = 16 << 20
+# Shards that are open at a time: systems allow a process 1,024 files.
+_MAX_OPEN = 500
 
 Example = dict[str, bytes]
 """The values of one example by feature name."""
@@ -139,10 +141,13 @@ class GroupedCorpus:
 
     Args:
       by_id: Whether the order is that of `client_ids`. It takes all shards at
-        once, and holds a client of each. Otherwise the order is that on the
-        disk, shard by shard, in each by client id, and one client is held.
+        once, and holds a client of each; of very many shards clients are read
+        one by one. Otherwise the order is that on the disk, shard by shard, in
+        each by client id, and one client is held.
     """
     names = [shard.name for shard in self.manifest.shards]
+    if by_id and len(names) > _MAX_OPEN:
+      return ((i, self.examples(i)) for i in self.client_ids)
     num_open = len(names) if by_id else 1
     shards = (
       self._stream_shard(places.join(self.directory, name), num_open)
