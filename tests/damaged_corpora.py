@@ -6,6 +6,7 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from group_records import read_group_records
 
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
@@ -59,7 +60,7 @@ def edit_manifest(corpus, edit):
 def rewrite_first_shard(corpus, change):
   """Changes the records of shard 0, and index and manifest to fit."""
   path = shard_path(corpus, 0)
-  stored = records.read_group_records(path)
+  stored = read_group_records(path)
   old = list(zip(rows_of_shard(corpus, 0), stored, strict=True))
   rows = [row for row in index_rows(corpus) if row['shard'] != 0]
   with open(path, 'wb') as file:

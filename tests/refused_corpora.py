@@ -4,6 +4,7 @@ import damaged_corpora
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from group_records import encode_example
 from refused_inputs import changed, damaged, edited, removed
 
 from tff_fedfish.data import records
@@ -41,7 +42,7 @@ def _rewrite(corpus, payload_of, *, offset=None, damage=lambda data: data):
 
 
 def _record(client_id, *examples):
-  encoded = [records.encode_example(example) for example in examples]
+  encoded = [encode_example(example) for example in examples]
   return records.encode_group_record(client_id, encoded)
 
 

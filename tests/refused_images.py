@@ -1,7 +1,6 @@
 """Corpora of images that a run refuses, and words of what is said."""
 
 import functools
-import lzma
 import sqlite3
 import struct
 
@@ -202,47 +201,35 @@ def _example(**features):
   return proto.SerializeToString()
 
 
-def _packed(content, *, blocked=False):
-  """Returns what writes a packed database, perhaps where it cannot unpack."""
-
-  def write(corpus):
-    (corpus / 'emnist_all.sqlite.lzma').write_bytes(content)
-    if blocked:
-      (corpus / 'emnist_all.sqlite').mkdir()
-
-  return write
-
-
 _PIXELS = [0.5] * 784
 _EMNIST = (
-  ('must be a whole LZMA file', _packed(lzma.compress(b'a')[:-5])),
   (
-    "must be unpacked to 'emnist_all.sqlite' beside it, but that failed",
-    _packed(lzma.compress(b'a'), blocked=True),
+    'and unpack it: `xz -dk emnist_all.sqlite.lzma`',
+    _write('emnist_all.sqlite.lzma', b''),
   ),
   (
     'must be a database with the table `examples`',
     _write('emnist_all.sqlite', b''),
   ),
   (
-    "must hold examples of the split 'all_train', but it holds 'x'",
+    "must hold examples of the split 'all_train', but holds none",
     _database(b'', split='x'),
   ),
   ('must be a tf.train.Example', _database(b'\xff')),
   (
-    "must have the feature 'label', but it has 'pixels'",
+    'and one `label`, but is not (`label` has 0 values)',
     _database(_example(pixels=_PIXELS)),
   ),
   (
-    '`label` must be one int, but it is 2',
+    'and one `label`, but is not (`label` has 2 values)',
     _database(_example(pixels=_PIXELS, label=[1, 2])),
   ),
   (
-    'must have 28 x 28 x 1 pixels, but it has 1.',
+    'of 28 x 28 x 1 and one `label`, but is not (`pixels` has 1 values)',
     _database(_example(pixels=[0.5], label=[1])),
   ),
   (
-    'pixels must lie between 0 and 255, but they lie between 256',
+    'values from 256 to 256, not 0 to 255',
     _database(_example(pixels=[256] * 784, label=[1])),
   ),
 )

@@ -1,6 +1,7 @@
 """Removed commands, options and settings, with advice; for one release."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tff_fedfish.errors import UserError
 
@@ -74,6 +75,9 @@ SETTINGS: dict[str, str] = {
 }
 """Advice by 'section.setting' of a config."""
 
+WITHOUT_EFFECT = frozenset({'data.token_cache_bytes'})
+"""Settings that never changed a result: stored configs may still have them."""
+
 
 def require_current(arguments: Sequence[str]) -> None:
   """Raises UserError if a command line has a command or option that went."""
@@ -84,3 +88,17 @@ def require_current(arguments: Sequence[str]) -> None:
     option = argument.partition('=')[0]
     if advice := OPTIONS.get(f'{command} {option}'):
       raise UserError(f'`{option}` was removed. {advice}')
+
+
+def without_removed(config: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns a parsed config.json without settings of `WITHOUT_EFFECT`."""
+  return {
+    section: {
+      name: value
+      for name, value in given.items()
+      if f'{section}.{name}' not in WITHOUT_EFFECT
+    }
+    if isinstance(given, Mapping)
+    else given
+    for section, given in config.items()
+  }

@@ -7,6 +7,7 @@ import hashlib
 import os
 
 from benchmarks.grouping_arms import FEATURE_NAMES
+from group_records import read_group_records
 
 from pipelines.keys import host_key
 from tff_fedfish.data import records
@@ -39,7 +40,7 @@ def difference(ours: str | os.PathLike, dataset_grouper: str | os.PathLike):
 def _read(directory: str | os.PathLike) -> Groups:
   groups = collections.defaultdict(list)
   for path in sorted(glob.glob(os.path.join(directory, '*.tfrecord'))):
-    for record in records.read_group_records(path):
+    for record in read_group_records(path):
       hosts = set()
       hashes = []
       for serialized in record.examples:

@@ -16,6 +16,7 @@ from tff_fedfish.config.loading import (
   from_json_dict,
   load_config,
   to_json_dict,
+  with_defaults,
 )
 from tff_fedfish.errors import UserError
 
@@ -382,6 +383,14 @@ def test_config_json_of_another_version(version, words):
   with pytest.raises(UserError) as error:
     from_json_dict(values, 'run/config.json')
   assert words in str(error.value)
+
+
+def test_config_json_with_a_removed_setting_without_effect():
+  config = load_config(_DEMO)
+  values = to_json_dict(config)
+  values['data'] = {'token_cache_bytes': 0} | values['data']
+  assert from_json_dict(values, 'config.json') == config
+  assert 'token_cache_bytes' not in with_defaults(values)['data']
 
 
 @pytest.mark.parametrize('values', [[], 'x', None, {}])

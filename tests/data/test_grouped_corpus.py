@@ -16,8 +16,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from damaged_corpora import edit_manifest
+from group_records import encode_example
 
-from tff_fedfish.data import records
+from tff_fedfish.data import grouped_corpus, records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA, fingerprint_of_index
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import Counts, Manifest, Shard, read_manifest
@@ -37,7 +38,7 @@ def _write_corpus(directory, shards):
     offset = 0
     with (directory / name).open('wb') as file:
       for group_id, part, texts in groups:
-        examples = [records.encode_example({'text': text}) for text in texts]
+        examples = [encode_example({'text': text}) for text in texts]
         payload = records.encode_group_record(group_id, examples, part)
         num_words = sum(len(text.split()) for text in texts)
         rows.append(
@@ -127,6 +128,12 @@ class TestContents:
     assert [client_id for client_id, _ in clients] == [b'd', b'a', b'b', b'c']
     for client_id, examples in clients:
       assert examples == corpus.examples(client_id)
+
+  @pytest.mark.parametrize('max_open', [3, 4])
+  def test_stream_by_id(self, corpus, monkeypatch, max_open):
+    monkeypatch.setattr(grouped_corpus, '_MAX_OPEN', max_open)
+    clients = list(corpus.stream(by_id=True))
+    assert clients == [(i, corpus.examples(i)) for i in corpus.client_ids]
 
   @pytest.mark.parametrize('groups', [[], [(b'', None, [b'text'])]])
   def test_few_clients(self, tmp_path, groups):
@@ -261,7 +268,7 @@ class TestDamagedRecords:
   @pytest.mark.parametrize(
     ('payload', 'problem'),
     [
-      (records.encode_example({'a': b'b'}), 'no feature list'),
+      (encode_example({'a': b'b'}), 'no feature list'),
       (b'\xff', 'not a SequenceExample'),
       (records.encode_group_record(b'a', [b'\xff']), 'not a tf.train.Example'),
     ],

@@ -3,9 +3,13 @@
 import hashlib
 import json
 import shutil
+import subprocess
+import sys
+from unittest import mock
 
 import hypothesis
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from damaged_corpora import (
   edit_manifest,
@@ -16,6 +20,7 @@ from damaged_corpora import (
   shard_path,
   write_index,
 )
+from group_records import encode_example
 from grouping_jobs import group_lines
 
 from tff_fedfish.data import records
@@ -79,6 +84,22 @@ def test_missing_file(corpus, name):
     verify_corpus(corpus)
 
 
+def test_the_index_is_not_searched_for_each_record(whole, monkeypatch):
+  search = mock.Mock(side_effect=np.searchsorted)
+  monkeypatch.setattr(np, 'searchsorted', search)
+  verify_corpus(whole)
+  search.assert_called_once()
+
+
+def test_verify_needs_no_tensorflow(whole):
+  code = (
+    'import sys\nfrom tff_fedfish.cli.main import main\n'
+    'assert main(["verify", sys.argv[1]]) == 0\n'
+    'assert "tensorflow" not in sys.modules'
+  )
+  subprocess.run([sys.executable, '-c', code, str(whole)], check=True)
+
+
 def test_index_of_earlier_versions(corpus, whole):
   # Their manifests have no hash of the index, whose rows are compared anyway.
   edit_manifest(corpus, lambda manifest: manifest.pop('index_sha256'))
@@ -103,9 +124,9 @@ class TestShards:
     self._write(corpus, payloads)
     first, last = (rows_of_shard(corpus, 0)[i] for i in (0, -1))
     message = error_of(corpus)
-    assert "index.parquet' must have the row IndexRow(" in message
-    assert f'row IndexRow(group_id={last["group_id"]!r}, part=' in message
-    assert f'but has IndexRow(group_id={first["group_id"]!r}, p' in message
+    assert "index.parquet' must have the row (group_id, part, shard," in message
+    assert f' num_words) ({last["group_id"]!r}, 0, 0, 0,' in message
+    assert f'but has ({first["group_id"]!r}, 0, 0, 0,' in message
 
   def test_other_bytes_of_equal_meaning(self, corpus):
     # The same group, its fields in another order: only the hash tells.
@@ -130,9 +151,9 @@ class TestShards:
     ('example', 'problem'),
     [
       (b'\xff', 'not a tf.train.Example'),
-      (records.encode_example({'text': b'a', 'url': b'b'}), 'it has text, url'),
+      (encode_example({'text': b'a', 'url': b'b'}), 'it has text, url'),
       (
-        records.encode_example({'text': b'\xff', 'url': b'', 'timestamp': b''}),
+        encode_example({'text': b'\xff', 'url': b'', 'timestamp': b''}),
         "'utf-8' codec",
       ),
     ],
@@ -174,7 +195,7 @@ class TestIndex:
     rows = index_rows(corpus)
     rows[0]['group_id'] = b'A'
     write_index(corpus, rows)
-    assert "but has IndexRow(group_id=b'A', part=0, shard=0" in error_of(corpus)
+    assert "but has (b'A', 0, 0, 0, " in error_of(corpus)
 
   def test_order(self, corpus):
     rows = index_rows(corpus)

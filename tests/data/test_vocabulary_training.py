@@ -7,9 +7,11 @@ import string
 
 import numpy as np
 import pytest
+from grouping_jobs import group_lines
 
 from tff_fedfish import corpora
 from tff_fedfish.data import tokenizers, vocabulary_training
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.errors import UserError
 
 
@@ -140,8 +142,9 @@ class _Corpus:
   def __init__(self, texts):
     self._texts = texts
 
-  def stream(self):
-    for client_id, texts in self._texts.items():
+  def stream(self, by_id):
+    assert by_id
+    for client_id, texts in sorted(self._texts.items()):
       yield client_id, [{'text': text} for text in texts]
 
 
@@ -189,3 +192,19 @@ def test_rare_words_are_forgotten_to_bound_memory():
   words = _count({b'x': [text, b'e', b'a']}, max_distinct_words=4)
   assert words.counts == {b'd': 4, b'a': 1}
   assert words.num_forgotten_words == 7
+
+
+def test_forgotten_words_do_not_depend_on_the_shards(tmp_path):
+  lines = [
+    {'text': f'w{i % 5} w{i * 7 % 11} w{i}', 'url': f'http://host{i}/'}
+    for i in range(30)
+  ]
+  one, five = (
+    vocabulary_training.count_corpus_words(
+      GroupedCorpus(group_lines(tmp_path / str(n), lines, num_shards=n)),
+      max_distinct_words=8,
+    )
+    for n in (1, 5)
+  )
+  assert one.num_forgotten_words > 0
+  assert one == five

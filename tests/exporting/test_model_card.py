@@ -4,12 +4,14 @@ import dataclasses
 import json
 import re
 import shutil
+from unittest import mock
 
 import planned_configs
 import pytest
 import small_runs
 
 from tff_fedfish.data import client_splits
+from tff_fedfish.errors import FailedError
 from tff_fedfish.exporting import export, model_card
 from tff_fedfish.exporting.trained_model import load_trained_model
 from tff_fedfish.run import metrics_files
@@ -92,9 +94,7 @@ def test_settings_that_nothing_reads_are_left_out(run):
 
 def test_the_corpus_as_its_manifest_has_it(card):
   held_out = sum(
-    client_splits.is_held_out(
-      b'host%d.org' % i, split_seed=3, held_out_fraction=0.3
-    )
+    client_splits.split_position(b'host%d.org' % i, split_seed=3) < 0.3
     for i in range(12)
   )
   rows = _rows(card)
@@ -121,6 +121,22 @@ def test_a_corpus_that_is_gone(run):
   assert 'examples' not in _rows(card)
   # The name is enough.
   assert 'secret' not in card
+
+
+def test_a_store_that_cannot_be_reached(run, monkeypatch):
+  opened = mock.Mock(side_effect=FailedError('no credentials'))
+  monkeypatch.setattr(model_card.run_inputs, 'open_corpus', opened)
+  found = model_card.gather(load_trained_model(run))
+  assert found.remark == 'it could not be read when this was written'
+
+
+def test_damaged_tokens(run, tmp_path):
+  (tmp_path / 'forum_tokens').mkdir()
+  (tmp_path / 'forum_tokens' / 'token_store.json').write_text('{')
+  _change(run, data={'directory': str(tmp_path / 'forum_tokens')})
+  found = model_card.gather(load_trained_model(run))
+  assert found.remark == 'it could not be read when this was written'
+  assert found.tables['Data']['corpus'] == 'forum_tokens'
 
 
 def test_another_corpus_in_its_place(run):

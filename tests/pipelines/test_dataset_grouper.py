@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
 from dataset_grouper import beam_transforms, data_loaders
+from group_records import read_group_records
 from grouping_jobs import group_lines
 
 from pipelines.job import DEFAULT_RUNNER
@@ -71,7 +72,7 @@ def test_we_read_its(tmp_path):
     )
   (path,) = tmp_path.iterdir()
   found = []
-  for record in records.read_group_records(path):
+  for record in read_group_records(path):
     assert (record.group_id, record.part) == (None, None)
     found.append(
       sorted(_values(records.decode_example(e)) for e in record.examples)

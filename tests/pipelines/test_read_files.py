@@ -5,13 +5,13 @@ import hashlib
 
 import hypothesis
 import hypothesis.strategies as st
+from group_records import encode_example
 from grouping_jobs import make_job, write_lines
 
 from pipelines.blocks import decode_block
 from pipelines.pieces import PieceBlocks
 from pipelines.read_files import FileReader, num_words
 from pipelines.reports import excerpt
-from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
 from tff_fedfish.data.time_order import time_key
 
@@ -51,7 +51,7 @@ def test_report_by_hand(tmp_path):
     ],
   )
   rows, _, reader = _read([path], num_shards=1)
-  example = records.encode_example(
+  example = encode_example(
     {'text': b'one', 'timestamp': b'1', 'url': b'http://a/1'}
   )
   assert rows[0] == (

@@ -6,6 +6,7 @@ import io
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from group_records import encode_example
 
 from pipelines.objects import read_objects
 from pipelines.read_examples import decode_features
@@ -17,7 +18,7 @@ _ROWS = [{'text': f'text {i} ' * i, 'url': f'u{i}'} for i in range(50)]
 
 
 def _encode(row):
-  return records.encode_example({k: v.encode() for k, v in row.items()})
+  return encode_example({k: v.encode() for k, v in row.items()})
 
 
 def _frames(payloads):
@@ -67,7 +68,7 @@ def test_kinds_of_values():
 
 
 def test_payloads_that_are_no_text(tmp_path):
-  bad = records.encode_example({'text': b'a\xff'})
+  bad = encode_example({'text': b'a\xff'})
   data = _frames([bad, _encode(_ROWS[1]), b'\xff\xff', b''])
   values, drop = _read(tmp_path / 'a', data)
   assert values == ['invalid_utf8', _ROWS[1], 'malformed_example', {}]

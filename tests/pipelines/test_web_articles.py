@@ -8,6 +8,7 @@ import urllib.parse
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from group_records import encode_example
 
 from pipelines import splits
 from pipelines.source import Drop, load_source
@@ -153,7 +154,7 @@ def test_real_c4(shared_data, tmp_path):
       features = {name: value.encode() for name, value in line.items()}
       features['content-length'] = b'17'
       features['content-type'] = b'text/html'
-      records.write_record(file, records.encode_example(features))
+      records.write_record(file, encode_example(features))
   assert _read(tmp_path / 'b') == found
 
 

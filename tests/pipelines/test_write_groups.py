@@ -4,6 +4,7 @@ import hashlib
 import itertools
 
 import pytest
+from group_records import encode_example, read_group_records
 from grouping_jobs import make_job
 
 from pipelines.blocks import encode_block, sort_blocks
@@ -22,7 +23,7 @@ def _row(group_id, text, timestamp=b'', url=b'', author=None):
   features = {'text': text, 'timestamp': timestamp, 'url': url}
   if author is not None:
     features['author'] = author
-  example = records.encode_example(features)
+  example = encode_example(features)
   digest = hashlib.sha256(example).digest()
   words = len(text.split())
   # `author` is c4's first optional feature: bit 0.
@@ -60,7 +61,7 @@ def _texts(path):
       record.part,
       [records.decode_example(example)['text'] for example in record.examples],
     )
-    for record in records.read_group_records(path)
+    for record in read_group_records(path)
   ]
 
 
@@ -107,7 +108,7 @@ def test_group_in_three_parts(tmp_path):
     [_block(*small), _block(*rows)],
     max_record_bytes=2 * len(rows[0][4]),
   )
-  found = list(records.read_group_records(path))
+  found = list(read_group_records(path))
   assert [(record.group_id, record.part) for record in found] == [
     (b'g', 0),
     (b'g', 1),
@@ -129,7 +130,7 @@ def test_example_larger_than_a_record_may_be(tmp_path):
 def test_features_that_a_reader_had_not_met_yet(tmp_path):
   rows = [_row(b'g', b'x', b'2'), _row(b'g', b'y', b'1', author=b'me')]
   _, _, path = _write(tmp_path, [_block(*rows)], ['author'])
-  (record,) = records.read_group_records(path)
+  (record,) = read_group_records(path)
   assert [records.decode_example(example) for example in record.examples] == [
     {'author': b'me', 'text': b'y', 'timestamp': b'1', 'url': b''},
     {'author': b'', 'text': b'x', 'timestamp': b'2', 'url': b''},
@@ -139,7 +140,7 @@ def test_features_that_a_reader_had_not_met_yet(tmp_path):
   _, _, path = _write(
     tmp_path, [_block(*twins)], ['author'], max_record_bytes=1 << 20
   )
-  (record,) = records.read_group_records(path)
+  (record,) = read_group_records(path)
   digests = [hashlib.sha256(example).digest() for example in record.examples]
   assert digests == sorted(digests)
 
@@ -168,7 +169,7 @@ def test_cap_keeps_the_smallest_hashes(tmp_path, order):
   )
   # In stored order: by timestamp.
   expected = [row[4] for row in rows if row[4] in kept]
-  (record,) = records.read_group_records(path)
+  (record,) = read_group_records(path)
   assert record.examples == expected
   first = next(row for row in rows if row[4] not in kept)
   text = records.decode_example(first[4])['text'].decode()

@@ -213,7 +213,8 @@ def from_json_dict(
       f'{source!r} must have `schema_version` {SCHEMA_VERSION} with this '
       f'version of fedfish, found {version}. {advice}'
     )
-  sections = {k: v for k, v in values.items() if k != 'schema_version'}
+  sections = removed.without_removed(values)
+  del sections['schema_version']
   return build_config(ConfigValues(f'{source!r}', sections))[0]
 
 
@@ -229,7 +230,7 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     for dotted, field in config_files.fields_of(method).items()
     if field.default is not dataclasses.MISSING
   }
-  completed = dict(values)
+  completed = removed.without_removed(values)
   for dotted, default in defaults.items():
     section, name = dotted.split('.')
     found = completed.get(section, {})

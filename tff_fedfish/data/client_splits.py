@@ -23,27 +23,6 @@ class ClientSplit:
   """Clients that training never sees."""
 
 
-def is_held_out(
-  client_id: bytes, *, split_seed: int, held_out_fraction: float
-) -> bool:
-  """Says whether a client is held out of training.
-
-  The answer depends only on the arguments: a client stays on its side when
-  others join or leave the corpus, and a client that is held out at one fraction
-  is held out at every larger one.
-
-  Args:
-    client_id: The client.
-    split_seed: The seed of the split.
-    held_out_fraction: Probability of being held out, 0 to 1.
-
-  Raises:
-    ValueError: If the fraction is not between 0 and 1.
-  """
-  _check_fraction(held_out_fraction)
-  return split_position(client_id, split_seed=split_seed) < held_out_fraction
-
-
 def split_clients(
   client_ids: Sequence[bytes],
   *,
@@ -57,8 +36,8 @@ def split_clients(
   Args:
     client_ids: The clients of a corpus.
     split_seed: The seed of the split.
-    held_out_fraction: Probability that a client is held out, 0 to 1, as
-      `is_held_out` decides it; either side can be empty. None: only
+    held_out_fraction: Probability that a client is held out, 0 to 1, for which
+      its `split_position` is below it; either side can be empty. None: only
       `own_held_out` are held out.
     own_held_out: Clients that the corpus's own split holds out. They never
       participate. With a fraction they are on neither side: what is chosen by
@@ -86,12 +65,17 @@ def split_clients(
 
 
 def split_position(client_id: bytes, *, split_seed: int) -> float:
-  """Returns the client's place in [0, 1); it is held out below the fraction."""
+  """Returns the client's place in [0, 1); it is held out below the fraction.
+
+  It depends on the arguments alone: a client stays on its side when others join
+  or leave the corpus, and one that is held out at a fraction is held out at
+  every larger one.
+  """
   return randomness.fraction('client_split', split_seed, client_id)
 
 
 def _by_hash(client_ids, split_seed, held_out_fraction, on_clients):
-  """Returns bool [num_clients]: `is_held_out` of each."""
+  """Returns bool [num_clients]: whether it is held out."""
   sides, left = [np.empty(0, bool)], iter(client_ids)
   while few := list(itertools.islice(left, _HASHED_AT_ONCE)):
     words = randomness.first_words('client_split', split_seed, few)

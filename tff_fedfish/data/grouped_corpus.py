@@ -1,9 +1,12 @@
 """Random access to the groups of a grouped corpus, by client id."""
 
 import functools
+import heapq
+import itertools
+import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, BinaryIO, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -18,27 +21,13 @@ if TYPE_CHECKING:
 
 # Read at a time around one record, from a store.
 _RECORD_BYTES = 1 << 16
+# Read at a time of the shards that are read from beginning to end.
+_STREAM_BYTES = 16 << 20
+# Shards that are open at a time: systems allow a process 1,024 files.
+_MAX_OPEN = 500
 
 Example = dict[str, bytes]
 """The values of one example by feature name."""
-
-
-class StoredRecord(NamedTuple):
-  """A record of a shard: a client's examples, or the next of them.
-
-  Attributes:
-    client_id: The client.
-    part: 0-based number of the record among the client's.
-    examples: The examples, decoded.
-    offset: First byte of the record's frame in the shard.
-    num_bytes: Length of the record without its frame.
-  """
-
-  client_id: bytes
-  part: int
-  examples: list[Example]
-  offset: int
-  num_bytes: int
 
 
 class GroupedCorpus:
@@ -132,44 +121,41 @@ class GroupedCorpus:
       offset = int(self.locations.offsets[row])
       with places.open_file(path, _RECORD_BYTES) as file:
         payload = records.read_record(file, offset, path)
-      record = decode_record(payload, path, offset)
-      if record.client_id != client_id:
+      found, _, more = decode_record(payload, path, offset)
+      if found != client_id:
         raise UserError(
           f'{str(path)!r} must hold client {client_id!r} at byte {offset}, '
-          f'but holds {record.client_id!r}: {INDEX_NAME} belongs to another '
-          'corpus. Run `fedfish group` again.'
+          f'but holds {found!r}: {INDEX_NAME} belongs to another corpus. Run '
+          '`fedfish group` again.'
         )
-      examples += record.examples
+      examples += more
     return examples
 
-  def stream(self) -> Iterator[tuple[bytes, list[Example]]]:
+  def stream(
+    self, *, by_id: bool = False
+  ) -> Iterator[tuple[bytes, list[Example]]]:
     """Yields (client id, examples as stored) of every client once.
 
-    The order is that on the disk, not that of `client_ids`: shard by shard, in
-    each by client id. Reads every shard from its beginning to its end, which is
-    faster than `examples` for every client, and holds one client at a time.
+    Reads every shard from its beginning to its end, which is faster than
+    `examples` for every client.
+
+    Args:
+      by_id: Whether the order is that of `client_ids`. It takes all shards at
+        once, and holds a client of each; of very many shards clients are read
+        one by one. Otherwise the order is that on the disk, shard by shard, in
+        each by client id, and one client is held.
     """
-    for shard in self.manifest.shards:
-      path = places.join(self.directory, shard.name)
-      client_id, part, examples = None, 0, []
-      with places.open_file(path) as file:
-        for record in stored_records(file, path):
-          if not record.part:
-            if client_id is not None:
-              yield client_id, examples
-            client_id, part, examples = record.client_id, 0, record.examples
-            continue
-          part += 1
-          if (record.client_id, record.part) != (client_id, part):
-            raise UserError(
-              f'{str(path)!r} must hold all parts of a client one after the '
-              f'other, but at byte {record.offset} is part {record.part} of '
-              f'{record.client_id!r} without those before it. Run `fedfish '
-              'group` again.'
-            )
-          examples += record.examples
-      if client_id is not None:
-        yield client_id, examples
+    names = [shard.name for shard in self.manifest.shards]
+    if by_id and len(names) > _MAX_OPEN:
+      return ((i, self.examples(i)) for i in self.client_ids)
+    num_open = len(names) if by_id else 1
+    shards = (
+      self._stream_shard(places.join(self.directory, name), num_open)
+      for name in names
+    )
+    if by_id:
+      return heapq.merge(*shards, key=operator.itemgetter(0))
+    return itertools.chain.from_iterable(shards)
 
   def client_dataset(self, client_id: bytes) -> 'tf.data.Dataset':
     """Returns the client's stored examples, in stored order, not batched.
@@ -191,6 +177,31 @@ class GroupedCorpus:
     return cohorts.draw_cohort(
       self.client_ids, seed=seed, round_num=round_num, cohort_size=cohort_size
     )
+
+  def _stream_shard(
+    self, path: str, num_open: int
+  ) -> Iterator[tuple[bytes, list[Example]]]:
+    """Yields what `stream` does of a shard, one of several that are open."""
+    client_id, next_part, examples = None, 0, []
+    buffer_bytes = max(_STREAM_BYTES // num_open, _RECORD_BYTES)
+    with places.open_file(path, buffer_bytes) as file:
+      for offset, payload in records.iterate_records(file, path):
+        found, part, more = decode_record(payload, path, offset)
+        if not part:
+          if client_id is not None:
+            yield client_id, examples
+          client_id, next_part, examples = found, 1, more
+          continue
+        if (found, part) != (client_id, next_part):
+          raise UserError(
+            f'{str(path)!r} must hold all parts of a client one after the '
+            f'other, but at byte {offset} is part {part} of {found!r} without '
+            'those before it. Run `fedfish group` again.'
+          )
+        next_part += 1
+        examples += more
+    if client_id is not None:
+      yield client_id, examples
 
   def read_column(self, name: str) -> np.ndarray:
     """Reads a size of every record from the index: int64 [num_rows]."""
@@ -252,22 +263,15 @@ class GroupedCorpus:
     )
 
 
-def stored_records(
-  file: BinaryIO, path: str | os.PathLike
-) -> Iterator[StoredRecord]:
-  """Yields the records of a shard that was opened; `path` is for errors.
-
-  Raises:
-    UserError: If a record is damaged, or is no group.
-  """
-  for offset, payload in records.iterate_records(file, path):
-    yield decode_record(payload, path, offset)
-
-
 def decode_record(
   payload: bytes, path: str | os.PathLike, offset: int
-) -> StoredRecord:
-  """Returns a record with its examples decoded; path and offset are its place.
+) -> tuple[bytes, int, list[Example]]:
+  """Returns (client id, part, examples) of a record; parts count from 0.
+
+  Args:
+    payload: The record without its frame.
+    path: The shard, for errors.
+    offset: First byte of the record's frame in it, for errors.
 
   Raises:
     UserError: If it is no group.
@@ -276,18 +280,13 @@ def decode_record(
     record = records.decode_group_record(payload)
     if record.group_id is None:
       raise ValueError(f'no feature `{records.GROUP_ID_FEATURE}`')
-    return StoredRecord(
-      client_id=record.group_id,
-      part=record.part or 0,
-      examples=list(map(records.decode_example, record.examples)),
-      offset=offset,
-      num_bytes=len(payload),
-    )
+    examples = list(map(records.decode_example, record.examples))
   except ValueError as error:
     raise UserError(
       f'{str(path)!r} must hold a group at byte {offset}, but what is there is '
       f'not readable as one ({error}). Run `fedfish group` again.'
     ) from error
+  return record.group_id, record.part or 0, examples
 
 
 def example_texts(

@@ -12,7 +12,7 @@ import functools
 import os
 import struct
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 import google_crc32c
@@ -179,27 +179,6 @@ def iterate_records(
     raise _damaged(path, broken.offset, str(broken)) from broken
 
 
-def read_group_records(path: str | os.PathLike) -> Iterator[GroupRecord]:
-  """Yields the groups of a TFRecord file of `tf.train.SequenceExample`s.
-
-  Reads our own shards and those that Dataset Grouper writes; the latter carry
-  no group id. The file is not compressed.
-
-  Raises:
-    UserError: If the file is damaged or holds something else.
-  """
-  with open(path, 'rb') as file:
-    for offset, payload in iterate_records(file, path):
-      try:
-        yield decode_group_record(payload)
-      except ValueError as error:
-        raise UserError(
-          f'{str(path)!r} must hold tf.train.SequenceExamples with the feature '
-          f'list `{EXAMPLES_FEATURE}`, but the record at byte {offset} does '
-          f'not ({error}). Name a shard of a grouped corpus.'
-        ) from error
-
-
 def encode_group_record(
   group_id: bytes, examples: Sequence[bytes], part: int | None = None
 ) -> bytes:
@@ -260,27 +239,15 @@ def decode_group_record(payload: bytes) -> GroupRecord:
   return GroupRecord(group_id, part, examples)
 
 
-def encode_example(features: Mapping[str, bytes]) -> bytes:
-  """Returns a serialized `tf.train.Example` of one bytes value per feature.
-
-  Equal features give equal bytes, whatever their order: names are sorted. To
-  write many examples of the same names, an `example_encoder` is faster.
-
-  Raises:
-    ValueError: If the example would take 2 GiB or more.
-  """
-  return example_encoder(tuple(features))(tuple(features.values()))
-
-
 @functools.lru_cache(maxsize=64)
 def example_encoder(
   feature_names: tuple[str, ...],
 ) -> Callable[[Sequence[bytes]], bytes]:
-  """Returns `encode_example` for examples that all have the same features.
+  """Returns what serializes a `tf.train.Example` of some bytes features.
 
-  It takes the values in the order of `feature_names`. It raises a ValueError if
-  there are not as many values as names, and if the example would take 2 GiB or
-  more.
+  It takes the values in the order of `feature_names`. Equal features give equal
+  bytes, whatever their order: names are sorted. It raises a ValueError if there
+  are not as many values as names, and if the example would take 2 GiB or more.
 
   Raises:
     ValueError: If a name is repeated.

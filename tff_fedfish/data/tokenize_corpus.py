@@ -124,9 +124,9 @@ class _Encoded:
 def _encode(tokenizer: Tokenizer, batch: list[_Record]) -> _Encoded:
   texts, groups = [], []
   for path, offset, payload in batch:
-    record = decode_record(payload, path, offset)
-    groups.append((record.client_id, record.part, len(record.examples)))
-    texts += example_texts(record.client_id, record.examples)
+    client_id, part, examples = decode_record(payload, path, offset)
+    groups.append((client_id, part, len(examples)))
+    texts += example_texts(client_id, examples)
   documents = tokenizer.encode_batch(texts)
   dtype = token_description.token_dtype(tokenizer)
   end = np.array([tokenizer.end_of_text_id], dtype)

@@ -8,7 +8,7 @@ import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -16,12 +16,15 @@ from tff_fedfish.data import corpus_index, places, records
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.data.corpus_index import FINGERPRINTED, INDEX_NAME
 from tff_fedfish.data.grouped_corpus import (
+  Example,
   GroupedCorpus,
-  StoredRecord,
-  stored_records,
+  decode_record,
 )
 from tff_fedfish.data.manifest import ADVICE, MANIFEST_NAME, Manifest
 from tff_fedfish.errors import UserError
+
+_ROWS_AT_ONCE = 1 << 14
+_ROW = f'row ({", ".join(corpus_index.INDEX_SCHEMA.names)})'
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -59,37 +62,22 @@ def verify_corpus(
   checked = Checked(
     num_shards=len(manifest.shards), num_groups=len(corpus.client_ids)
   )
-  for shard_num, record in _records(corpus):
-    stored = IndexRow(
-      group_id=record.client_id,
-      part=record.part,
-      shard=shard_num,
-      offset=record.offset,
-      num_examples=len(record.examples),
-      num_bytes=record.num_bytes,
-      num_words=_count_words(record, manifest),
-    )
-    _require(corpus, INDEX_NAME, 'row', stored, next(rows, None))
-    num_bytes = records.frame_size(record.num_bytes)
+  for shard_num, path, offset, payload in _records(corpus):
+    client_id, part, examples = decode_record(payload, path, offset)
+    num_words = _count_words(client_id, examples, manifest)
+    stored = client_id, part, shard_num, offset
+    stored += len(examples), len(payload), num_words
+    _require(corpus, INDEX_NAME, _ROW, stored, next(rows, None))
+    num_bytes = records.frame_size(len(payload))
     checked.num_records += 1
-    checked.num_examples += stored.num_examples
-    checked.num_words += stored.num_words
+    checked.num_examples += len(examples)
+    checked.num_words += num_words
     checked.num_bytes += num_bytes
     on_bytes(num_bytes)
+  # Some of its columns are read again.
+  del rows
   _check_counts(corpus, checked)
   return checked
-
-
-class IndexRow(NamedTuple):
-  """A row of the index; see `INDEX_SCHEMA`."""
-
-  group_id: bytes
-  part: int
-  shard: int
-  offset: int
-  num_examples: int
-  num_bytes: int
-  num_words: int
 
 
 class _HashedFile:
@@ -105,16 +93,21 @@ class _HashedFile:
     return data
 
 
-def _records(corpus: GroupedCorpus) -> Iterator[tuple[int, StoredRecord]]:
-  """Yields (number of the shard, record), and checks each shard as a whole."""
+def _records(
+  corpus: GroupedCorpus,
+) -> Iterator[tuple[int, str, int, bytes]]:
+  """Yields (number and path of the shard, offset, payload) of every record.
+
+  Checks each shard as a whole.
+  """
   for shard_num, shard in enumerate(corpus.manifest.shards):
     num_records = 0
     path = places.join(corpus.directory, shard.name)
     with places.open_file(path) as file:
       hashed = _HashedFile(file)
-      for record in stored_records(hashed, path):
+      for offset, payload in records.iterate_records(hashed, path):
         num_records += 1
-        yield shard_num, record
+        yield shard_num, path, offset, payload
     for what, required, found in (
       ('SHA-256', shard.sha256, hashed.hash.hexdigest()),
       ('number of records', shard.num_records, num_records),
@@ -134,28 +127,35 @@ def _check_index(corpus: GroupedCorpus) -> None:
     )
 
 
-def _rows_as_stored(corpus: GroupedCorpus) -> Iterator[IndexRow]:
+def _rows_as_stored(corpus: GroupedCorpus) -> Iterator[tuple]:
   """Yields the rows of the index, in the order in which records are stored."""
   ids, row_limits, shards, offsets = corpus.locations
-  sizes = [corpus.read_column(name) for name in IndexRow._fields[-3:]]
-  for row in np.lexsort((offsets, shards)):
-    group = int(np.searchsorted(row_limits, row, 'right')) - 1
-    numbers = row - row_limits[group], shards[row], offsets[row]
-    numbers += tuple(size[row] for size in sizes)
-    yield IndexRow(ids[group], *map(int, numbers))
+  sizes = map(corpus.read_column, ('num_examples', 'num_bytes', 'num_words'))
+  columns = shards, offsets, *sizes
+  # In each shard records lie in the order of the index.
+  order = np.argsort(shards, kind='stable')
+  for start in range(0, len(order), _ROWS_AT_ONCE):
+    rows = order[start : start + _ROWS_AT_ONCE].astype(row_limits.dtype)
+    groups = np.searchsorted(row_limits, rows, 'right') - 1
+    parts = rows - row_limits[groups]
+    numbers = parts, *(column[rows] for column in columns)
+    names = (ids[group] for group in groups.tolist())
+    yield from zip(names, *(n.tolist() for n in numbers), strict=True)
 
 
-def _count_words(record: StoredRecord, manifest: Manifest) -> int:
+def _count_words(
+  client_id: bytes, examples: list[Example], manifest: Manifest
+) -> int:
   """Returns the words of a record; raises if its examples are other ones."""
   num_words = 0
   try:
-    for example in record.examples:
+    for example in examples:
       if example.keys() != set(manifest.feature_names):
         raise ValueError(f'it has {", ".join(example) or "none"}')
       num_words += len(example['text'].decode().split())
   except ValueError as error:
     raise UserError(
-      f'Group {client_id_to_text(record.client_id)!r} must have examples of '
+      f'Group {client_id_to_text(client_id)!r} must have examples of '
       f'{", ".join(manifest.feature_names)}, the text in UTF-8, but one is '
       f'none ({error}). {ADVICE}'
     ) from error

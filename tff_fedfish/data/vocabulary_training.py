@@ -82,7 +82,7 @@ def count_corpus_words(
       a hash of their text, so that a few huge clients do not make up the
       vocabulary. None: all.
     max_distinct_words: Words to hold in memory. Above it the rarest are
-      forgotten, so that counts may depend on the order of clients on disk.
+      forgotten, so that counts depend on the order of clients: by id.
     on_client: Called after each client.
 
   Returns:
@@ -99,7 +99,7 @@ def count_corpus_words(
     )
   counts = collections.Counter()
   num_documents = num_capped = num_forgotten = 0
-  for client_id, examples in corpus.stream():
+  for client_id, examples in corpus.stream(by_id=True):
     texts = example_texts(client_id, examples)
     kept = _choose_texts(texts, max_documents_per_client)
     num_documents += len(kept)

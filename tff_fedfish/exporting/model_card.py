@@ -1,5 +1,6 @@
 """The model card: facts of a run in tables, and three paragraphs."""
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -8,7 +9,7 @@ from typing import Any
 from tff_fedfish.config.optimizer_settings import unread_settings
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.exporting.trained_model import TrainedModel
 from tff_fedfish.methods import registry
 from tff_fedfish.run import corpus_identity, metrics_files, run_inputs
@@ -123,10 +124,12 @@ def _shape(model):
 def _data(model):
   """Returns what is known without the corpus."""
   data = model.config.data
-  directory = pathlib.Path(data.directory)
   identity = corpus_identity.read_identity(model.run)
-  name = identity.label(directory) if identity else directory.resolve().name
-  facts = {'corpus': name}
+  facts = {'corpus': last_name(data.directory)}
+  if identity:
+    # The tokens may be damaged meanwhile; their directory has a name.
+    with contextlib.suppress(UserError):
+      facts['corpus'] = identity.label(data.directory)
   if model.is_of_images:
     corpus = IMAGE_CORPORA[data.corpus]
     facts |= {'images': data.corpus, 'values 0 to 255': corpus.pixels}
@@ -148,7 +151,7 @@ def _corpus(model: TrainedModel) -> tuple[dict[str, Any], str | None]:
   try:
     corpus = run_inputs.open_corpus(config, config.data.directory)
     is_other = corpus.fingerprint != model.corpus_fingerprint
-  except (UserError, OSError):
+  except (UserError, FailedError, OSError):
     return {}, 'it could not be read when this was written'
   if is_other:
     return {}, 'another corpus was in its place when this was written'

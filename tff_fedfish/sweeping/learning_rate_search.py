@@ -187,11 +187,8 @@ def validation_score(
     getattr(client, field) if math.isfinite(client.loss_before) else math.nan
     for client in evaluation.clients
     if client.fraction == 0
-    and not client_splits.is_held_out(
-      client.client_id,
-      split_seed=split_seed,
-      held_out_fraction=held_out_fraction,
-    )
+    and held_out_fraction
+    <= client_splits.split_position(client.client_id, split_seed=split_seed)
   ]
   if not values:
     raise UserError(

@@ -182,6 +182,13 @@ def test_files_that_are_refused(tmp_path, data, words):
   assert '\n' not in str(raised.value)
 
 
+def test_huge_file(tmp_path):
+  path = small_image_folders.write_image(tmp_path / 'x.png')
+  os.truncate(path, (1 << 24) + 1)
+  with pytest.raises(UserError, match='it has 16,777,217 bytes, above 16'):
+    read_image(os.fsencode(path))
+
+
 @pytest.mark.parametrize('name', ['x.png', 'x.jpg'])
 def test_damaged_files_are_refused_in_one_line(read, tmp_path, name):
   read(Image.fromarray(_noise(32, 32, 3)), name)

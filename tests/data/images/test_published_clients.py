@@ -1,14 +1,12 @@
-"""EMNIST and CIFAR-100 in TFF's files: SQLite, packed or not."""
-
-import lzma
+"""EMNIST and CIFAR-100 in TFF's SQLite files."""
 
 import numpy as np
 import pytest
 
-from tff_fedfish.data.images import published_clients
+from tff_fedfish.data.images.published_clients import (
+  read_published_clients as _read,
+)
 from tff_fedfish.errors import UserError
-
-_read = published_clients.read_published_clients
 
 
 def _pixels(seed):
@@ -60,31 +58,18 @@ def _check(clients):
 
 
 def test_database(database):
-  _check(_read(published_clients.EMNIST, database.parent))
+  _check(_read('emnist_by_writer', database.parent))
 
 
-@pytest.mark.parametrize('format', [lzma.FORMAT_XZ, lzma.FORMAT_ALONE])
-def test_packed_database(database, format):
-  packed = database.with_name('emnist_all.sqlite.lzma')
-  packed.write_bytes(lzma.compress(database.read_bytes(), format=format))
-  database.unlink()
-  _check(_read(published_clients.EMNIST, database.parent))
-  # It is unpacked once.
-  assert database.is_file()
-  packed.write_bytes(b'')
-  _check(_read(published_clients.EMNIST, database.parent))
-
-
-def test_damaged_packing(database):
-  packed = database.with_name('emnist_all.sqlite.lzma')
-  packed.write_bytes(lzma.compress(database.read_bytes())[:-100])
-  database.unlink()
+def test_packed_database(database):
+  packed = database.rename(f'{database}.lzma')
   with pytest.raises(
-    UserError, match="emnist_all.sqlite.lzma' must be a whole LZMA file"
+    UserError,
+    match='^Corpus .emnist_by_writer. requires emnist_all.sqlite in .*, but '
+    f'found only {packed.name}. Get {packed.name} from https://storage'
+    rf'.*-public, and unpack it: `xz -dk {packed.name}`\.$',
   ):
-    _read(published_clients.EMNIST, database.parent)
-  # Nothing is left that could be taken for the whole.
-  assert [path.name for path in database.parent.iterdir()] == [packed.name]
+    _read('emnist_by_writer', database.parent)
 
 
 def test_cifar100_has_ints(tmp_path, example, write_database):
@@ -99,7 +84,7 @@ def test_cifar100_has_ints(tmp_path, example, write_database):
       )
     ],
   )
-  clients = _read(published_clients.FED_CIFAR100, tmp_path)
+  clients = _read('cifar100', tmp_path)
   assert clients.client_ids == [b'7', b'test-7']
   assert clients.num_classes == 100
   np.testing.assert_array_equal(clients.sequences(b'7').images, pixels[:1])
@@ -128,7 +113,7 @@ def test_a_database_that_tff_wrote(tmp_path):
     str(tmp_path / 'emnist_all.sqlite'),
     split_names_by_client_id={'a': 'all_train', 'b': 'all_test'},
   )
-  clients = _read(published_clients.EMNIST, tmp_path)
+  clients = _read('emnist_by_writer', tmp_path)
   assert clients.client_ids == [b'a', b'test-b']
   rows = clients.sequences(b'a')
   assert rows.labels.tolist() == [1, 2]
@@ -136,22 +121,12 @@ def test_a_database_that_tff_wrote(tmp_path):
 
 
 class TestProblems:
-  def test_missing(self, tmp_path):
-    (tmp_path / 'fed_emnist_train.h5').touch()
-    with pytest.raises(
-      UserError,
-      match="^Corpus 'emnist_by_writer' requires emnist_all.sqlite, or "
-      'emnist_all.sqlite.lzma in '
-      '.*, but found only fed_emnist_train.h5. Get emnist_all.sqlite.lzma from '
-      r'https://storage.googleapis.com/tff-datasets-public\.$',
-    ):
-      _read(published_clients.EMNIST, tmp_path)
-
   def test_missing_cifar100(self, tmp_path):
     with pytest.raises(
-      UserError, match='public. The plain CIFAR-100 requires a `partition`.$'
+      UserError,
+      match=r'lzma`\. Without it .cifar100. requires a `partition`\.$',
     ):
-      _read(published_clients.FED_CIFAR100, tmp_path)
+      _read('cifar100', tmp_path)
 
   @pytest.mark.parametrize('num_missing', [1, 2048, 4000, 4096])
   def test_cut_off_database(self, database, num_missing):
@@ -162,7 +137,7 @@ class TestProblems:
       match=rf"sqlite' must have the {len(data):,} bytes that its header "
       rf'names, found {len(data) - num_missing:,}\. Get it again\.$',
     ):
-      _read(published_clients.EMNIST, database.parent)
+      _read('emnist_by_writer', database.parent)
 
   def test_split_of_another_corpus(self, tmp_path, example, write_database):
     rows = [('train', 'a', example(pixels=[0.5] * 784, label=1))]
@@ -171,7 +146,7 @@ class TestProblems:
       UserError,
       match="of the split 'all_train', but holds none. Check which file it is",
     ):
-      _read(published_clients.EMNIST, tmp_path)
+      _read('emnist_by_writer', tmp_path)
 
   @pytest.mark.parametrize('data', [b'nothing of the kind' * 100, b''])
   def test_no_database(self, tmp_path, data):
@@ -179,7 +154,7 @@ class TestProblems:
     with pytest.raises(
       UserError, match='must be a database with the table `examples` of TFF'
     ):
-      _read(published_clients.EMNIST, tmp_path)
+      _read('emnist_by_writer', tmp_path)
 
   @pytest.mark.parametrize(
     ('features', 'words'),
@@ -208,4 +183,4 @@ class TestProblems:
         f'`pixels` of 28 x 28 x 1 and one `label`, but is not .*{words}'
       )
     with pytest.raises(UserError, match=words):
-      _read(published_clients.EMNIST, tmp_path)
+      _read('emnist_by_writer', tmp_path)

@@ -16,6 +16,7 @@ from tff_fedfish.errors import UserError
 
 # Pixels of a side of an image.
 _MIN_SIDE, _MAX_SIDE = 16, 128
+_MAX_FILE_BYTES = 1 << 24
 # Pillow opens many more formats, some with external programs.
 _FORMATS = ('PNG', 'JPEG')
 _EXTENSIONS = (b'.png', b'.jpg', b'.jpeg')
@@ -142,13 +143,15 @@ def read_image(path: bytes) -> np.ndarray:
   uint8 [height, width, channels]; 1 channel where the file is grey, else 3.
 
   Raises:
-    UserError: If it is no whole PNG or JPEG file, a side is not between
-      16 and 128, or the pixels do not fit into 8 bits a channel.
+    UserError: If it is no whole PNG or JPEG file of at most 16 MiB, a side is
+      not between 16 and 128, or the pixels do not fit into 8 bits a channel.
   """
   # Late: people who have other corpora need not wait for it.
   from PIL import Image
 
   try:
+    if (num_bytes := os.path.getsize(path)) > _MAX_FILE_BYTES:
+      raise OSError(f'it has {num_bytes:,} bytes, above {_MAX_FILE_BYTES:,}')
     with warnings.catch_warnings():
       # Pillow would print lines of its own, such as about large sizes.
       warnings.simplefilter('ignore')

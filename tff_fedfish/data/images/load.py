@@ -11,12 +11,12 @@ from tff_fedfish.data.images import (
   folder,
   idx_files,
   partitions,
-  published_clients,
 )
 from tff_fedfish.data.images.find_files import LabelledImages, join
 from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.data.images.label_draws import label_histograms
+from tff_fedfish.data.images.published_clients import read_published_clients
 
 # What reads the two sides of a corpus that a partition divides.
 _SIDES_READERS = {
@@ -27,11 +27,9 @@ _SIDES_READERS = {
 }
 # What reads a corpus with clients of its own.
 _CLIENTS_READERS = {
-  'cifar100': functools.partial(
-    published_clients.read_published_clients, published_clients.FED_CIFAR100
-  ),
+  'cifar100': functools.partial(read_published_clients, 'cifar100'),
   'emnist_by_writer': functools.partial(
-    published_clients.read_published_clients, published_clients.EMNIST
+    read_published_clients, 'emnist_by_writer'
   ),
   'image_folder': folder.read_image_folder,
   'mnist_by_writer': idx_files.read_mnist_by_writer,

@@ -7,70 +7,42 @@ who train. Pixels are those of TFF: 255 is the background, 0 the ink.
 CIFAR-100: partitioned by Reddi et al. (2021), "Adaptive federated
 optimization", appendix F, into 500 and 100 clients of 100 examples each.
 
-Both are a SQLite database of all splits, packed by LZMA.
+Both are a SQLite database of all splits, published as packed by LZMA.
 """
 
 import array
 import collections
-import lzma
 import math
 import os
 import pathlib
-import shutil
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from google.protobuf import message
 
-from tff_fedfish import files
 from tff_fedfish.data import tff_sqlite
 from tff_fedfish.data.images.find_files import check_labels, find_files
 from tff_fedfish.data.images.image_clients import ImageClients
-from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA, ImageCorpus
 from tff_fedfish.data.protos import messages
 from tff_fedfish.errors import UserError
 
 _BUCKET = 'https://storage.googleapis.com/tff-datasets-public'
-_COPY_BYTES = 1 << 20
 _LABEL = 'label'
-
-
-class PublishedClients(NamedTuple):
-  """Files of a corpus that TFF publishes by client."""
-
-  corpus: str
-  """One of `IMAGE_CORPORA`."""
-  database: str
-  """The SQLite database; packed it ends in `.lzma`."""
-  splits: tuple[str, str]
-  """Names of train and test in it."""
-  image_feature: str
-  """Holds the pixels: floats from 0 to 1 or ints from 0 to 255."""
-  hint: str = ''
-  """Sentence for users whose files are missing; begins with a space."""
-
-
-EMNIST = PublishedClients(
-  corpus='emnist_by_writer',
-  database='emnist_all.sqlite',
-  splits=('all_train', 'all_test'),
-  image_feature='pixels',
-)
-"""3,400 writers; 671,585 and 77,483 digits and letters."""
-
-FED_CIFAR100 = PublishedClients(
-  corpus='cifar100',
-  database='cifar100.sqlite',
-  splits=('train', 'test'),
-  image_feature='image',
-  hint=' The plain CIFAR-100 requires a `partition`.',
-)
-"""500 and 100 clients of 100 examples each."""
+# By corpus: the database, its splits for training and testing, and the feature
+# with the pixels, floats from 0 to 1 or ints from 0 to 255.
+_DATABASES = {
+  'emnist_by_writer': (
+    'emnist_all.sqlite',
+    ('all_train', 'all_test'),
+    'pixels',
+  ),
+  'cifar100': ('cifar100.sqlite', ('train', 'test'), 'image'),
+}
 
 
 def read_published_clients(
-  published: PublishedClients, directory: str | os.PathLike
+  corpus: str, directory: str | os.PathLike
 ) -> ImageClients:
   """Returns the clients of a corpus that TFF publishes.
 
@@ -78,32 +50,30 @@ def read_published_clients(
   CIFAR-100.
 
   Args:
-    published: `EMNIST` or `FED_CIFAR100`.
-    directory: Where the database lies. One that is still packed is unpacked
-      beside its file.
+    corpus: 'emnist_by_writer', 3,400 writers; or 'cifar100', 500 and 100
+      clients of 100 images each.
+    directory: Where the unpacked database lies.
 
   Returns:
     Clients of the train split under TFF's ids. Those of the test split are held
     out under `test-` and TFF's id, as TFF gives ids of the one to the other.
 
   Raises:
-    UserError: If a file is missing or damaged, or holds something else.
+    UserError: If the database is missing or damaged, or holds something else.
   """
-  (path,) = find_files(
-    published.corpus,
-    directory,
-    [published.database],
-    [f'{published.database}.lzma'],
-    origin=f'Get {published.database}.lzma from {_BUCKET}.{published.hint}',
-  )
-  if path.suffix == '.lzma':
-    path = _unpack_database(path)
-  facts = IMAGE_CORPORA[published.corpus]
+  facts = IMAGE_CORPORA[corpus]
+  database, splits, image_feature = _DATABASES[corpus]
+  packed = f'{database}.lzma'
+  origin = f'Get {packed} from {_BUCKET}, and unpack it: `xz -dk {packed}`.'
+  if facts.clients == 'either':
+    origin += f' Without it {corpus!r} requires a `partition`.'
+  (path,) = find_files(corpus, directory, [database], origin=origin)
   # One buffer that grows: lists of arrays would have to be copied once more.
   images, labels = bytearray(), array.array('i')
   client_rows = collections.defaultdict(lambda: array.array('q'))
-  for split, prefix in zip(published.splits, (b'', b'test-'), strict=True):
-    for client_id, image, label in _read_split(path, split, published):
+  for split, prefix in zip(splits, (b'', b'test-'), strict=True):
+    rows = _read_split(path, split, image_feature, facts)
+    for client_id, image, label in rows:
       client_rows[prefix + client_id].append(len(labels))
       images += image.tobytes()
       labels.append(label)
@@ -120,41 +90,19 @@ def read_published_clients(
   )
 
 
-def _unpack_database(packed: pathlib.Path) -> pathlib.Path:
-  """Unpacks a database beside its packed file, as TFF's own loader does.
-
-  The unpacked file, which is returned, appears whole or not at all.
-  """
-  unpacked = packed.with_suffix('')
-  try:
-    with (
-      lzma.open(packed) as source,
-      files.write_atomically(unpacked, 'wb') as target,
-    ):
-      shutil.copyfileobj(source, target, _COPY_BYTES)
-  except (lzma.LZMAError, EOFError) as error:
-    raise UserError(
-      f'{str(packed)!r} must be a whole LZMA file, but it is not ({error}). '
-      'Get it again.'
-    ) from error
-  return unpacked
-
-
 def _read_split(
-  path: pathlib.Path, split: str, published: PublishedClients
+  path: pathlib.Path, split: str, image_feature: str, facts: ImageCorpus
 ) -> Iterator[tuple[bytes, np.ndarray, int]]:
   """Yields (client id, uint8 [height, width, channels], label)."""
-  facts, row_num = IMAGE_CORPORA[published.corpus], 0
+  row_num = 0
   rows = tff_sqlite.read_rows(path, split_name=split)
   for row_num, row in enumerate(rows, start=1):
     try:
-      image, label = _parse(
-        row.serialized, published.image_feature, facts.image_shape
-      )
+      image, label = _parse(row.serialized, image_feature, facts.image_shape)
     except (ValueError, TypeError, message.DecodeError) as error:
       raise UserError(
         f'{str(path)!r}, example {row_num} of {split!r}: must be a '
-        f'tf.train.Example with `{published.image_feature}` of '
+        f'tf.train.Example with `{image_feature}` of '
         f'{" x ".join(map(str, facts.image_shape))} and one `{_LABEL}`, but is '
         f'not ({error}). Check which file it is, or get it again.'
       ) from error
