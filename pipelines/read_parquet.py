@@ -113,11 +113,16 @@ def _read_batches(
       _BYTES_PER_BATCH * info.num_rows // num_bytes,
       _ROWS_PER_BATCH * _GROUP_BYTES // num_bytes,
     )
+    num_left = info.num_rows
     for batch in read(table if is_small else distinct_table, max(num_rows, 1)):
+      num_left -= batch.num_rows
       # By their names once more: 'a' also selects a column called 'a.b'.
       yield batch.select(
         [i for i, name in enumerate(batch.schema.names) if name in names]
       )
+    if num_left:
+      # A fault in the header of a page can end a group without an error.
+      raise ValueError(f'{num_left} rows are missing')
 
 
 def _text_columns(table: pq.ParquetFile) -> list[str]:

@@ -195,6 +195,15 @@ def test_cut_table_has_no_contents(tmp_path_factory, data):
   assert drop.damage
 
 
+def test_rows_that_go_without_an_error(tmp_path):
+  path = _write(tmp_path / 'a', row_group_size=100, write_page_checksum=True)
+  data = bytearray(path.read_bytes())
+  # The header of the first page, which a group of no rows begins with now.
+  data[5] ^= 2
+  path.write_bytes(data)
+  assert _read(path)[0] == ['corrupt_file']
+
+
 @hypothesis.settings(max_examples=50)
 @hypothesis.given(data=st.data())
 def test_one_wrong_byte(tmp_path_factory, data):
