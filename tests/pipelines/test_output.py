@@ -188,7 +188,7 @@ def test_file_that_comes_late_is_not_replaced(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('claim_stays', [False, True])
 def test_failure_behind_the_manifest(place, monkeypatch, claim_stays):
-  """What is a corpus by then is not said to be none."""
+  """A complete corpus is not said to be none."""
   read_bytes, remove = places.read_bytes, places.remove
 
   def read_until_the_manifest(path):
