@@ -93,12 +93,12 @@ class LightWorker:
   """
 
   def __init__(self, num_threads: int, shows_gpus: bool, expected):
-    from tff_fedfish.runtime.ray_pool import require_same
+    from tff_fedfish.runtime.ray_hosts import require_same
 
     require_same(expected)
 
   def host(self) -> str:
-    from tff_fedfish.runtime.ray_pool import host_name
+    from tff_fedfish.runtime.ray_hosts import host_name
 
     return host_name()
 

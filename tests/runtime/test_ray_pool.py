@@ -15,7 +15,7 @@ import ray_clients
 from waiting import wait_until
 
 from tff_fedfish.errors import FailedError, UserError
-from tff_fedfish.runtime import ray_pool, ray_workers
+from tff_fedfish.runtime import ray_hosts, ray_pool, ray_watch, ray_workers
 from tff_fedfish.runtime.ray_workers import RayWorkers
 from tff_fedfish.runtime.round_options import (
   RoundInterrupted,
@@ -237,20 +237,20 @@ def test_what_cannot_be_run_by_workers(programs_ray, light, monkeypatch):
 def test_files_are_compared(tmp_path, monkeypatch):
   path = str(tmp_path)
   (tmp_path / 'shard').write_bytes(b'abc')
-  facts = ray_pool.host_facts([path])
+  facts = ray_hosts.host_facts([path])
   assert facts[path].startswith('1 files, 3 bytes (')
   (tmp_path / '.hidden').touch()
-  ray_pool.require_same(facts)
+  ray_hosts.require_same(facts)
   (tmp_path / 'shard').write_bytes(b'abd')
-  assert ray_pool.host_facts([path])[path] != facts[path]
+  assert ray_hosts.host_facts([path])[path] != facts[path]
   absent = str(tmp_path / 'absent')
   reason = 'unreadable (No such file or directory)'
-  facts = ray_pool.host_facts([absent])
+  facts = ray_hosts.host_facts([absent])
   assert facts[absent] == reason
   # Here as there.
-  monkeypatch.setattr(ray_pool, 'host_name', lambda: 'here')
+  monkeypatch.setattr(ray_hosts, 'host_name', lambda: 'here')
   with pytest.raises(UserError, match=re.escape(f'{absent} is {reason}, not ')):
-    ray_pool.require_same(facts)
+    ray_hosts.require_same(facts)
 
 
 def test_workers_that_cannot_be():
@@ -261,8 +261,8 @@ def test_workers_that_cannot_be():
 
 
 def test_silence_is_told_once_until_there_is_an_answer(monkeypatch):
-  monkeypatch.setattr(ray_pool, '_QUESTION_SECONDS', 0.01)
-  monkeypatch.setattr(ray_pool, '_REFUSED_SECONDS', 0.05)
+  monkeypatch.setattr(ray_watch, '_QUESTION_SECONDS', 0.01)
+  monkeypatch.setattr(ray_watch, '_REFUSED_SECONDS', 0.05)
   monkeypatch.setattr(sys, 'stderr', io.StringIO())
   closed = threading.Event()
 
@@ -273,7 +273,7 @@ def test_silence_is_told_once_until_there_is_an_answer(monkeypatch):
     port = server.getsockname()[1]
   watched = {"Ray's head": f'127.0.0.1:{port}'}
   thread = threading.Thread(
-    target=ray_pool._tell_of_silence, args=(watched, closed)
+    target=ray_watch.tell_of_silence, args=(watched, closed)
   )
   thread.start()
   try:

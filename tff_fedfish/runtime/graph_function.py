@@ -3,7 +3,7 @@
 import contextlib
 import itertools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -72,17 +72,17 @@ class GraphFunction:
     ).atexit = False
     num_kept = len(second.specs) - first.num_results if second else 0
     specs = (second.specs[:num_kept] if second else []) + first.specs
-    wanted = range(first.num_results)
+    unread = set()
     if second is not None:
       read = second.parameters_read()
-      wanted = [
+      unread = {
         index
-        for index in wanted
-        if num_kept + index in read or index in returned
-      ]
+        for index in range(first.num_results)
+        if num_kept + index not in read and index not in returned
+      }
 
     def run(*arguments):
-      results = first.run(arguments[num_kept:], wanted)
+      results = first.run(arguments[num_kept:], unread)
       if second is not None:
         passed = [*arguments[:num_kept], *results]
         results = second.run(passed) + [results[index] for index in returned]
@@ -141,41 +141,36 @@ class _Graph:
     }
 
   def run(
-    self, arguments: Sequence[tf.Tensor], wanted: Sequence[int] | None = None
+    self, arguments: Sequence[tf.Tensor], unread: Collection[int] = ()
   ) -> list[tf.Tensor | None]:
     """Imports the graph into the one that is being built.
 
     Args:
       arguments: One tensor for each parameter.
-      wanted: Positions of the results to import; the others become None. All
-        by default.
+      unread: Positions of results that nothing reads; they become None.
     """
-    fetches = self._fetches
-    if wanted is not None:
-      wanted = set(wanted)
-      fetches = [
-        fetch if index in wanted else None
-        for index, fetch in enumerate(fetches)
-      ]
+    fetches = [
+      None if index in unread else fetch
+      for index, fetch in enumerate(self._fetches)
+    ]
     given = dict(zip(self._feeds, arguments, strict=True))
     names = [fetch for fetch in fetches if fetch and fetch not in given]
+    needed, feeds = self._needed_for(names), set(map(_node_name, given))
     # TensorFlow keeps the function that calls this, and what it holds.
-    graph_def, needed = self._graph_def, self._needed_for(names)
-    self._graph_def = None
-    # Operations that no result needs would run, too.
+    graph_def, self._graph_def = self._graph_def, None
     for index in reversed(range(len(graph_def.node))):
-      if graph_def.node[index].name not in needed:
+      node = graph_def.node[index]
+      if node.name not in needed:
+        # It would run, too.
         del graph_def.node[index]
-    for node in graph_def.node:
-      # Places beside others, which may be cut; TensorFlow chooses them anew.
-      if '_class' in node.attr:
-        del node.attr['_class']
-    feeds = {_node_name(feed) for feed in self._feeds}
-    for node in graph_def.node:
+        continue
       if node.op == 'Placeholder' and node.name not in feeds:
         raise ValueError(
           f'A parameter is missing: nothing feeds {node.name!r}.'
         )
+      # Places beside others, which may be cut; TensorFlow chooses them anew.
+      if '_class' in node.attr:
+        del node.attr['_class']
     # TensorFlow refuses to map names that nothing reads.
     read = {
       name.removesuffix(':0') for node in graph_def.node for name in node.input

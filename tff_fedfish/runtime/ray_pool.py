@@ -8,24 +8,25 @@ it when it closes. One that the program made with `ray.init` is used as it is.
 """
 
 import contextlib
-import hashlib
 import importlib.util
 import logging
 import os
-import pathlib
-import platform
 import signal
-import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from tff_fedfish import environment
 from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.runtime.ray_hosts import host_facts
+from tff_fedfish.runtime.ray_watch import (
+  describe_error,
+  error_at,
+  raylet_address,
+  tell_of_silence,
+)
 from tff_fedfish.runtime.round_options import RoundInterrupted
-from tff_fedfish.version import __version__
 
 POLL_SECONDS = 0.2
 """How often a waiting driver asks whether it is to stop."""
@@ -37,16 +38,6 @@ _NOTICE_SECONDS = 60.0
 _LIMIT_SECONDS = 600.0
 # Until the head of a cluster answers. Unit: seconds.
 _CONNECT_SECONDS = 10.0
-# Between two questions whether Ray still runs, until one is given up, and until
-# a line says so: nothing listens there, or nothing answers. Unit: seconds.
-_QUESTION_SECONDS = 1.0
-_ANSWER_SECONDS = 5.0
-_REFUSED_SECONDS = 2.0
-_SILENT_SECONDS = 10.0
-# Length of Ray's part of an error. Unit: characters.
-_MAX_ERROR_CHARS = 500
-# Compared from the start of each file. Unit: bytes.
-_MAX_COMPARED_BYTES = 1 << 18
 # Ray sends no statistics, and logs nothing to our standard error.
 _ENVIRONMENT = {
   'RAY_USAGE_STATS_ENABLED': '0',
@@ -55,7 +46,6 @@ _ENVIRONMENT = {
 }
 # Workers, which import TensorFlow before a line of ours runs.
 _WORKER_ENVIRONMENT = {'TF_CPP_MIN_LOG_LEVEL': '3'}
-_UNREADABLE = 'unreadable'
 # Heads of the Rays that pools of this process have started.
 _own_heads: set[str] = set()
 
@@ -134,9 +124,12 @@ class RayPool:
       )
       for _ in range(num_workers):
         self._add()
-      watched = {"Ray's head": self._head, "This machine's raylet": _raylet()}
+      watched = {
+        "Ray's head": self._head,
+        "This machine's raylet": raylet_address(),
+      }
       threading.Thread(
-        target=_tell_of_silence, args=(watched, self._is_closed), daemon=True
+        target=tell_of_silence, args=(watched, self._is_closed), daemon=True
       ).start()
     except BaseException:
       self.close()
@@ -224,7 +217,7 @@ class RayPool:
 
   def head_answers(self) -> bool:
     """Whether something listens at the head; Ray would wait for a minute."""
-    return self._head is None or _error_at(self._head) is None
+    return self._head is None or error_at(self._head) is None
 
   def close(self) -> None:
     """Ends all workers, and Ray if it was started for them."""
@@ -314,87 +307,9 @@ def require_ray(address: str) -> None:
   # Workers use the Ray that a program is connected to, wherever it is.
   if 'ray' in sys.modules and sys.modules['ray'].is_initialized():
     return
-  error = _error_at(address, _CONNECT_SECONDS)
+  error = error_at(address, _CONNECT_SECONDS)
   if error is not None:
     raise _wrong_address(address, error) from error
-
-
-def describe_error(error: BaseException) -> str:
-  """Returns type and text in one line; start and end of a long text."""
-  text = ' '.join(str(error).split()).rstrip('.')
-  if len(text) > _MAX_ERROR_CHARS:
-    # Ray puts the traceback of a worker last, and its exception at the end.
-    half = _MAX_ERROR_CHARS // 2
-    text = f'{text[:half]} ... {text[-half:]}'
-  return f'{type(error).__name__}: {text}' if text else type(error).__name__
-
-
-def host_name() -> str:
-  """Returns name and address of this host, within Ray."""
-  import ray
-
-  return f'{platform.node()} ({ray.util.get_node_ip_address()})'
-
-
-def host_facts(paths: Sequence[str]) -> dict[str, str]:
-  """Returns the facts of this host on which results depend.
-
-  They are versions of packages and a digest of this package's sources, by name,
-  and of the files under absolute paths, by path. Ray itself compares the
-  versions of Python and Ray.
-  """
-  names = ('tensorflow', 'tensorflow-federated')
-  facts = {k: f'{v}' for k, v in environment.package_versions(names).items()}
-  root, digest = pathlib.Path(__file__).resolve().parents[1], hashlib.sha256()
-  for folder in (root, root.parent / 'models'):
-    for path in sorted(folder.rglob('*.py')):
-      digest.update(path.read_bytes())
-  facts['tff_fedfish'] = f'{__version__} ({digest.hexdigest()[:8]})'
-  return facts | {path: _describe_path(path) for path in paths}
-
-
-def require_same(expected: Mapping[str, str]) -> None:
-  """Raises UserError where this worker's host differs from the driver's.
-
-  What is unreadable here is wrong even if it is there, too.
-  """
-  facts = host_facts([name for name in expected if os.path.isabs(name)])
-  wrong = [
-    f'{name} is {facts.get(name)}, not {text}'
-    for name, text in expected.items()
-    if facts.get(name) != text or text.startswith(_UNREADABLE)
-  ]
-  if wrong:
-    raise UserError(
-      f'Host {host_name()} of the Ray cluster (`--config.engine.ray_address`) '
-      f'differs from this one: {"; ".join(wrong)}. Set up the same environment '
-      'there, and the same files under the same paths, or take it out of the '
-      'cluster (`ray stop` there).'
-    )
-
-
-def _describe_path(path):
-  """Returns number, bytes and digest of a file, or of those in a directory.
-
-  Names, sizes and starts of files are compared. Hidden files are left out: they
-  may be other programs' of this host.
-  """
-  digest, num_bytes = hashlib.sha256(), 0
-  try:
-    files = [path]
-    if not os.path.isfile(path):
-      entries = [e for e in os.scandir(path) if e.is_file()]
-      files = sorted(e.path for e in entries if e.name[0] != '.')
-    for name in files:
-      size = os.path.getsize(name)
-      num_bytes += size
-      digest.update(f'{os.path.basename(name)}/{size}/'.encode())
-      with open(name, 'rb') as file:
-        digest.update(file.read(_MAX_COMPARED_BYTES))
-  except OSError as error:
-    return f'{_UNREADABLE} ({error.strerror})'
-  text = f'{len(files):,} files, {num_bytes:,} bytes'
-  return f'{text} ({digest.hexdigest()[:8]})'
 
 
 def _set_up_error(error):
@@ -477,65 +392,6 @@ def _wrong_address(address, error):
     f'running Ray cluster, found {address!r} ({describe_error(error)}). Start '
     "one with `ray start --head`, or use 'local'."
   )
-
-
-def _parse(address):
-  """Returns host and port; raises ValueError."""
-  host, _, port = address.rpartition(':')
-  if not host or not port.isdecimal() or int(port) >= 2**16:
-    raise ValueError('not HOST:PORT')
-  return host.strip('[]'), int(port)
-
-
-def _error_at(address, timeout_seconds=_ANSWER_SECONDS):
-  """Returns why nothing answers at HOST:PORT; None: something does."""
-  try:
-    socket.create_connection(_parse(address), timeout_seconds).close()
-  except (OSError, ValueError) as error:
-    return error
-  return None
-
-
-def _raylet():
-  """Returns HOST:PORT of the raylet that this process is connected to."""
-  import ray
-
-  own = ray.get_runtime_context().get_node_id()
-  (node,) = [node for node in ray.nodes() if node['NodeID'] == own]
-  return f'{node["NodeManagerAddress"]}:{node["NodeManagerPort"]}'
-
-
-def _tell_of_silence(watched, is_closed):
-  """Says how to go on once Ray has ended this process, which it does in C++.
-
-  A driver without its raylet has some five seconds, one without the head a
-  minute. Says so once for each silence, in a thread: the driver may stand in a
-  call that waits for the head.
-  """
-  silent_since, said = {}, set()
-  while not is_closed.wait(_QUESTION_SECONDS):
-    for name, address in watched.items():
-      asked = time.monotonic()
-      error = _error_at(address)
-      if error is None:
-        silent_since.pop(name, None)
-        said.discard(name)
-        continue
-      seconds = time.monotonic() - silent_since.setdefault(name, asked)
-      is_refused = isinstance(error, ConnectionRefusedError)
-      limit = _REFUSED_SECONDS if is_refused else _SILENT_SECONDS
-      if seconds < limit or name in said or is_closed.is_set():
-        continue
-      said.add(name)
-      with contextlib.suppress(OSError):
-        print(
-          f'fedfish: {name} at {address} does not answer '
-          f'({describe_error(error)}). Unless it comes back, Ray ends this '
-          'process within about a minute. Start Ray again on all machines; the '
-          'same command then continues from the last checkpoint.',
-          file=sys.stderr,
-          flush=True,
-        )
 
 
 @contextlib.contextmanager

@@ -17,14 +17,13 @@ import tensorflow as tf
 
 from tff_fedfish.errors import FailedError, require
 from tff_fedfish.runtime import client_runner, placement, values
+from tff_fedfish.runtime.ray_hosts import host_name, require_same
 from tff_fedfish.runtime.ray_pool import (
   MAX_LOST_WORKERS,
   POLL_SECONDS,
   RayPool,
-  describe_error,
-  host_name,
-  require_same,
 )
+from tff_fedfish.runtime.ray_watch import describe_error
 from tff_fedfish.runtime.round_options import (
   ClientFailure,
   RoundInterrupted,

@@ -1,0 +1,83 @@
+"""Facts of the hosts of a Ray cluster that results depend on."""
+
+import hashlib
+import os
+import pathlib
+import platform
+from collections.abc import Mapping, Sequence
+
+from tff_fedfish import environment
+from tff_fedfish.errors import UserError
+from tff_fedfish.version import __version__
+
+# Compared from the start of each file. Unit: bytes.
+_MAX_COMPARED_BYTES = 1 << 18
+_UNREADABLE = 'unreadable'
+
+
+def host_name() -> str:
+  """Returns name and address of this host, within Ray."""
+  import ray
+
+  return f'{platform.node()} ({ray.util.get_node_ip_address()})'
+
+
+def host_facts(paths: Sequence[str]) -> dict[str, str]:
+  """Returns the facts of this host on which results depend.
+
+  They are versions of packages and a digest of this package's sources, by name,
+  and of the files under absolute paths, by path. Ray itself compares the
+  versions of Python and Ray.
+  """
+  names = ('tensorflow', 'tensorflow-federated')
+  facts = {k: f'{v}' for k, v in environment.package_versions(names).items()}
+  root, digest = pathlib.Path(__file__).resolve().parents[1], hashlib.sha256()
+  for folder in (root, root.parent / 'models'):
+    for path in sorted(folder.rglob('*.py')):
+      digest.update(path.read_bytes())
+  facts['tff_fedfish'] = f'{__version__} ({digest.hexdigest()[:8]})'
+  return facts | {path: _describe_path(path) for path in paths}
+
+
+def require_same(expected: Mapping[str, str]) -> None:
+  """Raises UserError where this worker's host differs from the driver's.
+
+  What is unreadable here is wrong even if it is there, too.
+  """
+  facts = host_facts([name for name in expected if os.path.isabs(name)])
+  wrong = [
+    f'{name} is {facts.get(name)}, not {text}'
+    for name, text in expected.items()
+    if facts.get(name) != text or text.startswith(_UNREADABLE)
+  ]
+  if wrong:
+    raise UserError(
+      f'Host {host_name()} of the Ray cluster (`--config.engine.ray_address`) '
+      f'differs from this one: {"; ".join(wrong)}. Set up the same environment '
+      'there, and the same files under the same paths, or take it out of the '
+      'cluster (`ray stop` there).'
+    )
+
+
+def _describe_path(path):
+  """Returns number, bytes and digest of a file, or of those in a directory.
+
+  Names, sizes and starts of files are compared. Hidden files are left out: they
+  may be other programs' of this host.
+  """
+  digest, num_bytes = hashlib.sha256(), 0
+  try:
+    files = [path]
+    if not os.path.isfile(path):
+      entries = [e for e in os.scandir(path) if e.is_file()]
+      files = sorted(e.path for e in entries if e.name[0] != '.')
+    for name in files:
+      size = os.path.getsize(name)
+      num_bytes += size
+      digest.update(f'{os.path.basename(name)}/{size}/'.encode())
+      with open(name, 'rb') as file:
+        digest.update(file.read(_MAX_COMPARED_BYTES))
+  except OSError as error:
+    return f'{_UNREADABLE} ({error.strerror})'
+  text = f'{len(files):,} files, {num_bytes:,} bytes'
+  return f'{text} ({digest.hexdigest()[:8]})'
