@@ -6,7 +6,7 @@ import pathlib
 import numpy as np
 
 from tff_fedfish.run import checkpoints, learning_setup, run_directory
-from tff_fedfish.run.stored_uploads import StoredUploads
+from tff_fedfish.run.uploads import StoredUploads
 
 SETTINGS = dict(
   cohorts__cohort_size=None,
@@ -37,7 +37,8 @@ def uploads(run: pathlib.Path) -> StoredUploads:
   """Returns the uploads that a run kept of its first round."""
   config = run_directory.read_config(run)
   return StoredUploads(
-    run / 'uploads' / 'round_00000001',
+    run / 'uploads',
+    1,
     config.model_shape(),
     config.method.upload(config),
   )

@@ -9,12 +9,12 @@ import numpy as np
 from tff_fedfish.data import randomness
 from tff_fedfish.run import (
   checkpoints,
-  client_state_files,
   cohort_data,
   run_directory,
   run_inputs,
+  store,
 )
-from tff_fedfish.run.client_states import ClientStates
+from tff_fedfish.run.client_state import ClientStates
 
 
 def initial_weights(run):
@@ -31,7 +31,7 @@ def kept_of(run, client_id):
   """Returns what a client kept last, (kernel, bias) or its row by slot."""
   path = ClientStates(run).path_for(client_id, 10**8)
   names = ('model/0', 'model/1', 'baseline/0', 'baseline/1', 'affinity/0')
-  found = client_state_files.read(path, names)
+  found = store.read_tensors(path, names)
   return dict(
     model=(found['model/0'], found['model/1']),
     baseline=(found['baseline/0'], found['baseline/1']),

@@ -10,7 +10,7 @@ import small_runs
 
 from tff_fedfish.planning.client_states import states_on_disk
 from tff_fedfish.run import metrics_files, run_directory
-from tff_fedfish.run.client_states import ClientStates
+from tff_fedfish.run.client_state import ClientStates
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _NUM_CLIENTS = 2000

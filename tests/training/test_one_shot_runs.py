@@ -18,9 +18,9 @@ from tff_fedfish.methods.one_shot import fed_fisher
 from tff_fedfish.methods.one_shot.uploads import SolveContext
 from tff_fedfish.run import (
   checkpoints,
-  client_state_files,
   corpus_identity,
   run_directory,
+  store,
 )
 
 _SETTINGS = dict(
@@ -324,39 +324,35 @@ class TestKeptUploadsThatCannotBeSolved:
     return line
 
   def _upload(self, run):
-    """Returns the path of the second client's file, and the client."""
+    """Returns the path of the second client's file."""
     directory = run / 'uploads' / 'round_00000001'
-    name = sorted(client_state_files.read_manifest(directory))[1]
-    entry = client_state_files.read_manifest(directory)[name]
-    return directory / entry.file, bytes.fromhex(name).decode()
+    _, entry = sorted(store.read_manifest(directory).files.items())[1]
+    return directory / entry.file
 
   def test_a_flipped_bit(self, run, tmp_path, capsys):
-    path, client = self._upload(run)
+    path = self._upload(run)
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
     path.write_bytes(content)
     line = self._refusal(run, tmp_path, capsys)
     assert line.startswith(
-      f"fedfish: error: The upload of client '{client}' after round 1, "
-      f"'{path}', must have SHA-256 "
+      f"fedfish: error: '{path}' is damaged: it must have SHA-256 "
     )
-    assert line.endswith(client_state_files.ADVICE)
+    assert line.endswith(store.ADVICE)
 
   def test_a_file_that_was_cut_off(self, run, tmp_path, capsys):
-    path, client = self._upload(run)
+    path = self._upload(run)
     size = path.stat().st_size
     path.write_bytes(path.read_bytes()[:-1])
     line = self._refusal(run, tmp_path, capsys)
-    assert f"client '{client}'" in line
+    assert str(path) in line
     assert f'must have {size} bytes, but has {size - 1}. ' in line
 
   def test_a_missing_file(self, run, tmp_path, capsys):
-    path, client = self._upload(run)
+    path = self._upload(run)
     path.unlink()
     line = self._refusal(run, tmp_path, capsys)
-    assert (
-      f"client '{client}' after round 1, '{path}', cannot be read (" in line
-    )
+    assert f"'{path}' is damaged: it cannot be read (" in line
 
   @pytest.mark.parametrize('text', [None, 'no JSON', '{"schema_version": 1}'])
   def test_a_damaged_manifest(self, text, run, tmp_path, capsys):
@@ -364,7 +360,7 @@ class TestKeptUploadsThatCannotBeSolved:
     path = directory / 'manifest.json'
     path.unlink() if text is None else path.write_text(text)
     line = self._refusal(run, tmp_path, capsys)
-    assert f"The uploads in '{directory}' cannot be read (" in line
+    assert f"'{path}' is damaged: it cannot be read (" in line
 
   def test_uploads_of_another_model(self, run, tmp_path, capsys):
     override = 'model.preset=fed_net_cnn'
@@ -374,7 +370,6 @@ class TestKeptUploadsThatCannotBeSolved:
     path.write_text(path.read_text().replace('"lenet"', '"fed_net_cnn"'))
     line = self._refusal(run, tmp_path, capsys)
     assert 'is of another model or method: tensor ' in line
-    assert line.startswith('fedfish: error: The upload of client ')
 
   def test_a_first_round_that_is_not_finished(self, run, tmp_path, capsys):
     path = run / 'metrics.csv'

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import small_runs
 
-from tff_fedfish.run import checkpoints, client_state_files, metrics_files
-from tff_fedfish.run.client_states import ClientStates
+from tff_fedfish.run import checkpoints, metrics_files, store
+from tff_fedfish.run.client_state import ClientStates
 
 _SETTINGS = dict(
   training__num_rounds=2,
@@ -71,7 +71,7 @@ def test_clients_keep_the_same_as_in_process(small_inputs, tmp_path):
   assert [c for c, _ in found._newest(3)] == [c for c, _ in clients]
   for client_id, version in clients:
     tensors, wanted = (
-      client_state_files.read(states.path_for(client_id, 4))
+      store.read_tensors(states.path_for(client_id, 4))
       for states in (found, expected)
     )
     assert found._version(client_id, 4).round_num == version.round_num

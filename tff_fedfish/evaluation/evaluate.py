@@ -22,7 +22,7 @@ from tff_fedfish.huggingface import pretrained
 from tff_fedfish.progress import Progress, Stages
 from tff_fedfish.run import (
   checkpoints,
-  client_states,
+  client_state,
   cohort_data,
   corpus_identity,
   divergence,
@@ -104,7 +104,7 @@ def evaluate(
         f'of {config.algorithm.name!r} has a model of its own. Leave it out.'
       )
   if personal is not None or (options.barrier and config.kept_slots):
-    states = client_states.states_of_checkpoint(found)
+    states = client_state.states_of_checkpoint(found)
   identity = corpus_identity.identify(config, corpus)
   split, kind = None, options.client_split
   if found.contents.get('corpus_fingerprint') == identity.fingerprint:
@@ -398,7 +398,7 @@ class _Measurement:
   def barrier(self, participating, client_rows, states):
     from tff_fedfish.evaluation import barrier, effective_sample_size
     from tff_fedfish.run import learning_setup
-    from tff_fedfish.run.kept_inputs import KeptInputs
+    from tff_fedfish.run.client_inputs import ClientInputs
     from tff_fedfish.runtime import round_options
 
     config = self._config
@@ -413,7 +413,7 @@ class _Measurement:
     )
     round_num, kept = self._loaded.round_num + 1, None
     if states is not None:
-      kept = KeptInputs(
+      kept = ClientInputs(
         config=config,
         process=process,
         states=states,

@@ -22,14 +22,14 @@ from tff_fedfish.evaluation.client_evaluator import (
 from tff_fedfish.evaluation.results import Affinity, ClientEvaluation
 from tff_fedfish.run import (
   checkpoints,
-  client_state_files,
   cohort_data,
-  kept_tensors,
   learning_setup,
   run_inputs,
+  store,
 )
-from tff_fedfish.run.client_states import ClientStates
-from tff_fedfish.run.kept_inputs import KeptInputs
+from tff_fedfish.run.candidates import tensor_name
+from tff_fedfish.run.client_inputs import ClientInputs
+from tff_fedfish.run.client_state import ClientStates
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import RoundInterrupted
 
@@ -38,7 +38,7 @@ from tff_fedfish.runtime.round_options import RoundInterrupted
 class PersonalModels:
   """Models of clients' own after a round, made when they are asked for."""
 
-  kept: KeptInputs
+  kept: ClientInputs
   """With a process that has `personal_models`."""
   state: Any
   """The process's state after the round."""
@@ -199,8 +199,8 @@ class OwnTests:
       path = self._kept.states.path_for(client_id, 10**9)
       if path is None:
         continue
-      name = kept_tensors.name_of('affinity', 0)
-      row = client_state_files.read(path, [name])[name]
+      name = tensor_name('affinity', 0)
+      row = store.read_tensors(path, [name])[name]
       found += [
         Affinity(
           client_id=client_id,
@@ -230,7 +230,7 @@ def personal_models(
   )
   loaded = checkpoints.load_checkpoint(found.path, verify=False)
   return PersonalModels(
-    kept=KeptInputs(
+    kept=ClientInputs(
       config=config,
       process=process,
       states=states,

@@ -13,7 +13,7 @@ from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.run import (
   checkpoints,
-  client_states,
+  client_state,
   run_directory,
   run_inputs,
 )
@@ -132,7 +132,7 @@ def _require_client(config, client):
 
 def _weights_of_client(config, found, tokenizer, client):
   """Returns the weights of a client's own model, by name."""
-  states = client_states.states_of_checkpoint(found)
+  states = client_state.states_of_checkpoint(found)
   directory = config.data.directory
   corpus = run_inputs.open_corpus(config, directory)
   if corpus.fingerprint != found.contents.get('corpus_fingerprint'):

@@ -27,8 +27,7 @@ from tff_fedfish.run import (
   run_inputs,
 )
 from tff_fedfish.run.candidates import Candidates
-from tff_fedfish.run.kept_inputs import KeptInputs
-from tff_fedfish.run.kept_tensors import KeptTensors
+from tff_fedfish.run.client_inputs import ClientInputs, KeptTensors
 from tff_fedfish.run.private_rounds import PrivateRounds
 from tff_fedfish.run.row_division import Division
 from tff_fedfish.runtime.client_data import (
@@ -186,7 +185,7 @@ def cohort(
   participating: Sequence[bytes],
   client_rows: ClientRows,
   round_num: int,
-  kept: KeptInputs | None = None,
+  kept: ClientInputs | None = None,
 ) -> list[TrainingClient]:
   """Returns the cohort of a round, counted from 1, in the order of the draw.
 
@@ -223,7 +222,7 @@ def training_client(
   client_id: bytes,
   client_rows: ClientRows,
   round_num: int,
-  kept: KeptInputs | None = None,
+  kept: ClientInputs | None = None,
 ) -> TrainingClient:
   """Returns one client in a round; see `cohort`."""
   work, personal = config.client_work, config.method.personal(config)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from tff_fedfish.evaluation import barrier, results
 from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.run import cohort_data
-from tff_fedfish.run.kept_inputs import KeptInputs
+from tff_fedfish.run.client_inputs import ClientInputs
 from tff_fedfish.runtime import round_options
 from tff_fedfish.runtime.round_options import RoundInterrupted
 from tff_fedfish.training.round_callbacks import (
@@ -85,7 +85,7 @@ class Barrier(RoundCallback):
     self,
     run: BuiltRun,
     should_stop: Callable[[], bool],
-    kept: KeptInputs | None = None,
+    kept: ClientInputs | None = None,
   ):
     self._run = run
     self._should_stop = should_stop

@@ -6,6 +6,7 @@ import math
 import pathlib
 import sys
 import time
+import typing
 from collections.abc import Sequence
 
 from tff_fedfish.config.schema import TrainConfig
@@ -30,10 +31,9 @@ from tff_fedfish.runtime.round_options import (
   use_round_options,
 )
 from tff_fedfish.training import replayed_rounds, round_callbacks
-from tff_fedfish.training.feature_store import FeatureStore
+from tff_fedfish.training.client_states_part import ClientStatesPart
+from tff_fedfish.training.features_part import FeaturesPart
 from tff_fedfish.training.interruption import Interruption
-from tff_fedfish.training.kept_states import KeptStates
-from tff_fedfish.training.kept_uploads import KeptUploads
 from tff_fedfish.training.personal_score import PersonalScore
 from tff_fedfish.training.privacy_accounts import PrivacyAccounts
 from tff_fedfish.training.round_callbacks import (
@@ -42,7 +42,10 @@ from tff_fedfish.training.round_callbacks import (
   Position,
 )
 from tff_fedfish.training.run_checks import CheckedRun
-from tff_fedfish.training.server_solve import ServerSolve
+from tff_fedfish.training.solve_part import SolvePart
+
+if typing.TYPE_CHECKING:
+  from tff_fedfish.training.solve import KeptUploads
 
 
 def run_rounds(
@@ -50,7 +53,7 @@ def run_rounds(
   workdir: pathlib.Path,
   checked: CheckedRun,
   stages: Stages,
-  kept_uploads: KeptUploads | None = None,
+  kept_uploads: 'KeptUploads | None' = None,
   trackers: Sequence[str] = (),
 ) -> int:
   """Builds the learning process and runs the rounds that are left.
@@ -139,7 +142,10 @@ def _build(config, workdir, checked, stages):
   )
   round_num = 0
   if checked.checkpoint is not None:
-    round_num = checkpoints.read_description(checked.checkpoint)['round']
+    checkpoint = checkpoints.load_checkpoint(
+      checked.checkpoint, None, verify=False
+    )
+    round_num = checkpoint.round_num
   config = config.in_round(round_num)
   set_in_process_context()
   participating = run_inputs.training_clients(config, checked.split)
@@ -192,23 +198,30 @@ class _RoundLoop:
   def __init__(self, run, options, tracked, kept_uploads=None):
     self._run, self._options = run, options
     self._kept_uploads = kept_uploads
-    self._kept, self._server = KeptStates(run), ServerSolve(run)
-    self._store = FeatureStore(run)
+    config, features = run.config, run.config.method.features
+    self._states = ClientStatesPart(run) if config.kept_slots else None
+    self._features = self._solve = None
+    if features is not None and features.use != 'unused':
+      self._features = FeaturesPart(run)
+    if config.method.solver is not None:
+      self._solve = SolvePart(run)
     self._saved = round_callbacks.Checkpoints(run, self._contents_of)
-    should_stop, kept = options.should_stop, self._kept.inputs
-    self._callbacks = (
+    should_stop = options.should_stop
+    self._inputs = kept = self._states and self._states.inputs
+    callbacks = (
       replayed_rounds.Barrier(run, should_stop, kept),
       round_callbacks.HeldOutScore(run, should_stop),
       PersonalScore(run, should_stop, kept),
       # States and accounts before the row, and the row before the checkpoint.
-      self._kept,
-      self._store,
+      self._states,
+      self._features,
       PrivacyAccounts(run),
       round_callbacks.Log(run),
-      self._server,
+      self._solve,
       self._saved,
       tracked,
     )
+    self._callbacks = [part for part in callbacks if part is not None]
     self._client_rows = cohort_data.rows_for_engine(
       run.config, run.client_rows, run.workdir / run_directory.VOCABULARY_NAME
     )
@@ -220,11 +233,15 @@ class _RoundLoop:
         self._run_rounds(stages)
       self._saved.save()
       self._saved.writer.wait()
-      self._kept.collect()
+      if self._states is not None:
+        self._states.close()
 
   def _contents_of(self, round_num):
-    kept = self._kept.checkpoint_contents(round_num)
-    return kept | self._store.checkpoint_contents()
+    contents = {}
+    for part in (self._states, self._features):
+      if part is not None:
+        contents |= part.checkpoint_contents(round_num)
+    return contents
 
   def _run_rounds(self, stages):
     """Runs rounds until the phase's last, or until the run is to stop."""
@@ -238,7 +255,8 @@ class _RoundLoop:
         self._finish(FinishedRound(round_num=0, state=position.state))
     if self._options.should_stop() or position.round_num == last:
       return
-    self._store.prepare(stages, self._options.should_stop)
+    if self._features is not None:
+      self._features.prepare(stages, self._options.should_stop)
     if self._kept_uploads is None:
       with stages('tracing the round'):
         compiled = set_in_process_context().compile(run.process.next)
@@ -262,7 +280,8 @@ class _RoundLoop:
           f'Continuing after round {done}, in phase {phase.name!r}.'
         )
       while position.round_num < last and not self._options.should_stop():
-        self._kept.require_room()
+        if self._states is not None:
+          self._states.require_room(position.round_num + 1)
         # Interrupted, a round leaves no trace.
         with contextlib.ExitStack() as stack:
           metrics = self._run_round(
@@ -287,23 +306,25 @@ class _RoundLoop:
       run.participating,
       self._client_rows,
       round_num,
-      self._kept.inputs,
+      self._inputs,
     )
-    clients = self._store.clients(
-      round_num, run.position.state, clients, self._options.should_stop
-    )
+    if self._features is not None:
+      clients = self._features.feed(
+        round_num, run.position.state, clients, self._options.should_stop
+      )
     # Not kept: a round that is given up leaves the state as it was.
     state = learning_setup.with_rates(
       run.process, run.position.state, config, round_num
     )
-    on_client_output = self._kept.begin(round_num, clients, stack)
-    if on_client_output is None:
-      on_client_output = self._server.begin(round_num, clients, stack)
-    done = self._server.solve(
-      self._train_clients(
-        round_num, state, clients, on_client_output, write_line
-      )
+    on_client_output = None
+    writes_outputs = self._states or self._solve
+    if writes_outputs is not None:
+      on_client_output = writes_outputs.on_output(round_num, clients, stack)
+    done = self._train_clients(
+      round_num, state, clients, on_client_output, write_line
     )
+    if self._solve is not None:
+      done = self._solve.finish(done)
     metrics = done.metrics
     if config.method.features is not None:
       _require_all_clients(round_num, config, clients, done, metrics)

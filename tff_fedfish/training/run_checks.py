@@ -28,14 +28,14 @@ from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import (
   corpus_identity,
   divergence,
-  feature_files,
+  features,
   metrics_files,
   round_metrics,
   run_directory,
   run_inputs,
   start_model,
 )
-from tff_fedfish.run.client_states import ClientStates
+from tff_fedfish.run.client_state import ClientStates
 from tff_fedfish.run.corpus_identity import Corpus
 from tff_fedfish.runtime import ray_pool
 
@@ -152,7 +152,7 @@ def check_run(
     with problems():
       if found:
         _require_same_inputs(config, found, identity, tokenizer, vocabulary)
-        collections.deque(feature_files.verify(config, found), maxlen=0)
+        collections.deque(features.verify(config, found), maxlen=0)
         if config.in_round(found.round_num).kept_slots:
           ClientStates(run, found.round_num).require_as_after(
             found.round_num, found.contents.get('client_states')

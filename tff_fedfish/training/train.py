@@ -3,28 +3,29 @@
 import contextlib
 import json
 import os
-import pathlib
 import sys
+import typing
 from collections.abc import Sequence
 
 from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish import files
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, communication, plan
 from tff_fedfish.progress import Stages
-from tff_fedfish.run import checkpoints, run_directory
+from tff_fedfish.run import run_directory
 from tff_fedfish.run import trackers as tracker_classes
 from tff_fedfish.training import run_checks
-from tff_fedfish.training.kept_uploads import KeptUploads
+
+if typing.TYPE_CHECKING:
+  from tff_fedfish.training.solve import KeptUploads
 
 
 def train(
   config: TrainConfig,
   workdir: str | os.PathLike,
   *,
-  kept_uploads: KeptUploads | None = None,
+  kept_uploads: 'KeptUploads | None' = None,
   trackers: Sequence[str] = (),
 ) -> int:
   """Runs, or continues, the run of a config.
@@ -79,69 +80,6 @@ def train(
     return round_loop.run_rounds(
       config, workdir, checked, stages, kept_uploads, trackers
     )
-
-
-def solve(
-  uploads: str | os.PathLike,
-  workdir: str | os.PathLike | None,
-  overrides: Sequence[str],
-) -> int:
-  """Solves over the uploads of a run, as a run of one round.
-
-  Args:
-    uploads: Directory of the run, or its uploads.
-    workdir: Directory of the new run. None: beside the other, named after it
-      and the method.
-    overrides: Settings of `algorithm`, as typed; see `load_config`.
-
-  Returns:
-    See `train`.
-
-  Raises:
-    UserError: If the run did not keep its uploads, or they do not hold what is
-      needed. See also `train`.
-  """
-  run = pathlib.Path(uploads).resolve()
-  source = run / run_directory.CONFIG_NAME
-  if run.name == run_directory.UPLOADS_NAME and not source.exists():
-    run = run.parent
-    source = run / run_directory.CONFIG_NAME
-  kept = checkpoints.path_of(run / run_directory.UPLOADS_NAME, 1)
-  if not kept.exists():
-    raise UserError(
-      f'`--uploads` {str(uploads)!r} must be a run with the uploads of its '
-      f'first round, but {str(kept)!r} does not exist. Train it with '
-      '`--config.algorithm.keeps_uploads=true`.'
-    )
-  config = config_loading.changed_run_config(
-    run_directory.read_config(run),
-    source,
-    overrides,
-    settings={
-      'training.num_rounds': 1,
-      # No client trains, also not to measure the barrier.
-      'evaluation.barrier_every_num_rounds': 0,
-      # A copy of the same uploads is kept only where it is asked for.
-      'algorithm.keeps_uploads': False,
-    },
-    may_change=run_directory.MAY_CHANGE - {'training.num_rounds'},
-  )
-  if config.method.solver is None:
-    raise UserError(
-      '`--config.algorithm.name` must be a one-shot method, found '
-      f'{config.algorithm.name!r}, which has no solver.'
-    )
-  if workdir is None:
-    workdir = run.with_name(f'{run.name}_{config.algorithm.name}')
-    print(f'Run: {workdir}')
-  if pathlib.Path(workdir).resolve() == run:
-    raise UserError(
-      f'`--workdir` must be another directory than `--uploads`, {str(run)!r}. '
-      'Name a new one.'
-    )
-  kept_uploads = KeptUploads(run, config)
-  print(kept_uploads.note, file=sys.stderr)
-  return train(config, workdir, kept_uploads=kept_uploads)
 
 
 def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:

@@ -1,12 +1,11 @@
 """Uploads of a round of a one-shot method, as files that a solve reads."""
 
-import pathlib
+import os
 from collections.abc import Sequence
 
 import numpy as np
 
 from models.model_shapes import ModelShape, weight_shapes
-from tff_fedfish.errors import UserError
 from tff_fedfish.methods.one_shot.uploads import (
   CLIENT_WEIGHT,
   SUMMARY,
@@ -15,26 +14,35 @@ from tff_fedfish.methods.one_shot.uploads import (
   Uploads,
   summary_shapes,
 )
-from tff_fedfish.run import client_state_files
+from tff_fedfish.run import client_state, store
 
 
 class StoredUploads(Uploads):
-  """Uploads in the order of the client ids; see `client_state_files.py`.
+  """Uploads of a round of `RUN/uploads`, in the order of the client ids.
 
   A file is checked when it is first read. Whatever reads one raises UserError
   if it is not as it was written, or of another model.
+
+  Attributes:
+    client_ids: Clients in this order.
+    num_bytes: Bytes of all files.
   """
 
   def __init__(
-    self, directory: pathlib.Path, shape: ModelShape, kind: UploadKind
+    self,
+    directory: str | os.PathLike,
+    round_num: int,
+    shape: ModelShape,
+    kind: UploadKind,
   ):
-    """Reads the manifest in the directory of a round.
+    """Reads the manifest of a round in a directory of uploads.
 
     Raises:
       UserError: If it cannot be read.
     """
     super().__init__(shape, kind)
-    self._directory = directory
+    uploads = store.RoundStore(directory)
+    self._path = uploads.path(round_num)
     self._shapes = {f'{CLIENT_WEIGHT}/0': ()}
     for part, shapes in (
       (WEIGHTS, weight_shapes(shape)),
@@ -42,17 +50,11 @@ class StoredUploads(Uploads):
     ):
       for i, sizes in enumerate(shapes.values()):
         self._shapes[f'{part}/{i}'] = sizes
-    try:
-      found = client_state_files.read_manifest(directory)
-    except (OSError, ValueError) as error:
-      raise UserError(
-        f'The uploads in {str(directory)!r} cannot be read ({error}). '
-        f'{client_state_files.ADVICE}'
-      ) from error
-    self._entries = [found[name] for name in sorted(found)]
-    self._is_checked = [False] * len(found)
-    self.client_ids = [bytes.fromhex(name) for name in sorted(found)]
-    self.num_bytes = sum(entry.num_bytes for entry in found.values())
+    entries = store.by_client(uploads.manifest(round_num).files)
+    self.client_ids = sorted(entries)
+    self._entries = [entries[client_id] for client_id in self.client_ids]
+    self._is_checked = [False] * len(entries)
+    self.num_bytes = sum(entry.num_bytes for entry in self._entries)
 
   def __len__(self) -> int:
     return len(self._entries)
@@ -66,11 +68,9 @@ class StoredUploads(Uploads):
     self, index: int, paths: Sequence[str] | None
   ) -> dict[str, np.ndarray]:
     """See `Uploads.read`."""
-    entry = self._entries[index]
-    path = self._directory / entry.file
+    path = self._path / self._entries[index].file
     if not self._is_checked[index]:
-      client_id = self.client_ids[index]
-      client_state_files.require_as_written(client_id, path, entry, 'upload')
-      client_state_files.require_shapes(client_id, path, self._shapes, 'upload')
+      store.require_whole(path, self._entries[index])
+      client_state.require_shapes(path, self._shapes)
       self._is_checked[index] = True
-    return client_state_files.read(path, paths)
+    return store.read_tensors(path, paths)

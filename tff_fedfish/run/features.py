@@ -1,37 +1,29 @@
 """Features of the clients' rows, on disk and as the clients of a round.
 
-RUN/features/round_00000021/ holds what the clients computed in round 21, see
-`client_state_files.py`: a client's `features`, float16 [rows, features], and
-`labels`, int32 [rows], in the order of its rows in that round.
-RUN/feature_bases/round_00000021/ holds what follows from them and is kept, too.
-Both are written once.
+RUN/features/round_00000021/ holds what the clients computed in round 21: their
+`features`, float16 [rows, features], and `labels`, int32 [rows], in the order
+of their rows in that round. RUN/feature_bases/round_00000021/ holds what
+follows from them and is kept, too. Both are written once; see `store.py`.
 """
 
 import collections
 import dataclasses
 import hashlib
 import os
-import pathlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tff_fedfish import files
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoints, client_state_files
-from tff_fedfish.run.client_state_files import ClientFile
-from tff_fedfish.run.kept_tensors import KeptTensors
+from tff_fedfish.run import checkpoints, store
+from tff_fedfish.run.client_inputs import KeptTensors
+from tff_fedfish.run.store import RoundStore, StoredFile
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
 
 if TYPE_CHECKING:
   import tensorflow as tf
-
-FEATURES_NAME = 'features'
-BASES_NAME = 'feature_bases'
-KIND = 'file of features'
-"""Word of messages for a client's features."""
 
 BATCH_ROWS = 256
 """Rows of a batch of features."""
@@ -46,72 +38,33 @@ def written_round(config: TrainConfig) -> int | None:
   return None
 
 
-def directory(
-  run: str | os.PathLike, round_num: int, name: str = FEATURES_NAME
-) -> pathlib.Path:
-  """Returns where the features of a run's round lie, or will."""
-  return checkpoints.path_of(pathlib.Path(run).resolve() / name, round_num)
-
-
-def entries(path: pathlib.Path) -> Mapping[str, ClientFile]:
-  """Returns the files of a directory by client id in hexadecimal digits.
-
-  Raises:
-    UserError: If they are missing, or the manifest is damaged.
-  """
-  try:
-    return client_state_files.read_manifest(path)
-  except (OSError, ValueError) as error:
-    manifest = path / client_state_files.MANIFEST_NAME
-    raise UserError(
-      f'{str(manifest)!r} must name the features that clients keep, but cannot '
-      f'be read ({error}). {client_state_files.ADVICE}'
-    ) from error
-
-
-def digest(found: Mapping[str, ClientFile]) -> str:
+def digest(files: Mapping[str, StoredFile]) -> str:
   """Returns the SHA-256 of clients and contents of their files."""
-  lines = (f'{name} {found[name].sha256}\n' for name in sorted(found))
+  lines = (f'{name} {files[name].sha256}\n' for name in sorted(files))
   return hashlib.sha256(''.join(lines).encode()).hexdigest()
 
 
-def verify(config: TrainConfig, found: checkpoints.Checkpoint) -> Iterator[int]:
+def verify(
+  config: TrainConfig, checkpoint: checkpoints.Checkpoint
+) -> Iterator[int]:
   """Reads the features with which a run continues; yields the size of each.
 
-  Args:
-    config: The run's.
-    found: The checkpoint. Where it is of a round before the features, there is
-      nothing to read.
+  Nothing is read if the checkpoint is of a round before the features.
 
   Raises:
     UserError: At the first that is missing or not as it was written.
   """
   round_num = written_round(config)
-  if round_num is None or found.round_num < round_num:
+  if round_num is None or checkpoint.round_num < round_num:
     return
-  path = directory(found.path.parents[1], round_num)
-  files_of = entries(path)
-  if digest(files_of) != found.contents.get('features'):
+  features = RoundStore(checkpoint.path.parents[1] / store.FEATURES)
+  path, files = features.path(round_num), features.manifest(round_num).files
+  if digest(files) != checkpoint.contents.get('features'):
     raise UserError(
-      f'{str(path)!r} must hold the features that clients had written before '
-      f'the checkpoint of round {found.round_num}, but holds others. '
-      f'{client_state_files.ADVICE}'
+      f'{str(path)!r} must hold the features of the checkpoint of round '
+      f'{checkpoint.round_num}, but holds others. {store.ADVICE}'
     )
-  for name, entry in files_of.items():
-    client_state_files.require_as_written(
-      bytes.fromhex(name), path / entry.file, entry, KIND
-    )
-    yield entry.num_bytes
-
-
-def sync(path: pathlib.Path) -> None:
-  """Flushes a directory of features to the disk.
-
-  Raises:
-    OSError: If it cannot be.
-  """
-  for entry in [*path.iterdir(), path, path.parent]:
-    files.sync(entry)
+  yield from features.verify(round_num)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -139,15 +92,15 @@ class FeatureClient(ClientLoader):
     features = _rows(self.path, 'features', 'float16')
     parts = collections.OrderedDict(features=features)
     if self.takes_basis and self.basis is not None:
-      sums = client_state_files.read(self.basis, ['power_sums'])['power_sums']
+      sums = store.read_tensors(self.basis, ['power_sums'])['power_sums']
       parts['vectors'] = _rows(self.basis, 'vectors', 'float64')
     elif self.takes_basis:
-      num_rows, _ = client_state_files.shapes(self.path)['features']
+      num_rows, _ = store.shapes(self.path)['features']
       sums = np.zeros((2, 0))
       parts['vectors'] = _batches(np.zeros((num_rows, 0)))
     if self.takes_basis:
       parts['power_sums'] = tf.data.Dataset.from_tensors(sums).repeat()
-    labels = client_state_files.read(self.path, ['labels'])['labels']
+    labels = store.read_tensors(self.path, ['labels'])['labels']
     dataset = tf.data.Dataset.zip((parts, _batches(labels)))
     data = dataset.map(lambda x, y: collections.OrderedDict(x=x, y=y))
     if self.kept is not None:
@@ -158,8 +111,8 @@ class FeatureClient(ClientLoader):
 
 def read_features(path: str | os.PathLike) -> np.ndarray:
   """Returns a client's features without reading them, float16 [rows, p]."""
-  num_rows, num_features = client_state_files.shapes(path)['features']
-  begin, _ = client_state_files.position(path, 'features')
+  num_rows, num_features = store.shapes(path)['features']
+  begin, _ = store.position(path, 'features')
   return np.memmap(path, '<f2', 'r', begin, (num_rows, num_features))
 
 
@@ -167,10 +120,10 @@ def _rows(path, name, dtype) -> 'tf.data.Dataset':
   """Returns batches of the rows of a tensor, read as they are asked for."""
   import tensorflow as tf
 
-  num_rows, width = client_state_files.shapes(path)[name]
+  num_rows, width = store.shapes(path)[name]
   if not num_rows * width:
     return _batches(np.zeros((num_rows, width), dtype))
-  begin, end = client_state_files.position(path, name)
+  begin, end = store.position(path, name)
   records = tf.data.FixedLengthRecordDataset(
     os.fspath(path),
     record_bytes=width * np.dtype(dtype).itemsize,

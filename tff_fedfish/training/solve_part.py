@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,15 +14,10 @@ from tff_fedfish.data import randomness
 from tff_fedfish.evaluation import server_validation
 from tff_fedfish.methods.method import load
 from tff_fedfish.methods.one_shot.uploads import SolveContext
-from tff_fedfish.run import (
-  checkpoints,
-  kept_tensors,
-  round_metrics,
-  run_directory,
-)
-from tff_fedfish.run.client_state_files import RoundStates
+from tff_fedfish.run import client_inputs, round_metrics, store
 from tff_fedfish.run.cohort_data import TrainingClient
-from tff_fedfish.run.stored_uploads import StoredUploads
+from tff_fedfish.run.store import RoundStore, RoundWriter
+from tff_fedfish.run.uploads import StoredUploads
 from tff_fedfish.training.round_callbacks import (
   BuiltRun,
   FinishedRound,
@@ -31,12 +25,11 @@ from tff_fedfish.training.round_callbacks import (
 )
 
 
-class ServerSolve(RoundCallback):
+class SolvePart(RoundCallback):
   """Streams a round's uploads to RUN/uploads, and solves for the new weights.
 
   Uploads of a round count from their rename on. A run that is resumed computes
-  the rounds after its checkpoint again, uploads included. Where the method has
-  no solver this does nothing.
+  the rounds after its checkpoint again, uploads included.
   """
 
   def __init__(self, run: BuiltRun):
@@ -45,37 +38,26 @@ class ServerSolve(RoundCallback):
     Raises:
       OSError: If it cannot be removed.
     """
-    self._run, self._method = run, run.config.method
-    self.directory = run.workdir / run_directory.UPLOADS_NAME
-    self._writer: RoundStates | None = None
+    self._run = run
+    self._uploads = RoundStore(run.workdir / store.UPLOADS)
+    self._writer: RoundWriter | None = None
     self._score = None
-    if self._method.solver is None:
-      return
-    last = run.position.round_num if run.is_resumed else -1
-    if self.directory.exists():
-      checkpoints.remove_leftovers(self.directory)
-      for round_num in checkpoints.list_rounds(self.directory):
-        if round_num > last or not run.config.algorithm.keeps_uploads:
-          shutil.rmtree(self._path(round_num))
+    keeps = run.config.algorithm.keeps_uploads and run.is_resumed
+    self._uploads.discard_after(run.position.round_num if keeps else -1)
 
-  def begin(
+  def on_output(
     self,
     round_num: int,
     clients: Sequence[TrainingClient],
     stack: contextlib.ExitStack,
-  ) -> Callable[[int, Any], None] | None:
-    """Starts to write a round; see `KeptStates.begin`."""
-    if self._method.solver is None:
-      return None
-    self.directory.mkdir(exist_ok=True)
-    path = self._path(round_num)
-    if path.exists():
-      shutil.rmtree(path)
-    self._writer = stack.enter_context(RoundStates(path))
-    client_ids = [client.client_id for client in clients]
-    return kept_tensors.output_writer(self._writer, client_ids)
+  ) -> Callable[[int, Any], None]:
+    """Starts to write a round; see `ClientStatesPart.on_output`."""
+    self._writer = stack.enter_context(self._uploads.begin(round_num))
+    return client_inputs.output_writer(
+      self._writer, [client.client_id for client in clients]
+    )
 
-  def solve(self, done: FinishedRound) -> FinishedRound:
+  def finish(self, done: FinishedRound) -> FinishedRound:
     """Returns a round, its clients trained, with the solution as its weights.
 
     Without an upload they stay as they are. Where the solution is not finite
@@ -84,18 +66,18 @@ class ServerSolve(RoundCallback):
     Raises:
       OSError: If the uploads cannot be written or read.
     """
-    if self._writer is None:
-      return done
     begin = time.monotonic()
-    self._writer.commit()
-    self._writer = None
-    path = self._path(done.round_num)
-    if not path.exists():
+    if not self._writer.commit():
       none = {round_metrics.ONE_SHOT_NAMES[0]: 0}
       return dataclasses.replace(done, metrics=done.metrics | none)
     config = self._run.config
     shape = config.model_shape()
-    uploads = StoredUploads(path, shape, self._method.upload(config))
+    uploads = StoredUploads(
+      self._uploads.directory,
+      done.round_num,
+      shape,
+      config.method.upload(config),
+    )
     context = SolveContext(
       settings=config.algorithm,
       shape=shape,
@@ -110,7 +92,7 @@ class ServerSolve(RoundCallback):
     done.write_line(
       f'Round {done.round_num}: solving over {len(uploads)} uploads'
     )
-    result = load(self._method.solver.path)(uploads, start, context)
+    result = load(config.method.solver.path)(uploads, start, context)
     found = None if context.score is None else context.score(result.weights)
     values = len(uploads), average, found, result.best_step, result.residual
     timings = {
@@ -138,13 +120,8 @@ class ServerSolve(RoundCallback):
     Raises:
       OSError: If they cannot be removed.
     """
-    if self._method.solver is None or self._run.config.algorithm.keeps_uploads:
-      return
-    with contextlib.suppress(FileNotFoundError):
-      shutil.rmtree(self._path(done.round_num))
-
-  def _path(self, round_num):
-    return checkpoints.path_of(self.directory, round_num)
+    if not self._run.config.algorithm.keeps_uploads:
+      self._uploads.discard_after(-1)
 
   def _uncompressed_mean(self, done):
     """Returns the mean of what clients trained, where uploads lost digits."""
