@@ -243,7 +243,7 @@ def test_states_of_a_checkpoint(tmp_path):
     states_of_checkpoint(first)
   assert str(caught.value) == (
     '`--checkpoint` is of round 1, whose client states are no longer stored. '
-    'Name the last checkpoint (round 3), or leave `--barrier` out.'
+    'Name the last checkpoint, of round 3.'
   )
 
 

@@ -220,11 +220,11 @@ class TestEvaluate:
 
   def test_an_older_checkpoint(self, corpus, evaluated, capsys):
     copy = evaluated[0]
-    older = copy / 'checkpoints' / 'round_00000004'
+    older = copy / 'checkpoints' / 'round_00000002'
     assert personal_runs.evaluate(corpus, copy, checkpoint=older) == 2
     assert (
-      '`--checkpoint` must be the last one of its run where what clients kept '
-      'is read, that of round 5, found that of round 4. Name the last one'
+      '`--checkpoint` is of round 2, whose client states are no longer stored. '
+      'Name the last checkpoint, of round 5.'
     ) in capsys.readouterr().err
 
   def test_another_corpus(self, evaluated, tmp_path, capsys):
@@ -245,8 +245,8 @@ class TestEvaluate:
       path.write_bytes(content)
     assert personal_runs.evaluate(corpus, run) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith('fedfish: error: The state of client ')
-    assert 'must have SHA-256 ' in error
+    assert error.startswith(f"fedfish: error: '{run}/client_states/round_")
+    assert "' is damaged: it must have SHA-256 " in error
 
 
 class TestGlobalModel:

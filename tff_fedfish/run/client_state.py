@@ -274,8 +274,7 @@ def states_of_checkpoint(checkpoint: checkpoints.Checkpoint) -> ClientStates:
       raise
     raise UserError(
       f'`--checkpoint` is of round {round_num}, whose client states are no '
-      f'longer stored. Name the last checkpoint (round {newest}), or leave '
-      '`--barrier` out.'
+      f'longer stored. Name the last checkpoint, of round {newest}.'
     ) from error
   return states
 
