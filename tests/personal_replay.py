@@ -12,7 +12,7 @@ from tff_fedfish.run import (
   cohort_data,
   run_directory,
   run_inputs,
-  store,
+  tensor_files,
 )
 from tff_fedfish.run.client_state import ClientStates
 
@@ -31,7 +31,7 @@ def kept_of(run, client_id):
   """Returns what a client kept last, (kernel, bias) or its row by slot."""
   path = ClientStates(run).path_for(client_id, 10**8)
   names = ('model/0', 'model/1', 'baseline/0', 'baseline/1', 'affinity/0')
-  found = store.read_tensors(path, names)
+  found = tensor_files.read(path, names)
   return dict(
     model=(found['model/0'], found['model/1']),
     baseline=(found['baseline/0'], found['baseline/1']),

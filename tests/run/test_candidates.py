@@ -145,9 +145,8 @@ def test_a_round_that_is_being_written(tmp_path):
   # The same once it is committed; given up, nothing of it is left.
   states.commit()
   assert _elements(_find(states, b'a', 3)) == now
-  writer = states.begin(3)
-  _add(writer, 0, b'a', 3, [0, 0, 0, 0, 0])
-  writer.abandon()
+  with states.begin(3) as writer:
+    _add(writer, 0, b'a', 3, [0, 0, 0, 0, 0])
   assert _positions(_find(states, b'a', 4)) == [1]
   assert _elements(_find(states, b'a', 4)) == [(1, [1, 2], 10)]
 

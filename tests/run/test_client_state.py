@@ -11,13 +11,14 @@ import pytest
 from hypothesis import strategies as st
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoint_writer, checkpoints, client_inputs, store
-from tff_fedfish.run.client_inputs import KeptTensors
-from tff_fedfish.run.client_state import (
-  ClientStates,
-  require_shapes,
-  states_of_checkpoint,
+from tff_fedfish.run import (
+  checkpoint_writer,
+  checkpoints,
+  client_inputs,
+  tensor_files,
 )
+from tff_fedfish.run.client_inputs import KeptTensors
+from tff_fedfish.run.client_state import ClientStates, states_of_checkpoint
 
 _SLOTS = (('model', (((3,), 'float32'),)), ('count', (((), 'int32'),)))
 
@@ -40,7 +41,7 @@ def _write(states, round_num, clients):
 def _round_of(states, client, before_round):
   """Returns the round of the state that a client starts with, None: none."""
   path = states.path_for(client, before_round)
-  return path and int(store.read_tensors(path)['count/0'])
+  return path and int(tensor_files.read(path)['count/0'])
 
 
 def test_a_client_starts_with_its_newest_earlier_version(tmp_path):
@@ -206,7 +207,7 @@ class TestDamage:
       ClientStates(tmp_path).require_as_after(2, summary)
     assert str(caught.value) == (
       f"'{tmp_path}/client_states' lacks the client states of round 2: 2 "
-      f'clients expected, 0 found. {store.ADVICE}'
+      f'clients expected, 0 found. {tensor_files.ADVICE}'
     )
 
   def test_states_of_another_run(self, states, tmp_path):
@@ -217,7 +218,7 @@ class TestDamage:
 
   def test_a_state_of_another_model(self, path):
     with pytest.raises(UserError) as caught:
-      require_shapes(path, {'model/0': (4,)})
+      tensor_files.require_shapes(path, {'model/0': (4,)})
     assert str(caught.value).startswith(
       f"'{path}' is of another model or method: tensor 'count/0' must have "
       'shape none, but has [].'

@@ -13,8 +13,9 @@ import safetensors.numpy
 
 from tff_fedfish import files
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import store
-from tff_fedfish.run.store import DamagedError, RoundStore
+from tff_fedfish.run import store, tensor_files
+from tff_fedfish.run.store import RoundStore
+from tff_fedfish.run.tensor_files import DamagedError
 
 _CONTENTS = {'model': {'num_layers': 4, 'name': 'tïny'}, 'note': None}
 
@@ -46,14 +47,16 @@ def test_tensors_return_bit_for_bit(tmp_path, syncs):
   path = _write(tmp_path, 12, _tensors(), syncs=syncs)
   assert path.parent == tmp_path / 'round_00000012'
   assert sorted(os.listdir(path.parent)) == [path.name, 'manifest.json']
-  tensors = store.read_tensors(path)
-  assert store.shapes(path) == {n: t.shape for n, t in _tensors().items()}
+  tensors = tensor_files.read(path)
+  assert tensor_files.shapes(path) == {
+    n: t.shape for n, t in _tensors().items()
+  }
   for name, tensor in _tensors().items():
     native = tensor.astype(tensor.dtype.newbyteorder('='))
     assert tensors[name].dtype == native.dtype, name
     assert tensors[name].tobytes() == native.tobytes(), name
-  assert list(store.read_tensors(path, ['flags'])) == ['flags']
-  assert len(store.read_tensors(path, prefix='model/')) == 3
+  assert list(tensor_files.read(path, ['flags'])) == ['flags']
+  assert len(tensor_files.read(path, prefix='model/')) == 3
   manifest = RoundStore(tmp_path).manifest(12)
   assert manifest.round == 12 and manifest.contents == _CONTENTS
   assert store.by_client(manifest.files).keys() == {b'a'}
@@ -65,9 +68,9 @@ def test_tensors_return_bit_for_bit(tmp_path, syncs):
 
 @pytest.mark.parametrize('chunk_bytes', [8, 2**26])
 def test_bytes_are_those_of_the_library(tmp_path, monkeypatch, chunk_bytes):
-  monkeypatch.setattr(store, '_CHUNK_BYTES', chunk_bytes)
+  monkeypatch.setattr(tensor_files, '_CHUNK_BYTES', chunk_bytes)
   tensors = {name: np.ascontiguousarray(t) for name, t in _tensors().items()}
-  for dtype in store._DTYPE_CODES:
+  for dtype in tensor_files._DTYPE_CODES:
     tensors[f'ï "{dtype}"'] = np.arange(7).astype(dtype)
   # Which turns bytes of big-endian numbers around but in the file.
   del tensors['big_endian']
@@ -84,15 +87,15 @@ def test_a_round_counts_once_it_is_committed(tmp_path):
   writer.add_client(1, b'b', {'w': np.ones(2)})
   # A client that is run again counts once, one that is taken back not at all.
   writer.add_client(1, b'b', {'w': np.zeros(2)})
-  writer.take_back(b'a'.hex())
-  writer.take_back(b'c'.hex())
+  writer.take_back(b'a')
+  writer.take_back(b'c')
   # As after kill -9.
   assert rounds.rounds() == []
   writer.commit()
   assert rounds.rounds() == [3]
   path = rounds.path(3)
   assert sorted(os.listdir(path)) == ['0001.safetensors', 'manifest.json']
-  assert store.read_tensors(path / '0001.safetensors')['w'].tolist() == [0, 0]
+  assert tensor_files.read(path / '0001.safetensors')['w'].tolist() == [0, 0]
   with rounds.begin(4) as given_up:
     given_up.add_client(0, b'a', {'w': np.ones(2)})
   with rounds.begin(4) as empty:
@@ -105,7 +108,7 @@ def test_rounds_are_replaced_and_removed(tmp_path):
   for round_num in (1, 9, 10):
     _write(tmp_path, round_num, {'w': np.zeros(1)})
   path = _write(tmp_path, 9, {'w': np.ones(1)})
-  assert store.read_tensors(path)['w'].tolist() == [1]
+  assert tensor_files.read(path)['w'].tolist() == [1]
   (tmp_path / '.round_00000011.killed').mkdir()
   (tmp_path / 'notes').mkdir()
   assert rounds.rounds() == [1, 9, 10]
@@ -156,7 +159,7 @@ def test_damage_is_one_line_that_names_the_file(tmp_path, name, damage, words):
     list(RoundStore(tmp_path).verify(4))
   line = str(caught.value)
   assert re.match(f"'{path}' is damaged: it {words}", line), line
-  assert '\n' not in line and line.endswith(store.ADVICE)
+  assert '\n' not in line and line.endswith(tensor_files.ADVICE)
   path.write_bytes(before)
   assert len(list(RoundStore(tmp_path).verify(4))) == 1
 
@@ -197,7 +200,7 @@ def test_a_manifest_of_another_round_or_version(tmp_path):
   'next_call',
   [
     lambda writer: writer.add_client(2, b'c', {'w': np.zeros(1)}),
-    lambda writer: writer.take_back(b'b'.hex()),
+    lambda writer: writer.take_back(b'b'),
     lambda writer: writer.files(),
     lambda writer: writer.commit(),
   ],
@@ -224,7 +227,7 @@ def test_every_call_that_fails_names_a_file(
   tmp_path, monkeypatch, name, num_good
 ):
   """The call after some good ones, and all later ones, fail."""
-  monkeypatch.setattr(store, '_CHUNK_BYTES', 8)
+  monkeypatch.setattr(tensor_files, '_CHUNK_BYTES', 8)
   rounds, call, calls = RoundStore(tmp_path), getattr(os, name), []
   _write(tmp_path, 1, {'w': np.zeros(9)}, syncs=True)
 

@@ -17,7 +17,7 @@ from tff_fedfish.run import (
   divergence,
   metrics_files,
   run_directory,
-  store,
+  tensor_files,
 )
 from tff_fedfish.run.client_state import ClientStates
 from tff_fedfish.run.store import RoundWriter
@@ -117,7 +117,7 @@ def test_a_flipped_bit(small_inputs, whole_run, run, capsys):
   error = capsys.readouterr().err.splitlines()[-1]
   assert error.startswith(f"fedfish: error: '{run}/client_states/round_")
   assert "' is damaged: it must have SHA-256 " in error
-  assert error.endswith(store.ADVICE)
+  assert error.endswith(tensor_files.ADVICE)
   # Nothing is lost: with the files restored the same checkpoint resumes.
   for path in paths:
     _flip_a_bit(path)

@@ -21,6 +21,7 @@ from tff_fedfish.run import (
   corpus_identity,
   run_directory,
   store,
+  tensor_files,
 )
 
 _SETTINGS = dict(
@@ -338,7 +339,7 @@ class TestKeptUploadsThatCannotBeSolved:
     assert line.startswith(
       f"fedfish: error: '{path}' is damaged: it must have SHA-256 "
     )
-    assert line.endswith(store.ADVICE)
+    assert line.endswith(tensor_files.ADVICE)
 
   def test_a_file_that_was_cut_off(self, run, tmp_path, capsys):
     path = self._upload(run)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import small_runs
 
-from tff_fedfish.run import checkpoints, metrics_files, store
+from tff_fedfish.run import checkpoints, metrics_files, tensor_files
 from tff_fedfish.run.client_state import ClientStates
 
 _SETTINGS = dict(
@@ -71,7 +71,7 @@ def test_clients_keep_the_same_as_in_process(small_inputs, tmp_path):
   assert [c for c, _ in found._newest(3)] == [c for c, _ in clients]
   for client_id, version in clients:
     tensors, wanted = (
-      store.read_tensors(states.path_for(client_id, 4))
+      tensor_files.read(states.path_for(client_id, 4))
       for states in (found, expected)
     )
     assert found._version(client_id, 4).round_num == version.round_num

@@ -17,6 +17,7 @@ from tff_fedfish.run import (
   learning_setup,
   run_directory,
   store,
+  tensor_files,
 )
 from tff_fedfish.run.features import FeatureClient
 
@@ -63,7 +64,7 @@ def _features(run):
   found = store.RoundStore(run / store.FEATURES)
   return [
     tuple(
-      store.read_tensors(found.path(3) / entry.file)[name]
+      tensor_files.read(found.path(3) / entry.file)[name]
       for name in ('features', 'labels')
     )
     for entry in found.manifest(3).files.values()
@@ -249,7 +250,7 @@ def test_features_that_are_not_as_written(
   assert _resume(small_images, whole, tmp_path, damage) == 2
   *_, line = capsys.readouterr().err.strip().splitlines()
   assert line.startswith('fedfish: error: ') and words in line
-  assert store.ADVICE in line
+  assert tensor_files.ADVICE in line
 
 
 def test_missing_bases_are_computed_again(small_images, whole, tmp_path):

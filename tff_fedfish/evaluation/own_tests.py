@@ -25,7 +25,7 @@ from tff_fedfish.run import (
   cohort_data,
   learning_setup,
   run_inputs,
-  store,
+  tensor_files,
 )
 from tff_fedfish.run.candidates import tensor_name
 from tff_fedfish.run.client_inputs import ClientInputs
@@ -200,7 +200,7 @@ class OwnTests:
       if path is None:
         continue
       name = tensor_name('affinity', 0)
-      row = store.read_tensors(path, [name])[name]
+      row = tensor_files.read(path, [name])[name]
       found += [
         Affinity(
           client_id=client_id,

@@ -15,7 +15,7 @@ import numpy as np
 from tff_fedfish.data import randomness
 from tff_fedfish.methods import fed_fomo
 from tff_fedfish.methods.parts import Downloads
-from tff_fedfish.run import store
+from tff_fedfish.run import tensor_files
 from tff_fedfish.run.client_state import ClientStates
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Candidates:
   def _models(self):
     names = [tensor_name(_MODEL, i) for i in range(len(self.specs))]
     for position, path in self.models:
-      tensors = store.read_tensors(path, names)
+      tensors = tensor_files.read(path, names)
       weights = tuple(
         np.asarray(tensors[name], dtype)
         for name, (_, dtype) in zip(names, self.specs, strict=True)
@@ -99,7 +99,7 @@ def candidates_of(
   }
   name = tensor_name(_AFFINITY, 0)
   chosen = fed_fomo.choose_downloads(
-    store.read_tensors(own_path, [name])[name],
+    tensor_files.read(own_path, [name])[name],
     sorted(clients.keys() - {own}),
     downloads,
     round_num=round_num,

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import store
-from tff_fedfish.run.store import DamagedError, RoundStore
+from tff_fedfish.run import store, tensor_files
+from tff_fedfish.run.store import RoundStore
+from tff_fedfish.run.tensor_files import DamagedError
 
 STATE_FILE = 'state.safetensors'
 STATE_KEY = 'state'
 """Name of the file in the manifest."""
-
-_ADVICE = 'Use another checkpoint of the run.'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,10 +74,10 @@ def load_checkpoint(
       version.
   """
   path = pathlib.Path(path)
-  manifest = _verify(path) if verify else store.read_manifest(path, _ADVICE)
+  manifest = _verify(path) if verify else store.read_manifest(path)
   tensors = {}
   if prefix is not None:
-    tensors = store.read_tensors(path / STATE_FILE, prefix=prefix)
+    tensors = tensor_files.read(path / STATE_FILE, prefix=prefix)
   return Checkpoint(
     round_num=manifest.round,
     tensors=tensors,
@@ -165,11 +164,10 @@ def resolve_checkpoint(
 
 def _verify(path):
   """Returns the manifest, once the tensor file has the sum it names."""
-  manifest = store.read_manifest(path, _ADVICE)
+  manifest = store.read_manifest(path)
   if STATE_KEY not in manifest.files:
-    raise DamagedError(path, f'holds no {STATE_FILE}', _ADVICE)
-  state = manifest.files[STATE_KEY]
-  store.require_whole(path / STATE_FILE, state, advice=_ADVICE)
+    raise DamagedError(path, f'holds no {STATE_FILE}')
+  manifest.files[STATE_KEY].require_whole(path)
   return manifest
 
 

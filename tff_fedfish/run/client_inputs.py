@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.run import candidates, client_state, store
+from tff_fedfish.run import candidates, tensor_files
 from tff_fedfish.run.candidates import Specs, tensor_name
 from tff_fedfish.run.client_state import ClientStates
 from tff_fedfish.run.store import RoundWriter
@@ -36,7 +36,7 @@ class KeptTensors:
     import tensorflow as tf
 
     datasets = collections.OrderedDict()
-    tensors = {} if self.path is None else store.read_tensors(self.path)
+    tensors = {} if self.path is None else tensor_files.read(self.path)
     for slot, specs in self.slots:
       if self.path is None:
         # No rows, so nothing of a model's size is allocated.
@@ -78,7 +78,7 @@ class ClientInputs:
     kept = KeptTensors(self.slots)
     path = self.states.path_for(client_id, round_num)
     if path is not None:
-      client_state.require_shapes(path, self._shapes)
+      tensor_files.require_shapes(path, self._shapes)
       kept = KeptTensors(self.slots, os.fspath(path))
     personal = self.config.method.personal(self.config)
     if personal is None or personal.downloads is None:
@@ -137,7 +137,7 @@ def output_writer(
 
   def on_client_output(index: int, output: Mapping[str, Any] | None) -> None:
     if output is None:
-      writer.take_back(client_ids[index].hex())
+      writer.take_back(client_ids[index])
     elif output['is_valid']:
       tensors = {
         tensor_name(slot, i): np.asarray(tensor)

@@ -14,7 +14,8 @@ from collections.abc import Collection, Iterator, Mapping
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.run import checkpoints, store
-from tff_fedfish.run.store import RoundStore, RoundWriter, StoredFile
+from tff_fedfish.run.store import RoundStore, RoundWriter
+from tff_fedfish.run.tensor_files import ADVICE, DamagedError, StoredFile
 
 
 class ClientStates:
@@ -86,9 +87,10 @@ class ClientStates:
     round_num = self._newest(client_id, before_round - 1)
     if round_num is None:
       return None
-    key, path = (client_id, round_num), self._path(client_id, round_num)
-    entry = self._files[round_num][client_id]
-    store.require_whole(path, entry, reads=key not in self._checked)
+    key = client_id, round_num
+    path = self._files[round_num][client_id].require_whole(
+      self._store.path(round_num), reads=key not in self._checked
+    )
     self._checked.add(key)
     return path
 
@@ -193,11 +195,11 @@ class ClientStates:
       raise UserError(
         f'{str(self.directory)!r} lacks the client states of round '
         f'{round_num}: {wanted} clients expected, {found["num_clients"]} '
-        f'found{", others" * (found["num_clients"] == wanted)}. {store.ADVICE}'
+        f'found{", others" * (found["num_clients"] == wanted)}. {ADVICE}'
       )
     for client_id, version in self._versions_after(round_num):
       entry = self._files[version][client_id]
-      store.require_whole(self._path(client_id, version), entry, reads=False)
+      entry.require_whole(self._store.path(version), reads=False)
 
   def verify(self, round_num: int) -> Iterator[int]:
     """Reads the states after a round, and yields the size of each.
@@ -246,7 +248,7 @@ class ClientStates:
   def _read(self, round_num):
     try:
       return store.by_client(self._store.manifest(round_num).files)
-    except store.DamagedError:
+    except DamagedError:
       if self._store.path(round_num).exists():
         raise
       # Superseded meanwhile, by a run that goes on.
@@ -277,20 +279,3 @@ def states_of_checkpoint(checkpoint: checkpoints.Checkpoint) -> ClientStates:
       f'longer stored. Name the last checkpoint, of round {newest}.'
     ) from error
   return states
-
-
-def require_shapes(
-  path: str | os.PathLike, wanted: Mapping[str, tuple[int, ...]]
-) -> None:
-  """Raises UserError unless a client's file has tensors of these shapes."""
-  shapes = store.shapes(path)
-  for name in sorted({*shapes, *wanted}):
-    if shapes.get(name) != wanted.get(name):
-      has, must = (
-        'none' if shape is None else str(list(shape))
-        for shape in (shapes.get(name), wanted.get(name))
-      )
-      raise UserError(
-        f'{os.fspath(path)!r} is of another model or method: tensor {name!r} '
-        f'must have shape {must}, but has {has}. {store.ADVICE}'
-      )

@@ -17,9 +17,10 @@ import numpy as np
 
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoints, store
+from tff_fedfish.run import checkpoints, store, tensor_files
 from tff_fedfish.run.client_inputs import KeptTensors
-from tff_fedfish.run.store import RoundStore, StoredFile
+from tff_fedfish.run.store import RoundStore
+from tff_fedfish.run.tensor_files import ADVICE, StoredFile
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def verify(
   if digest(files) != checkpoint.contents.get('features'):
     raise UserError(
       f'{str(path)!r} must hold the features of the checkpoint of round '
-      f'{checkpoint.round_num}, but holds others. {store.ADVICE}'
+      f'{checkpoint.round_num}, but holds others. {ADVICE}'
     )
   yield from features.verify(round_num)
 
@@ -92,15 +93,15 @@ class FeatureClient(ClientLoader):
     features = _rows(self.path, 'features', 'float16')
     parts = collections.OrderedDict(features=features)
     if self.takes_basis and self.basis is not None:
-      sums = store.read_tensors(self.basis, ['power_sums'])['power_sums']
+      sums = tensor_files.read(self.basis, ['power_sums'])['power_sums']
       parts['vectors'] = _rows(self.basis, 'vectors', 'float64')
     elif self.takes_basis:
-      num_rows, _ = store.shapes(self.path)['features']
+      num_rows, _ = tensor_files.shapes(self.path)['features']
       sums = np.zeros((2, 0))
       parts['vectors'] = _batches(np.zeros((num_rows, 0)))
     if self.takes_basis:
       parts['power_sums'] = tf.data.Dataset.from_tensors(sums).repeat()
-    labels = store.read_tensors(self.path, ['labels'])['labels']
+    labels = tensor_files.read(self.path, ['labels'])['labels']
     dataset = tf.data.Dataset.zip((parts, _batches(labels)))
     data = dataset.map(lambda x, y: collections.OrderedDict(x=x, y=y))
     if self.kept is not None:
@@ -111,8 +112,8 @@ class FeatureClient(ClientLoader):
 
 def read_features(path: str | os.PathLike) -> np.ndarray:
   """Returns a client's features without reading them, float16 [rows, p]."""
-  num_rows, num_features = store.shapes(path)['features']
-  begin, _ = store.position(path, 'features')
+  num_rows, num_features = tensor_files.shapes(path)['features']
+  begin, _ = tensor_files.position(path, 'features')
   return np.memmap(path, '<f2', 'r', begin, (num_rows, num_features))
 
 
@@ -120,10 +121,10 @@ def _rows(path, name, dtype) -> 'tf.data.Dataset':
   """Returns batches of the rows of a tensor, read as they are asked for."""
   import tensorflow as tf
 
-  num_rows, width = store.shapes(path)[name]
+  num_rows, width = tensor_files.shapes(path)[name]
   if not num_rows * width:
     return _batches(np.zeros((num_rows, width), dtype))
-  begin, end = store.position(path, name)
+  begin, end = tensor_files.position(path, name)
   records = tf.data.FixedLengthRecordDataset(
     os.fspath(path),
     record_bytes=width * np.dtype(dtype).itemsize,

@@ -14,7 +14,7 @@ from tff_fedfish.methods.one_shot.uploads import (
   Uploads,
   summary_shapes,
 )
-from tff_fedfish.run import client_state, store
+from tff_fedfish.run import store, tensor_files
 
 
 class StoredUploads(Uploads):
@@ -70,7 +70,7 @@ class StoredUploads(Uploads):
     """See `Uploads.read`."""
     path = self._path / self._entries[index].file
     if not self._is_checked[index]:
-      store.require_whole(path, self._entries[index])
-      client_state.require_shapes(path, self._shapes)
+      self._entries[index].require_whole(self._path)
+      tensor_files.require_shapes(path, self._shapes)
       self._is_checked[index] = True
-    return store.read_tensors(path, paths)
+    return tensor_files.read(path, paths)
