@@ -112,7 +112,7 @@ def test_resolve_names_what_is_wrong(tmp_path):
     'run. Name a directory that `fedfish train` wrote.',
     'other': 'holds neither state.safetensors nor checkpoints/',
     'corpus': 'holds neither state.safetensors nor checkpoints/',
-    'run': 'is a run without a checkpoint so far',
+    'run': 'holds neither state.safetensors nor checkpoints/',
   }.items():
     with pytest.raises(
       UserError,

@@ -54,6 +54,7 @@ def test_tensors_return_bit_for_bit(tmp_path, syncs):
   for name, tensor in _tensors().items():
     native = tensor.astype(tensor.dtype.newbyteorder('='))
     assert tensors[name].dtype == native.dtype, name
+    assert tensors[name].shape == tensor_files.shapes(path)[name]
     assert tensors[name].tobytes() == native.tobytes(), name
   assert list(tensor_files.read(path, ['flags'])) == ['flags']
   assert len(tensor_files.read(path, prefix='model/')) == 3

@@ -277,7 +277,7 @@ def test_no_room_for_features(
     patch.setattr(shutil, 'disk_usage', lambda path: usage)
     assert _train(small_images, run) == 1
   error = capsys.readouterr().err
-  assert 'The features of 4 clients take 36.8 KiB, but 36.8 KiB are ' in error
+  assert 'Round 3 takes up to 36.8 KiB of features, but 36.8 KiB are ' in error
   assert 'the same command continues after round 2' in error
   assert not list((run / 'features').glob('*'))
   assert checkpoints.list_rounds(run / 'checkpoints') == [0, 1, 2]

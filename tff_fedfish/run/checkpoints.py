@@ -172,15 +172,11 @@ def _verify(path):
 
 
 def _not_a_checkpoint(path, option):
+  found = f'holds neither {STATE_FILE} nor checkpoints/round_*'
   if not path.exists():
     found = 'does not exist'
   elif (path / 'SHA256SUMS').is_file():
-    # An export has a config.json, too.
     found = 'is a model that `fedfish export` wrote, without the state of a run'
-  elif (path / 'config.json').is_file():
-    found = 'is a run without a checkpoint so far'
-  else:
-    found = f'holds neither {STATE_FILE} nor checkpoints/round_*'
   return (
     f'`{option}` must be a checkpoint (.../checkpoints/round_00000100) or '
     f'a run directory, but {str(path)!r} {found}. Name a directory that '

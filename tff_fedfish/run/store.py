@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tff_fedfish import files
-from tff_fedfish.errors import UserError
+from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import tensor_files
 from tff_fedfish.run.tensor_files import DamagedError, StoredFile
 
@@ -231,6 +232,19 @@ class RoundWriter:
   def _write(self, key, file, arrays):
     self._entries[key] = tensor_files.write(
       self._directory / file, arrays, syncs=self._syncs
+    )
+
+
+def require_room(
+  run: pathlib.Path, num_bytes: int, what: str, round_num: int
+) -> None:
+  """Raises FailedError unless what a round writes fits on the run's disk."""
+  free = shutil.disk_usage(run).free
+  if num_bytes > free:
+    raise FailedError(
+      f'Round {round_num} takes up to {format_bytes(num_bytes)} of {what}, but '
+      f'{format_bytes(free)} are free in {str(run)!r}. Free disk space; the '
+      f'same command continues after round {round_num - 1}.'
     )
 
 

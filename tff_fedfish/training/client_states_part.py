@@ -1,12 +1,9 @@
 """Client states of a run: read for a round, written with it, kept with it."""
 
 import contextlib
-import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tff_fedfish.errors import FailedError
-from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import client_inputs, store
 from tff_fedfish.run.client_inputs import ClientInputs
 from tff_fedfish.run.client_state import ClientStates
@@ -57,14 +54,9 @@ class ClientStatesPart(RoundCallback):
     run = self._run
     num_clients = run.config.cohort_size or len(run.participating)
     client_bytes = client_inputs.num_bytes(self.inputs.slots) + _HEADER_BYTES
-    needed, free = num_clients * client_bytes, shutil.disk_usage(run.workdir)[2]
-    if needed > free:
-      raise FailedError(
-        f'Round {round_num} takes up to {format_bytes(needed)} of client '
-        f'states, but {format_bytes(free)} are free in {str(run.workdir)!r}. '
-        'Free disk space; the same command continues after round '
-        f'{round_num - 1}.'
-      )
+    store.require_room(
+      run.workdir, num_clients * client_bytes, 'client states', round_num
+    )
 
   def on_output(
     self,

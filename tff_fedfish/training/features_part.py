@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +11,6 @@ from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.methods.method import load
 from tff_fedfish.planning import client_features
-from tff_fedfish.printing import format_bytes
 from tff_fedfish.progress import Stages
 from tff_fedfish.run import (
   features,
@@ -66,7 +64,11 @@ class FeaturesPart(RoundCallback):
       RoundInterrupted: If the run is to stop.
     """
     if self._is_written:
-      self._require_room()
+      run = self._run
+      sizes = client_features.on_disk(
+        run.config, run.client_rows, run.participating
+      )
+      store.require_room(run.workdir, sizes.num_bytes, 'features', self._round)
     elif self._settings.work and not self._has_bases():
       with stages('computing the bases of the clients'):
         self._write_bases(should_stop)
@@ -142,21 +144,6 @@ class FeaturesPart(RoundCallback):
     config = self._run.config
     model = learning_setup.build_model(config)
     return load(self._settings.work)(config, model, weights)
-
-  def _require_room(self):
-    run = self._run
-    sizes = client_features.on_disk(
-      run.config, run.client_rows, run.participating
-    )
-    free = shutil.disk_usage(run.workdir).free
-    if sizes.num_bytes > free:
-      raise FailedError(
-        f'The features of {len(run.participating)} clients take '
-        f'{format_bytes(sizes.num_bytes)}, but {format_bytes(free)} are free '
-        f'in {str(run.workdir)!r}. Free disk space; the same command continues '
-        f'after round {run.position.round_num}. Or start a new run with a '
-        'smaller `--config.algorithm.num_features`.'
-      )
 
   def _write_features(self, state, clients, should_stop):
     weights = self._run.process.get_model_weights(state)
