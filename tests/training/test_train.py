@@ -128,7 +128,7 @@ def test_damaged_last_checkpoint_is_passed_over(
   damaged[-1] ^= 1
   state.write_bytes(damaged)
   assert small_runs.train(small_inputs, workdir) == 0
-  assert 'passing over it' in capsys.readouterr().err
+  assert 'passing over the checkpoint' in capsys.readouterr().err
   _assert_same_run(workdir, small_run)
 
 
