@@ -140,10 +140,8 @@ def test_damaged_tokens(run, tmp_path):
 
 
 def test_another_corpus_in_its_place(run):
-  path = run / 'checkpoints' / 'round_00000004' / 'checkpoint.json'
-  description = json.loads(path.read_text())
-  description['contents']['corpus_fingerprint'] = 'of another one'
-  path.write_text(json.dumps(description))
+  path = run / 'checkpoints' / 'round_00000004' / 'manifest.json'
+  small_runs.edit_manifest(path, corpus_fingerprint='of another one')
   found = model_card.gather(load_trained_model(run))
   assert found.remark.startswith('another corpus was in its place')
 

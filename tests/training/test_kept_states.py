@@ -21,6 +21,7 @@ from tff_fedfish.run import (
 )
 from tff_fedfish.run.client_state import ClientStates
 from tff_fedfish.run.store import RoundWriter
+from tff_fedfish.training import round_callbacks
 
 _SETTINGS = dict(
   algorithm__name='moon',
@@ -185,6 +186,26 @@ def test_a_disk_that_fills_up(
   # The rounds before are saved, and nothing of this one is left.
   assert checkpoints.list_rounds(run / 'checkpoints')[-1] == 3
   assert not list((run / 'client_states').glob('.*'))
+  monkeypatch.undo()
+  assert _train(small_inputs, run) == 0
+  assert_same_run(run, whole_run)
+
+
+def test_a_row_that_cannot_be_written(
+  small_inputs, whole_run, tmp_path, monkeypatch
+):
+  run, record = tmp_path / 'run', round_callbacks.Log.record
+
+  def record_unless_full(self, done):
+    if done.round_num == 4:
+      raise OSError(28, 'No space left on device', 'metrics.csv')
+    record(self, done)
+
+  monkeypatch.setattr(round_callbacks.Log, 'record', record_unless_full)
+  settings = dict(checkpoints__every_num_rounds=0)
+  assert _train(small_inputs, run, **settings) == 1
+  # Round 3 is saved, with the states of clients that round 4 had trained.
+  assert checkpoints.list_rounds(run / 'checkpoints') == [0, 3]
   monkeypatch.undo()
   assert _train(small_inputs, run) == 0
   assert_same_run(run, whole_run)

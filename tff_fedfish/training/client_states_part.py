@@ -49,8 +49,17 @@ class ClientStatesPart(RoundCallback):
       participating=run.participating,
     )
 
-  def require_room(self, round_num: int) -> None:
-    """Raises FailedError if the states of a round do not fit on the disk."""
+  def before_round(self, round_num: int) -> None:
+    """Removes superseded states, and checks that there is room for new ones.
+
+    Not as soon as they are superseded: if the row of that round cannot be
+    written, the run saves the round before it, which needs them.
+
+    Raises:
+      FailedError: If the states of the round do not fit on the disk.
+      OSError: If superseded states cannot be removed.
+    """
+    self.close()
     run = self._run
     num_clients = run.config.cohort_size or len(run.participating)
     client_bytes = client_inputs.num_bytes(self.inputs.slots) + _HEADER_BYTES
@@ -79,14 +88,13 @@ class ClientStatesPart(RoundCallback):
     done.timings['client_state_bytes'] = self._states.num_bytes
 
   def record(self, done: FinishedRound) -> None:
-    """Commits the states of the round, and removes superseded ones.
+    """Commits the states of the round.
 
     Raises:
       OSError: If they cannot be written.
     """
     if done.round_num:
       self._states.commit()
-      self.close()
 
   def close(self) -> None:
     """Removes superseded states from which no run could continue.

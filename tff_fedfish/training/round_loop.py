@@ -281,7 +281,7 @@ class _RoundLoop:
         )
       while position.round_num < last and not self._options.should_stop():
         if self._states is not None:
-          self._states.require_room(position.round_num + 1)
+          self._states.before_round(position.round_num + 1)
         # Interrupted, a round leaves no trace.
         with contextlib.ExitStack() as stack:
           metrics = self._run_round(
