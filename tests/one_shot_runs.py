@@ -5,7 +5,7 @@ import pathlib
 
 import numpy as np
 
-from tff_fedfish.run import checkpoints, learning_setup, run_directory
+from tff_fedfish.run import checkpoints, model_state, run_directory
 from tff_fedfish.run.uploads import StoredUploads
 
 SETTINGS = dict(
@@ -27,9 +27,9 @@ def rows(run: pathlib.Path) -> list[dict[str, str]]:
 def weights(run: pathlib.Path) -> list[np.ndarray]:
   """Returns the weights of a run's, or a checkpoint's, checkpoint."""
   found = checkpoints.load_checkpoint(
-    checkpoints.resolve_checkpoint(run), learning_setup.TRAINABLE_PREFIX
+    checkpoints.resolve_checkpoint(run), model_state.TRAINABLE_PREFIX
   )
-  prefix = learning_setup.TRAINABLE_PREFIX
+  prefix = model_state.TRAINABLE_PREFIX
   return [found.tensors[f'{prefix}{i}'] for i in range(len(found.tensors))]
 
 

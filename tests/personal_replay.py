@@ -9,9 +9,9 @@ import numpy as np
 from tff_fedfish.data import randomness
 from tff_fedfish.run import (
   checkpoints,
-  cohort_data,
+  client_data,
+  cohorts,
   run_directory,
-  run_inputs,
   tensor_files,
 )
 from tff_fedfish.run.client_state import ClientStates
@@ -78,10 +78,10 @@ class Replay:
 
   def __init__(self, run, corpus):
     self.config = run_directory.read_config(run)
-    opened = run_inputs.open_corpus(self.config, corpus)
-    split = run_inputs.split_corpus(self.config, opened)
-    self.participating = run_inputs.training_clients(self.config, split)
-    self.rows = run_inputs.with_test_rows(self.config, opened, opened)
+    opened = client_data.open_corpus(self.config, corpus)
+    split = client_data.split_corpus(self.config, opened)
+    self.participating = client_data.training_clients(self.config, split)
+    self.rows = client_data.with_test_rows(self.config, opened, opened)
     self.kept, self.num_downloads, self.num_helpful = {}, [0], 0
     self._initial = initial_weights(run)
 
@@ -90,7 +90,7 @@ class Replay:
     work = self.config.client_work
     for round_num in range(1, num_rounds + 1):
       found, num_downloads = {}, 0
-      for client in cohort_data.cohort(
+      for client in cohorts.cohort(
         self.config, self.participating, self.rows, round_num
       ):
         begun, affinity, num_sent = self.begin(client.client_id, round_num)

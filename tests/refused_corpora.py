@@ -9,7 +9,7 @@ from refused_inputs import changed, damaged, edited, removed
 
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
-from tff_fedfish.run import run_inputs
+from tff_fedfish.run import client_data
 
 
 def _rewrite(corpus, payload_of, *, offset=None, damage=lambda data: data):
@@ -53,14 +53,14 @@ def _change_index(corpus, change):
 
 def _replace_while_open(place):
   """Another process replaces the index once it was opened."""
-  corpus, read = place.corpus, run_inputs.open_tokenizer
+  corpus, read = place.corpus, client_data.open_tokenizer
 
   def open_tokenizer(*arguments):
     _change_index(corpus, lambda table: table.slice(1))
     return read(*arguments)
 
   patch = place.stack.enter_context(pytest.MonkeyPatch.context())
-  patch.setattr(run_inputs, 'open_tokenizer', open_tokenizer)
+  patch.setattr(client_data, 'open_tokenizer', open_tokenizer)
 
 
 def _index(words, change):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from tff_fedfish.config import loading
 from tff_fedfish.evaluation import evaluation_clients
-from tff_fedfish.run import cohort_data, corpus_identity, run_inputs
+from tff_fedfish.run import client_data, cohorts, corpus_identity
 
 
 class _Steps:
@@ -53,19 +53,19 @@ def main() -> None:
   parser = argparse.ArgumentParser()
   parser.add_argument('directory')
   config = config_of(parser.parse_args().directory)
-  tokenizer = run_inputs.open_tokenizer(config, config.data.vocabulary)
+  tokenizer = client_data.open_tokenizer(config, config.data.vocabulary)
   # Imports TensorFlow, which is none of these steps.
   tokenizer.encode_batch([b'words'])
   steps = _Steps()
   with steps('index'):
-    corpus = run_inputs.open_corpus(config, config.data.directory)
+    corpus = client_data.open_corpus(config, config.data.directory)
   with steps('division'):
-    split = run_inputs.split_corpus(config, corpus)
-    participating = run_inputs.training_clients(config, split)
+    split = client_data.split_corpus(config, corpus)
+    participating = client_data.training_clients(config, split)
   with steps('fingerprint'):
     identity = corpus_identity.identify(config, corpus)
   with steps('held-out sample'):
-    rows = run_inputs.client_rows(config, corpus, tokenizer)
+    rows = client_data.client_rows(config, corpus, tokenizer)
     sample = evaluation_clients.choose_clients(
       split.held_out,
       rows,
@@ -75,7 +75,7 @@ def main() -> None:
       max_sequences=config.evaluation.max_sequences_per_client,
     )
   with steps('cohort'):
-    cohort = cohort_data.cohort(config, participating, rows, 1)
+    cohort = cohorts.cohort(config, participating, rows, 1)
     for client in cohort:
       client.sequences()
   result = {

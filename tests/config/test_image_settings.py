@@ -18,7 +18,7 @@ from tff_fedfish.config_fields import ConfigError
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning.plan import plan_round
-from tff_fedfish.training import run_checks
+from tff_fedfish.training import check
 
 _CONFIGS = pathlib.Path(small_image_runs.CONFIG).parent
 _PARTITION = {
@@ -76,11 +76,11 @@ def test_facts_agree_with_what_opens(name, tmp_path):
     settings = _PARTITION | {'data__corpus': name}
     config = _config(data__directory=tmp_path, **settings)
     with pytest.raises(UserError, match='directory is empty'):
-      run_checks.check_run(config)
+      check.check_run(config)
   if corpus.clients != 'partition':
     config = _config(data__directory=tmp_path, data__corpus=name)
     with pytest.raises(UserError, match='directory is empty'):
-      run_checks.check_run(config)
+      check.check_run(config)
 
 
 def test_old_config_json_is_one_of_text():
@@ -233,7 +233,7 @@ class TestInputs:
       dict(evaluation__num_clients=0, cohorts__cohort_size=1) | settings
     )
     config = _config(data__directory=corpus, **settings)
-    return run_checks.check_run(config)
+    return check.check_run(config)
 
   def test_own_split(self, corpus):
     inputs = self._open(corpus)

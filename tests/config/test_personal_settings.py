@@ -7,7 +7,7 @@ from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config_fields import ConfigError
 from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import run_inputs
+from tff_fedfish.run import client_data
 
 _SPLITS = 'config.client_splits'
 _FOMO, _LOCAL = (
@@ -170,7 +170,7 @@ class TestDownloads:
 
   def _require(self, num_clients, **settings):
     config = planned_configs.shipped('demo', **_FOMO | settings)
-    run_inputs.require_downloads(config, self._split(num_clients))
+    client_data.require_downloads(config, self._split(num_clients))
 
   def test_no_more_than_other_clients(self):
     self._require(4, algorithm__num_downloads=3)
@@ -193,7 +193,7 @@ class TestDownloads:
   def test_other_methods_send_none(self):
     for name in ('fed_avg', 'local_only'):
       config = planned_configs.shipped('demo', algorithm__name=name)
-      run_inputs.require_downloads(config, self._split(1))
+      client_data.require_downloads(config, self._split(1))
 
 
 def test_configs_of_methods_are_found():

@@ -9,7 +9,7 @@ from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config_fields import ConfigError
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import fed_avg
-from tff_fedfish.run import round_metrics
+from tff_fedfish.run import columns
 
 _ON = dict(algorithm__name='fed_avg', local_privacy__clip_norm=1.0)
 _STEPS = dict(
@@ -134,11 +134,11 @@ def test_a_builder_that_does_not_know_of_it_is_refused():
 def test_columns():
   plain = planned_configs.shipped('demo', **_ON)
   assert plain.drops_last_batch
-  names = set(round_metrics.metric_names(plain))
+  names = set(columns.metric_names(plain))
   noised = planned_configs.shipped(
     'demo', **_ON, local_privacy__noise_multiplier=1.0
   )
-  added = set(round_metrics.metric_names(noised)) - names
+  added = set(columns.metric_names(noised)) - names
   assert added == {'privacy/epsilon_mean', 'privacy/epsilon_max'}
 
 

@@ -14,7 +14,7 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.evaluation import results
 from tff_fedfish.reporting import findings, loading
-from tff_fedfish.run import metrics_files
+from tff_fedfish.run import tables
 from tff_fedfish.sweeping import run
 from tff_fedfish.sweeping.jobs import Job
 
@@ -132,7 +132,7 @@ def test_an_arm_that_diverges(sweep_file, small_inputs, tmp_path, capsys):
   )
   assert line in output.err
   assert f'2 of 2 runs done, 1 of them diverged: {workdir}/arms\n' in output.out
-  assert metrics_files.read_metrics(arm / 'metrics.csv')[-1]['round'] == 3
+  assert tables.read_metrics(arm / 'metrics.csv')[-1]['round'] == 3
   corpus = pathlib.Path(small_inputs[0]).name
   found = results.read_evaluation(arm / 'evaluations' / corpus)
   assert found.summary['checkpoint'] == {'round': 0}

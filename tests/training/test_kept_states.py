@@ -15,13 +15,13 @@ from tff_fedfish.planning.client_states import states_on_disk
 from tff_fedfish.run import (
   checkpoints,
   divergence,
-  metrics_files,
   run_directory,
+  tables,
   tensor_files,
 )
 from tff_fedfish.run.client_state import ClientStates
 from tff_fedfish.run.store import RoundWriter
-from tff_fedfish.training import round_callbacks
+from tff_fedfish.training import parts
 
 _SETTINGS = dict(
   algorithm__name='moon',
@@ -87,7 +87,7 @@ def test_superseded_states_are_removed(whole_run):
   # The header of a file names its tensors.
   assert planned.client_bytes < client < planned.client_bytes + 2000
   # Each state counted at its place, by round.
-  rows = metrics_files.read_metrics(whole_run / 'timings.csv')
+  rows = tables.read_metrics(whole_run / 'timings.csv')
   sizes = [row['client_state_bytes'] for row in rows]
   assert sizes[:2] == [0, 0] and max(sizes) <= 1.2 * planned.peak_bytes
 
@@ -194,14 +194,14 @@ def test_a_disk_that_fills_up(
 def test_a_row_that_cannot_be_written(
   small_inputs, whole_run, tmp_path, monkeypatch
 ):
-  run, record = tmp_path / 'run', round_callbacks.Log.record
+  run, record = tmp_path / 'run', parts.Log.record
 
   def record_unless_full(self, done):
     if done.round_num == 4:
       raise OSError(28, 'No space left on device', 'metrics.csv')
     record(self, done)
 
-  monkeypatch.setattr(round_callbacks.Log, 'record', record_unless_full)
+  monkeypatch.setattr(parts.Log, 'record', record_unless_full)
   settings = dict(checkpoints__every_num_rounds=0)
   assert _train(small_inputs, run, **settings) == 1
   # Round 3 is saved, with the states of clients that round 4 had trained.
@@ -281,10 +281,8 @@ def test_barrier_while_training_is_that_of_the_checkpoint(
     evaluation__barrier_every_num_rounds=1, checkpoints__every_num_rounds=0
   )
   assert _train(small_inputs, run, **settings) == 0
-  for name in ('barrier', 'client_states'):
-    assert (run / name).is_dir()
   assert live_states(run) == live_states(whole_run)
-  rows = metrics_files.read_metrics(run / 'metrics.csv')
+  rows = tables.read_metrics(run / 'metrics.csv')
   assert not any(row['barrier/num_failed_clients'] for row in rows)
   # After round 5, from the states that its clients had by then.
   shorter = tmp_path / 'shorter'
@@ -294,8 +292,9 @@ def test_barrier_while_training_is_that_of_the_checkpoint(
   arguments = ['evaluate', '--data', str(corpus), '--barrier']
   arguments += ['--split_unit', 'sequences', '--checkpoint', str(shorter)]
   assert main([*arguments, '--output', str(shorter / 'out')]) == 0
-  found = (shorter / 'out' / 'barrier.csv').read_bytes()
-  assert found == (run / 'barrier' / 'round_00000006.csv').read_bytes()
+  summary = json.loads((shorter / 'out' / 'summary.json').read_text())
+  loss = summary['client_server_barrier']['loss']
+  assert rows[6]['barrier/loss'] == loss['mean']
 
 
 class TestOtherMethods:

@@ -14,7 +14,7 @@ from tff_fedfish import files
 from tff_fedfish.cli.main import main
 from tff_fedfish.run import (
   checkpoints,
-  learning_setup,
+  model_state,
   run_directory,
   store,
   tensor_files,
@@ -51,8 +51,8 @@ def _weights(run, round_num=None):
   path = checkpoints.resolve_checkpoint(path)
   found = checkpoints.load_checkpoint(path)
   config = run_directory.read_config(run).in_round(found.round_num)
-  shapes = learning_setup.server_shapes(config, found)
-  return learning_setup.model_weights(found.tensors, shapes, path)
+  shapes = model_state.server_shapes(config, found)
+  return model_state.model_weights(found.tensors, shapes, path)
 
 
 def _checkpoint(run, round_num):

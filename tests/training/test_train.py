@@ -12,7 +12,7 @@ import small_runs
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
-from tff_fedfish.run import checkpoints, cohort_data, metrics_files
+from tff_fedfish.run import checkpoints, cohorts, tables
 from tff_fedfish.runtime.in_process_context import InProcessContext
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def _assert_same_run(one: pathlib.Path, other: pathlib.Path) -> None:
 
 
 def test_what_a_run_leaves_behind(small_run):
-  rows = metrics_files.read_metrics(small_run / 'metrics.csv')
+  rows = tables.read_metrics(small_run / 'metrics.csv')
   assert [row['round'] for row in rows] == [0, 1, 2, 3, 4]
   # Held-out scores at round 0, every second round, and the last.
   scored = [row['round'] for row in rows if row['held_out/loss'] is not None]
@@ -48,7 +48,7 @@ def test_what_a_run_leaves_behind(small_run):
     # FedFish: two models up, one down.
     assert row['communication/uplink_units'] == 2 * row['round']
     assert row['communication/total_units'] == 3 * row['round']
-  timings = metrics_files.read_metrics(small_run / 'timings.csv')
+  timings = tables.read_metrics(small_run / 'timings.csv')
   assert all(row['seconds'] > 0 for row in timings[1:])
   assert timings[-1]['peak_memory_bytes'] > 100e6
   assert checkpoints.list_rounds(small_run / 'checkpoints') == [0, 1, 2, 3, 4]
@@ -96,7 +96,7 @@ def test_resumed_fisher_variant_equals_uninterrupted(
 @pytest.mark.slow
 def test_max_delta_norm_has_a_column(small_inputs, small_run, tmp_path):
   column = 'train/num_clipped_clients'
-  for row in metrics_files.read_metrics(small_run / 'metrics.csv'):
+  for row in tables.read_metrics(small_run / 'metrics.csv'):
     assert column not in row
   settings = {
     'client_work__max_delta_norm': 1.0,
@@ -104,7 +104,7 @@ def test_max_delta_norm_has_a_column(small_inputs, small_run, tmp_path):
     'training__num_rounds': 1,
   }
   assert small_runs.train(small_inputs, tmp_path / 'run', **settings) == 0
-  *_, last = metrics_files.read_metrics(tmp_path / 'run' / 'metrics.csv')
+  *_, last = tables.read_metrics(tmp_path / 'run' / 'metrics.csv')
   assert last[column] > 0
 
 
@@ -161,10 +161,10 @@ class TestFailingClients:
   @pytest.fixture
   def fail(self, monkeypatch):
     """Makes the first clients of every cohort fail while they are loaded."""
-    load = cohort_data.TrainingClient.load
+    load = cohorts.TrainingClient.load
 
     def fail(num_clients):
-      draw = cohort_data.draw_cohort
+      draw = cohorts.draw_cohort
 
       def draw_and_note(*arguments, **options):
         drawn = draw(*arguments, **options)
@@ -172,9 +172,9 @@ class TestFailingClients:
         return drawn
 
       failing = set()
-      monkeypatch.setattr(cohort_data, 'draw_cohort', draw_and_note)
+      monkeypatch.setattr(cohorts, 'draw_cohort', draw_and_note)
       monkeypatch.setattr(
-        cohort_data.TrainingClient,
+        cohorts.TrainingClient,
         'load',
         lambda client: (
           _raise(OSError('no such block'))
@@ -191,7 +191,7 @@ class TestFailingClients:
     fail(1)
     settings = dict(training__num_rounds=1, evaluation__num_clients=0)
     assert small_runs.train(small_inputs, tmp_path / 'run', **settings) == 0
-    _, row = metrics_files.read_metrics(tmp_path / 'run' / 'metrics.csv')
+    _, row = tables.read_metrics(tmp_path / 'run' / 'metrics.csv')
     assert row['train/num_clients'] == 3
     assert row['train/num_failed_clients_data'] >= 1
     assert row['train/num_failed_clients_error'] == 0
@@ -205,7 +205,7 @@ class TestFailingClients:
     errors = capsys.readouterr().err
     assert 'fedfish: failed: Only 0 of 3 clients of the round took' in errors
     # Nothing of the round that failed is left, and round 0 is kept.
-    assert len(metrics_files.read_metrics(workdir / 'metrics.csv')) == 1
+    assert len(tables.read_metrics(workdir / 'metrics.csv')) == 1
     assert checkpoints.list_rounds(workdir / 'checkpoints') == [0]
 
 

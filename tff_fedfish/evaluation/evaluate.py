@@ -22,15 +22,15 @@ from tff_fedfish.huggingface import pretrained
 from tff_fedfish.progress import Progress, Stages
 from tff_fedfish.run import (
   checkpoints,
+  client_data,
   client_state,
-  cohort_data,
+  cohorts,
   corpus_identity,
   divergence,
   pretrained_run,
-  row_division,
   run_directory,
-  run_inputs,
 )
+from tff_fedfish.run.row_source import row_source
 
 
 def evaluate(
@@ -71,12 +71,12 @@ def evaluate(
     config = run_directory.read_config(run)
   stages = Stages()
   with stages('opening the corpus'):
-    corpus = run_inputs.open_corpus(config, data)
+    corpus = client_data.open_corpus(config, data)
   output = files.require_usable_output(
     output or run / 'evaluations' / pathlib.Path(data).resolve().name,
     '--output',
   )
-  open_checkpoint = (run_inputs if run else pretrained_run).open_checkpoint
+  open_checkpoint = (client_data if run else pretrained_run).open_checkpoint
   with stages('opening the checkpoint'):
     found, tokenizer = open_checkpoint(config, checkpoint)
   config = config.in_round(found.round_num)
@@ -108,7 +108,7 @@ def evaluate(
   identity = corpus_identity.identify(config, corpus)
   split, kind = None, options.client_split
   if found.contents.get('corpus_fingerprint') == identity.fingerprint:
-    split = run_inputs.split_corpus(config, corpus)
+    split = client_data.split_corpus(config, corpus)
   # Of every other corpus all clients are held out.
   elif run is None or not _is_other_part(run, found.contents, identity):
     kind = 'transfer'
@@ -137,11 +137,11 @@ def evaluate(
   with stages('choosing clients'):
     # Late: the errors above must not wait for TensorFlow.
     from tff_fedfish.evaluation import evaluation_clients
-    from tff_fedfish.run import learning_setup
+    from tff_fedfish.run import model_state
 
     sample = evaluation_clients.choose_clients(
       client_ids,
-      run_inputs.client_rows(
+      client_data.client_rows(
         config, corpus, tokenizer, sequence_length=sequence_length
       ),
       split_seed=config.seeds.split_seed,
@@ -165,12 +165,12 @@ def evaluate(
     if run is None:
       weights = tuple(found.tensors.values())
       loaded = dataclasses.replace(
-        found, tensors=learning_setup.trainable_tensors(weights)
+        found, tensors=model_state.trainable_tensors(weights)
       )
     else:
       loaded = checkpoints.load_checkpoint(
         found.path,
-        '' if options.barrier else learning_setup.WEIGHTS_PREFIX,
+        '' if options.barrier else model_state.WEIGHTS_PREFIX,
         verify=False,
       )
     measurement = _Measurement(config, loaded, options)
@@ -180,8 +180,8 @@ def evaluate(
   if options.barrier:
     barriers, effective_clients = measurement.barrier(
       # Always what the run itself trains on.
-      run_inputs.training_clients(config, split),
-      run_inputs.training_rows(config, corpus, tokenizer),
+      client_data.training_clients(config, split),
+      client_data.training_rows(config, corpus, tokenizer),
       states,
     )
   summary = summarize(
@@ -316,7 +316,7 @@ def _require_own_rows(config, options, data, split, kind):
       'rows, but the run has none. Train with '
       '`--config.client_splits.validation_fraction` above 0.'
     )
-  if kind == 'own_test' and not row_division.division_of(config).has_tests:
+  if kind == 'own_test' and not row_source(config).has_tests:
     raise UserError(
       "`--client_split` 'own_test' requires clients with test rows, but the "
       'run has none. Train with `--config.client_splits.test_fraction` above '
@@ -358,7 +358,7 @@ class _Measurement:
 
   def __init__(self, config, loaded, options):
     from tff_fedfish.evaluation import client_evaluator
-    from tff_fedfish.run import learning_setup
+    from tff_fedfish.run import model_state
     from tff_fedfish.runtime.in_process_context import set_in_process_context
 
     set_in_process_context()
@@ -368,8 +368,8 @@ class _Measurement:
     self.learning_rate = options.learning_rate
     if self.learning_rate is None:
       self.learning_rate = config.fine_tuning_rate
-    self._weights = learning_setup.model_weights(
-      loaded.tensors, learning_setup.server_shapes(config, loaded), loaded.path
+    self._weights = model_state.model_weights(
+      loaded.tensors, model_state.server_shapes(config, loaded), loaded.path
     )
     self._evaluator = client_evaluator.build_evaluator(config)
 
@@ -397,16 +397,14 @@ class _Measurement:
 
   def barrier(self, participating, client_rows, states):
     from tff_fedfish.evaluation import barrier, effective_sample_size
-    from tff_fedfish.run import learning_setup
+    from tff_fedfish.run import build, model_state
     from tff_fedfish.run.client_inputs import ClientInputs
     from tff_fedfish.runtime import round_options
 
     config = self._config
-    process = learning_setup.build_learning_process(config)
-    learning_setup.require_declared_process(
-      config, process, with_trained_models=True
-    )
-    state = learning_setup.from_tensors(
+    process = build.build_learning_process(config)
+    build.require_trained_models(config, process)
+    state = model_state.from_tensors(
       self._loaded.tensors,
       process.initialize.type_signature.result,
       self._loaded.path,
@@ -419,10 +417,8 @@ class _Measurement:
         states=states,
         participating=participating,
       )
-    state = learning_setup.with_rates(process, state, config, round_num)
-    cohort = cohort_data.cohort(
-      config, participating, client_rows, round_num, kept
-    )
+    state = build.with_rates(process, state, config, round_num)
+    cohort = cohorts.cohort(config, participating, client_rows, round_num, kept)
     mass, fraction = effective_sample_size.informed_mass_of(config)
     effective = effective_sample_size.EffectiveClients(
       mass,

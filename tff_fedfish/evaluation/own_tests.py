@@ -21,10 +21,11 @@ from tff_fedfish.evaluation.client_evaluator import (
 )
 from tff_fedfish.evaluation.results import Affinity, ClientEvaluation
 from tff_fedfish.run import (
+  build,
   checkpoints,
-  cohort_data,
-  learning_setup,
-  run_inputs,
+  client_data,
+  cohorts,
+  model_state,
   tensor_files,
 )
 from tff_fedfish.run.candidates import tensor_name
@@ -52,7 +53,7 @@ class PersonalModels:
       UserError: If a file of its state, or of one that it is given, is damaged.
     """
     kept = self.kept
-    client = cohort_data.training_client(
+    client = cohorts.training_client(
       kept.config, client_id, self.client_rows, self.round_num + 1, kept
     )
     (weights,) = kept.process.personal_models(self.state, [client])
@@ -126,21 +127,21 @@ class OwnTests:
       UserError: If the checkpoint is not of the config's model.
     """
     self._config, self._corpus = config, corpus
-    self.participating = run_inputs.training_clients(
-      config, run_inputs.split_corpus(config, corpus)
+    self.participating = client_data.training_clients(
+      config, client_data.split_corpus(config, corpus)
     )
-    self._rows = run_inputs.with_test_rows(
-      config, corpus, run_inputs.training_rows(config, corpus, tokenizer)
+    self._rows = client_data.with_test_rows(
+      config, corpus, client_data.training_rows(config, corpus, tokenizer)
     )
     set_in_process_context()
     self._evaluator = build_evaluator(config)
     self._kept, self._fixed = None, ()
     if states is None:
       loaded = checkpoints.load_checkpoint(
-        found.path, learning_setup.WEIGHTS_PREFIX, verify=False
+        found.path, model_state.WEIGHTS_PREFIX, verify=False
       )
-      shapes = learning_setup.server_shapes(config, found)
-      weights = learning_setup.model_weights(loaded.tensors, shapes, found.path)
+      shapes = model_state.server_shapes(config, found)
+      weights = model_state.model_weights(loaded.tensors, shapes, found.path)
       self.weights_of = lambda client_id: weights.trainable
       self._fixed = weights.non_trainable
       return
@@ -225,9 +226,7 @@ def personal_models(
   Raises:
     UserError: If the checkpoint is not of the config's process.
   """
-  process = learning_setup.build_learning_process(
-    config, num_clients=len(participating)
-  )
+  process = build.build_learning_process(config, num_clients=len(participating))
   loaded = checkpoints.load_checkpoint(found.path, verify=False)
   return PersonalModels(
     kept=ClientInputs(
@@ -236,7 +235,7 @@ def personal_models(
       states=states,
       participating=participating,
     ),
-    state=learning_setup.from_tensors(
+    state=model_state.from_tensors(
       loaded.tensors, process.initialize.type_signature.result, found.path
     ),
     round_num=found.round_num,

@@ -13,7 +13,7 @@ from tff_fedfish.data.token_store import TokenStore, open_text
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.trained_model import TrainedModel, load_trained_model
-from tff_fedfish.run import run_inputs
+from tff_fedfish.run import client_data
 
 # Pieces without text: BERT's [CLS], [MASK] and [unused7], SentencePiece's <s>.
 _MARKER = re.compile(
@@ -208,7 +208,7 @@ class _Sampler:
 
 def _client_sequences(model, corpus, client_id):
   config = model.config
-  rows = run_inputs.client_rows(config, corpus, model.tokenizer)
+  rows = client_data.client_rows(config, corpus, model.tokenizer)
   sequences = rows.sequences(client_id)
   if not len(sequences):
     raise UserError(

@@ -16,7 +16,7 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation.results import read_evaluation
 from tff_fedfish.planning import client_steps
-from tff_fedfish.run import run_directory, run_inputs
+from tff_fedfish.run import client_data, run_directory
 from tff_fedfish.sweeping import jobs, sweep_runs, sweep_state
 from tff_fedfish.sweeping.grid import Settings
 from tff_fedfish.sweeping.jobs import require_memory, write_config
@@ -30,7 +30,7 @@ from tff_fedfish.sweeping.learning_rate_search import (
 from tff_fedfish.sweeping.progress import JobsProgress
 from tff_fedfish.sweeping.sweep_file import SweepFile
 from tff_fedfish.sweeping.sweep_runs import SweepRun
-from tff_fedfish.training import run_checks
+from tff_fedfish.training import check
 
 _TEXT_COLUMNS = ('run', 'status', 'budget')
 
@@ -83,7 +83,7 @@ def run_sweep(
       if request.data
     }
     for (_, directory), config in corpora.items():
-      run_inputs.open_corpus(config, directory)
+      client_data.open_corpus(config, directory)
     sweep = _Sweep(file, workdir, num_jobs, search_runs, arms, trackers)
     return sweep.run(run_command)
 
@@ -316,7 +316,7 @@ def _require_runs(configs: Sequence[TrainConfig]) -> None:
     initializer=warnings.filterwarnings,
     initargs=('ignore', 'pkg_resources is deprecated'),
   ) as pool:
-    lines = pool.submit(run_checks.problems_of, configs).result()
+    lines = pool.submit(check.problems_of, configs).result()
   if lines:
     raise UserErrors([UserError(line) for line in lines])
 

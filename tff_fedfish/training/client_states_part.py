@@ -7,19 +7,19 @@ from typing import Any
 from tff_fedfish.run import client_inputs, store
 from tff_fedfish.run.client_inputs import ClientInputs
 from tff_fedfish.run.client_state import ClientStates
-from tff_fedfish.run.cohort_data import TrainingClient
+from tff_fedfish.run.cohorts import TrainingClient
 from tff_fedfish.run.store import RoundStore
-from tff_fedfish.training.round_callbacks import (
+from tff_fedfish.training.parts import (
   BuiltRun,
   FinishedRound,
-  RoundCallback,
+  RoundPart,
 )
 
 _HEADER_BYTES = 4096
 """Room for the names of a client's tensors, in its file and the manifest."""
 
 
-class ClientStatesPart(RoundCallback):
+class ClientStatesPart(RoundPart):
   """Gives clients what they kept, and keeps what a round's clients return.
 
   The states of a round count from their rename on, which comes before the row
@@ -84,7 +84,7 @@ class ClientStatesPart(RoundCallback):
     return client_inputs.output_writer(writer, [c.client_id for c in clients])
 
   def measure(self, done: FinishedRound) -> None:
-    """See `RoundCallback`."""
+    """See `RoundPart`."""
     done.timings['client_state_bytes'] = self._states.num_bytes
 
   def record(self, done: FinishedRound) -> None:

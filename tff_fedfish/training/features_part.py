@@ -13,23 +13,23 @@ from tff_fedfish.methods.method import load
 from tff_fedfish.planning import client_features
 from tff_fedfish.progress import Stages
 from tff_fedfish.run import (
+  build,
+  columns,
   features,
-  learning_setup,
-  round_metrics,
   store,
 )
-from tff_fedfish.run.cohort_data import TrainingClient
+from tff_fedfish.run.cohorts import TrainingClient
 from tff_fedfish.run.features import BATCH_ROWS, FeatureClient
 from tff_fedfish.run.store import RoundStore
 from tff_fedfish.runtime.round_options import RoundInterrupted
-from tff_fedfish.training.round_callbacks import (
+from tff_fedfish.training.parts import (
   BuiltRun,
   FinishedRound,
-  RoundCallback,
+  RoundPart,
 )
 
 
-class FeaturesPart(RoundCallback):
+class FeaturesPart(RoundPart):
   """Computes the clients' features, and feeds clients with them.
 
   A client's features are in memory one client at a time while they are
@@ -112,9 +112,9 @@ class FeaturesPart(RoundCallback):
     return fed
 
   def measure(self, done: FinishedRound) -> None:
-    """See `RoundCallback`."""
+    """See `RoundPart`."""
     if self._is_written and done.round_num == self._round:
-      name = round_metrics.feature_bytes_name(self._run.config)
+      name = columns.feature_bytes_name(self._run.config)
       files = self._features.manifest(self._round).files.values()
       done.metrics[name] = sum(file.num_bytes for file in files)
 
@@ -142,7 +142,7 @@ class FeaturesPart(RoundCallback):
   def _feature_work(self, weights):
     """Returns the function of `Features.work`."""
     config = self._run.config
-    model = learning_setup.build_model(config)
+    model = build.build_model(config)
     return load(self._settings.work)(config, model, weights)
 
   def _write_features(self, state, clients, should_stop):

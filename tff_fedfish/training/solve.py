@@ -10,8 +10,8 @@ from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods.one_shot import uploads as upload_names
-from tff_fedfish.run import corpus_identity, metrics_files, run_directory, store
-from tff_fedfish.run.cohort_data import TrainingClient
+from tff_fedfish.run import corpus_identity, run_directory, store, tables
+from tff_fedfish.run.cohorts import TrainingClient
 from tff_fedfish.run.corpus_identity import CorpusIdentity
 from tff_fedfish.run.store import RoundStore
 from tff_fedfish.run.uploads import StoredUploads
@@ -118,7 +118,7 @@ class KeptUploads:
         'run with the same settings of `algorithm`.'
       )
     self._has_summary = wanted.summary != 'none'
-    rows = metrics_files.read_metrics(run / 'metrics.csv', drops_cut_off=True)
+    rows = tables.read_metrics(run / 'metrics.csv')
     if not (first := [row for row in rows if row['round'] == 1]):
       raise UserError(
         f'{str(run)!r} must have finished its first round, but metrics.csv has '

@@ -14,18 +14,18 @@ from tff_fedfish.data import randomness
 from tff_fedfish.evaluation import server_validation
 from tff_fedfish.methods.method import load
 from tff_fedfish.methods.one_shot.uploads import SolveContext
-from tff_fedfish.run import client_inputs, round_metrics, store
-from tff_fedfish.run.cohort_data import TrainingClient
+from tff_fedfish.run import client_inputs, columns, store
+from tff_fedfish.run.cohorts import TrainingClient
 from tff_fedfish.run.store import RoundStore, RoundWriter
 from tff_fedfish.run.uploads import StoredUploads
-from tff_fedfish.training.round_callbacks import (
+from tff_fedfish.training.parts import (
   BuiltRun,
   FinishedRound,
-  RoundCallback,
+  RoundPart,
 )
 
 
-class SolvePart(RoundCallback):
+class SolvePart(RoundPart):
   """Streams a round's uploads to RUN/uploads, and solves for the new weights.
 
   Uploads of a round count from their rename on. A run that is resumed computes
@@ -68,7 +68,7 @@ class SolvePart(RoundCallback):
     """
     begin = time.monotonic()
     if not self._writer.commit():
-      none = {round_metrics.ONE_SHOT_NAMES[0]: 0}
+      none = {columns.ONE_SHOT_NAMES[0]: 0}
       return dataclasses.replace(done, metrics=done.metrics | none)
     config = self._run.config
     shape = config.model_shape()
@@ -99,7 +99,7 @@ class SolvePart(RoundCallback):
       'solve_seconds': time.monotonic() - begin,
       'upload_bytes': uploads.num_bytes,
     }
-    metrics = dict(zip(round_metrics.ONE_SHOT_NAMES, values, strict=True))
+    metrics = dict(zip(columns.ONE_SHOT_NAMES, values, strict=True))
     done = dataclasses.replace(
       done, metrics=done.metrics | metrics, timings=done.timings | timings
     )

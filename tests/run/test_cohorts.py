@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tff_fedfish.data import sequences as sequences_lib
-from tff_fedfish.run import cohort_data
+from tff_fedfish.run import cohorts
 
 
 class _NumberedRows(sequences_lib.ClientRows):
@@ -18,7 +18,7 @@ class _NumberedRows(sequences_lib.ClientRows):
 
 def _load_numbered(count, batches, max_sequences=16):
   """Returns the rows' numbers, batch by batch, and the counts."""
-  loaded = cohort_data.TrainingClient(
+  loaded = cohorts.TrainingClient(
     client_id=b'%d' % count,
     client_rows=_NumberedRows(),
     round_num=1,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tff_fedfish.data.sequences import Sequences
-from tff_fedfish.run.cohort_data import TrainingClient
-from tff_fedfish.run.private_rounds import PrivateRounds
+from tff_fedfish.run.cohorts import TrainingClient
+from tff_fedfish.run.private import PrivateRounds
 
 _ROUNDS = PrivateRounds(
   seed=6,

@@ -22,6 +22,8 @@ from tff_fedfish.errors import UserError
 TOKENS_SEEN = 'train/tokens_seen'
 """Sum of `train/num_tokens` up to a round. No column of metrics.csv."""
 
+Row = dict[str, float | int | None]
+
 _ROUND = 'round'
 _INTEGER = re.compile(r'[+-]?\d+')
 _EVENTS_PREFIX = 'events.out.tfevents.'
@@ -63,7 +65,7 @@ class MetricsLog:
     if resume_after_round is not None:
       self._last_round = resume_after_round
       rows = self._metrics.kept_rows
-      last = int(rows[-1][0]) if rows else None
+      last = rows[-1][_ROUND] if rows else None
       # The last row of timings.csv may be missing.
       if last != resume_after_round:
         raise UserError(
@@ -102,64 +104,35 @@ class MetricsLog:
       scalars: Further values for TensorBoard.
 
     Raises:
-      ValueError: If a name is not a column, or the round not a later one.
+      ValueError: If a name is not a column.
       TypeError: If a value is no number.
-      OSError: If a file cannot be written, such as on a full disk.
+      OSError: If a file cannot be written, such as on a full disk; names it.
     """
-    if round_num <= self._last_round:
-      raise ValueError(
-        f'Round {round_num} must come after round {self._last_round}, which '
-        'has been logged.'
-      )
     metrics_line = self._metrics.line(round_num, metrics)
     timings_line = self._timings.line(round_num, timings)
     self._timings.append(timings_line)
     self._metrics.append(metrics_line)
-    self._last_round = round_num
     values = {f'timings/{name}': value for name, value in timings.items()}
     self._events.add_scalars(round_num, {**metrics, **scalars, **values})
 
 
-def logged_rounds(path: str | os.PathLike) -> set[int]:
-  """Returns the rounds that have a whole row in a metrics.csv.
-
-  Raises:
-    UserError: If there is no such file, or it cannot be read.
-  """
-  header, lines = _read_lines(pathlib.Path(path), drops_cut_off=True)
-  return {
-    int(cells[0])
-    for _, cells in lines
-    if len(cells) == len(header) and _INTEGER.fullmatch(cells[0])
-  }
-
-
-def read_metrics(
-  path: str | os.PathLike, *, drops_cut_off: bool = False
-) -> list[dict[str, float | int | None]]:
-  """Reads a metrics.csv or timings.csv.
-
-  Args:
-    path: The file; it may be of a run in progress, whose last line may not be
-      whole yet and is then left out.
-    drops_cut_off: Whether a last line with too few cells is left out, too, as
-      when a run is resumed.
+def read_metrics(path: str | os.PathLike) -> list[Row]:
+  """Reads a metrics.csv or timings.csv, also of a run in progress.
 
   Returns:
     One dictionary per row: int where the cell is one, else float; None where
-    it is empty.
+    it is empty. A last line that is cut off is left out.
 
   Raises:
     UserError: If there is no such file, or a line of it is damaged.
   """
-  header, lines = _read_lines(pathlib.Path(path), drops_cut_off=drops_cut_off)
-  rows = []
-  for line_num, cells in lines:
-    try:
-      rows.append(dict(zip(header, map(_parse, cells), strict=True)))
-    except ValueError as error:
-      raise _damaged(path, line_num, str(error)) from error
+  _, rows = _read(pathlib.Path(path))
   return rows
+
+
+def logged_rounds(path: str | os.PathLike) -> set[int]:
+  """Returns the rounds that have a row in a metrics.csv; see `read_metrics`."""
+  return {row[_ROUND] for row in read_metrics(path)}
 
 
 class _Table:
@@ -173,14 +146,10 @@ class _Table:
   def __init__(self, path, names, resume_after_round):
     self._path = path
     self._header = [_ROUND, *names]
-    if len(set(self._header)) < len(self._header):
-      raise ValueError(
-        f'The columns of {path.name} must differ, found {self._header}.'
-      )
     self.kept_rows, self.file = [], None
     if resume_after_round is None:
       return
-    header, lines = _read_lines(path, drops_cut_off=True)
+    header, rows = _read(path)
     if header != self._header:
       missing = [name for name in self._header if name not in header]
       extra = [name for name in header if name not in self._header]
@@ -190,32 +159,31 @@ class _Table:
         'besides, or has another order. Resume with the version and the '
         'config of fedfish that wrote it, or use another --workdir.'
       )
-    for line_num, cells in lines:
-      if len(cells) != len(header) or not _INTEGER.fullmatch(cells[0]):
-        raise _damaged(path, line_num, f'found {cells}')
-      if int(cells[0]) <= resume_after_round:
-        self.kept_rows.append(cells)
+    self.kept_rows = [row for row in rows if row[_ROUND] <= resume_after_round]
 
   def start(self):
     """Rewrites the file with the rows that are kept, and opens it for more."""
     with files.write_atomically(self._path) as file:
-      file.write(files.csv_lines([self._header, *self.kept_rows]))
+      file.write(files.csv_lines([self._header]))
+      file.writelines(self.line(row[_ROUND], row) for row in self.kept_rows)
     self.file = open(self._path, 'ab')
 
   def line(self, round_num, values):
-    unknown = sorted(set(values) - set(self._header[1:]))
+    unknown = sorted(set(values) - set(self._header))
     if unknown:
       raise ValueError(
         f'{unknown[0]!r} must be a column of {self._path.name}, which are '
         f'{self._header}.'
       )
-    cells = [_format(name, values.get(name)) for name in self._header[1:]]
-    return files.csv_lines([[str(int(round_num)), *cells]])
+    values = {**values, _ROUND: round_num}
+    cells = [_cell(name, values.get(name)) for name in self._header]
+    return files.csv_lines([cells])
 
   def append(self, line):
-    self.file.write(line.encode())
-    self.file.flush()
-    os.fsync(self.file.fileno())
+    with files.naming(self._path):
+      self.file.write(line.encode())
+      self.file.flush()
+      os.fsync(self.file.fileno())
 
 
 class _EventFile:
@@ -232,12 +200,11 @@ class _EventFile:
     from tensorboard.summary.writer import record_writer
 
     directory.mkdir(parents=True, exist_ok=True)
-    found = (path.suffix[1:] for path in directory.glob(f'{_EVENTS_PREFIX}*'))
-    number = max((int(text) for text in found if text.isdecimal()), default=-1)
+    names = (path.suffix[1:] for path in directory.glob(f'{_EVENTS_PREFIX}*'))
+    number = max((int(name) for name in names if name.isdecimal()), default=-1)
+    self._path = directory / f'{_EVENTS_PREFIX}{number + 1:06d}'
     # Unbuffered: an event is in the file, whole, when `write` returns.
-    self.file = open(
-      directory / f'{_EVENTS_PREFIX}{number + 1:06d}', 'xb', buffering=0
-    )
+    self.file = open(self._path, 'xb', buffering=0)
     self._records = record_writer.RecordWriter(self.file)
     self._write(file_version='brain.Event:2')
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
@@ -258,11 +225,12 @@ class _EventFile:
     from tensorboard.compat.proto import event_pb2
 
     event = event_pb2.Event(wall_time=time.time(), **fields)
-    self._records.write(event.SerializeToString())
+    with files.naming(self._path):
+      self._records.write(event.SerializeToString())
 
 
-def _read_lines(path, *, drops_cut_off):
-  """Returns the header's cells and, of every whole line, number and cells."""
+def _read(path):
+  """Returns the columns of a file and its rows."""
   try:
     data = path.read_bytes()
   except FileNotFoundError as error:
@@ -273,26 +241,33 @@ def _read_lines(path, *, drops_cut_off):
   # What follows the last end of line was cut off, or is still being written.
   whole = data[: data.rfind(b'\n') + 1]
   try:
-    rows = list(csv.reader(io.StringIO(whole.decode('utf-8'), newline='')))
-  except (UnicodeDecodeError, csv.Error) as error:
-    raise _damaged(path, 1, str(error)) from error
-  if not rows or not rows[0] or rows[0][0] != _ROUND:
-    raise _damaged(path, 1, f'the first column must be {_ROUND!r}')
-  header, *rows = rows
-  # Editors end a line that was cut off.
-  if drops_cut_off and rows and len(rows[-1]) < len(header):
-    del rows[-1]
-  return header, list(enumerate(rows, start=2))
+    text = io.StringIO(whole.decode('utf-8'), newline='')
+    header, *lines = csv.reader(text)
+    if header[:1] != [_ROUND]:
+      raise ValueError(f'the first column must be {_ROUND!r}')
+    # Editors end a line that was cut off.
+    if lines and len(lines[-1]) < len(header):
+      del lines[-1]
+    return header, [_row(header, cells) for cells in lines]
+  except (ValueError, csv.Error) as error:
+    raise UserError(
+      f'{str(path)!r} must hold one number per column in every line, but does '
+      f'not ({error}). Restore the file, or leave this run out.'
+    ) from error
 
 
-def _damaged(path, line_num, what) -> UserError:
-  return UserError(
-    f'{str(path)!r} must hold one number per column in every line, but line '
-    f'{line_num} does not ({what}). Restore the file, or leave this run out.'
-  )
+def _row(header, cells):
+  row = dict(zip(header, map(_number, cells), strict=True))
+  return row | {_ROUND: int(cells[0])}
 
 
-def _format(name, value):
+def _number(cell):
+  if not cell:
+    return None
+  return int(cell) if _INTEGER.fullmatch(cell) else float(cell)
+
+
+def _cell(name, value):
   if value is None:
     return ''
   # NumPy's scalars: a float32 has no shortest form that a double would share.
@@ -300,9 +275,3 @@ def _format(name, value):
   if isinstance(value, bool) or not isinstance(value, int | float):
     raise TypeError(f'{name!r} must be a number or None, found {value!r}.')
   return repr(value)
-
-
-def _parse(cell):
-  if not cell:
-    return None
-  return int(cell) if _INTEGER.fullmatch(cell) else float(cell)

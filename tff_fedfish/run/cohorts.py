@@ -2,34 +2,17 @@
 
 import collections
 import dataclasses
-import functools
-import pathlib
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data import merged_clients, places
 from tff_fedfish.data import sequences as sequences_lib
-from tff_fedfish.data.client_splits import split_clients
 from tff_fedfish.data.cohorts import draw_cohort
-from tff_fedfish.data.images.partitions import Partition
-from tff_fedfish.data.merged_clients import Merge, MergedClients
 from tff_fedfish.data.sequences import ClientRows, Rows
-from tff_fedfish.data.token_store import open_text
-from tff_fedfish.data.tokenizers import load_tokenizer
-from tff_fedfish.run import (
-  private_rounds,
-  row_division,
-  run_directory,
-  run_inputs,
-)
 from tff_fedfish.run.candidates import Candidates
 from tff_fedfish.run.client_inputs import ClientInputs, KeptTensors
-from tff_fedfish.run.private_rounds import PrivateRounds
-from tff_fedfish.run.row_division import Division
+from tff_fedfish.run.private import PrivateRounds, private_rounds
 from tff_fedfish.runtime.client_data import (
   CANDIDATES,
   LOCAL_PRIVACY,
@@ -37,67 +20,6 @@ from tff_fedfish.runtime.client_data import (
   ClientLoader,
   LoadedClient,
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class StoredRows(ClientRows):
-  """Rows of a corpus that a worker process opens for itself, once."""
-
-  data: DataConfig
-  """With paths as the workers see them."""
-  merge: Merge | None = None
-  """None: every group of a text corpus is a client."""
-  partition: Partition | None = None
-  held_out: str = 'whole'
-  """See `load_image_corpus`."""
-  division: Division | None = None
-  """None: clients train on all of their rows."""
-  held_out_fraction: float | None = None
-  """See `split_clients`."""
-
-  def training_sequences(self, client_id: bytes, **options: Any) -> Rows:
-    """See `ClientRows`."""
-    return _open_stored(self).training_sequences(client_id, **options)
-
-  def validation_sequences(self, client_id: bytes) -> Rows:
-    """See `DividedClients`."""
-    return _open_stored(self).validation_sequences(client_id)
-
-
-def rows_for_engine(
-  config: TrainConfig, client_rows: ClientRows, vocabulary: pathlib.Path
-) -> ClientRows:
-  """Returns the rows with which the rounds of a run are fed.
-
-  In process those that are opened; workers open the corpus, and the run's own
-  vocabulary, themselves.
-  """
-  if config.engine.kind == 'in_process':
-    return client_rows
-  directory = places.absolute(config.data.directory)
-  data = dataclasses.replace(config.data, directory=directory)
-  division = row_division.division_of(config)
-  shared = dict(
-    division=None if division.is_whole else division,
-    held_out_fraction=config.client_splits.held_out_fraction,
-  )
-  if data.holds_images:
-    options = run_inputs.image_options(config)
-    return StoredRows(data=data, **options, **shared)
-  data = dataclasses.replace(data, vocabulary=str(vocabulary.resolve()))
-  return StoredRows(data=data, merge=run_inputs.merge_of(config), **shared)
-
-
-def paths_of_workers(config: TrainConfig, workdir: pathlib.Path) -> list[str]:
-  """Returns files and directories that workers on other hosts read."""
-  directory = places.absolute(config.data.directory)
-  paths = [] if places.is_remote(directory) else [directory]
-  if not config.data.holds_images:
-    paths.append(str(workdir / run_directory.VOCABULARY_NAME))
-  if config.kept_slots or config.phases:
-    # Stands for states and features beside it, which change.
-    paths.append(str(workdir / run_directory.CONFIG_NAME))
-  return paths
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -226,8 +148,8 @@ def training_client(
 ) -> TrainingClient:
   """Returns one client in a round; see `cohort`."""
   work, personal = config.client_work, config.method.personal(config)
-  private = private_rounds.of_config(config)
-  is_drawn = private is not None and private.draws_batches
+  privacy = private_rounds(config)
+  is_drawn = privacy is not None and privacy.draws_batches
   inputs = {} if kept is None else kept.inputs_of(client_id, round_num)
   return TrainingClient(
     client_id=client_id,
@@ -243,42 +165,6 @@ def training_client(
     validation_batch_size=(
       config.evaluation.batch_size if personal and personal.validates else None
     ),
-    private=private,
+    private=privacy,
     **inputs,
   )
-
-
-@functools.lru_cache(maxsize=1)
-def _open_stored(stored):
-  corpus, rows = _open_whole(stored)
-  if stored.division is None:
-    return rows
-  client_ids = split_clients(
-    corpus.client_ids,
-    split_seed=stored.division.split_seed,
-    held_out_fraction=stored.held_out_fraction,
-    own_held_out=corpus.held_out,
-  ).participating
-  if stored.merge is not None:
-    client_ids = merged_clients.client_ids(stored.merge.num_clients)
-  return stored.division.divide(rows, client_ids, corpus.twins)
-
-
-def _open_whole(stored):
-  data = stored.data
-  if data.holds_images:
-    from tff_fedfish.data.images.load import load_image_corpus
-
-    corpus = load_image_corpus(
-      data.corpus,
-      data.directory,
-      partition=stored.partition,
-      held_out=stored.held_out,
-    )
-    return corpus, corpus
-  corpus = open_text(data.directory)
-  tokenizer = load_tokenizer(data.vocabulary)
-  groups = run_inputs.client_sequences(data, corpus, tokenizer)
-  if stored.merge is None:
-    return corpus, groups
-  return corpus, MergedClients(corpus, groups, stored.merge)

@@ -16,7 +16,7 @@ import small_runs
 from models.model_shapes import num_parameters
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
-from tff_fedfish.training import run_checks
+from tff_fedfish.training import check, resources
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -153,11 +153,15 @@ def test_dry_run_leaves_a_finished_run_as_it_is(small_inputs, small_run):
   assert _files(small_run) == before
 
 
+def _warn(config, workdir):
+  resources.print_warnings(config, workdir, check.CheckedRun(history=None))
+
+
 class TestWarnings:
   @pytest.fixture(autouse=True)
   def _memory(self, monkeypatch):
     found = {'total': 64 << 30, 'available': 32 << 30}
-    monkeypatch.setattr(run_checks.environment, 'memory_bytes', lambda: found)
+    monkeypatch.setattr(resources.environment, 'memory_bytes', lambda: found)
 
   def _config(self, inputs, **settings):
     return config_loading.load_config(
@@ -179,9 +183,9 @@ class TestWarnings:
   def test_disk(self, small_inputs, tmp_path, capsys, monkeypatch):
     found = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(
-      run_checks.shutil, 'disk_usage', lambda _: found._replace(free=5)
+      resources.shutil, 'disk_usage', lambda _: found._replace(free=5)
     )
-    run_checks.print_warnings(self._config(small_inputs), tmp_path / 'a' / 'b')
+    _warn(self._config(small_inputs), tmp_path / 'a' / 'b')
     error = capsys.readouterr().err
     assert 'of disk for checkpoints, and the disk of' in error
     assert f'{str(tmp_path)!r} has 5 B available.' in error
@@ -189,7 +193,7 @@ class TestWarnings:
   def test_disk_for_uploads(self, small_inputs, tmp_path, capsys, monkeypatch):
     found = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(
-      run_checks.shutil, 'disk_usage', lambda _: found._replace(free=5)
+      resources.shutil, 'disk_usage', lambda _: found._replace(free=5)
     )
     settings = dict(
       algorithm__name='fisher_merge',
@@ -202,7 +206,7 @@ class TestWarnings:
     for keeps in (False, True):
       settings |= dict(algorithm__keeps_uploads=keeps)
       config = self._config(small_inputs, **settings)
-      run_checks.print_warnings(config, tmp_path)
+      _warn(config, tmp_path)
       error = capsys.readouterr().err
       assert 'of disk for checkpoints and uploads, and the disk of' in error
       needed[keeps] = float(re.search(r'takes up to ([\d.]+) KiB', error)[1])
@@ -241,20 +245,10 @@ class TestWarnings:
   ):
     found = shutil.disk_usage(small_run)
     monkeypatch.setattr(
-      run_checks.shutil, 'disk_usage', lambda _: found._replace(free=5)
+      resources.shutil, 'disk_usage', lambda _: found._replace(free=5)
     )
     config = self._config(small_inputs)
-    run_checks.print_warnings(config, small_run)
-    assert capsys.readouterr().err == ''
-
-  def test_none_where_all_fits(
-    self, small_inputs, tmp_path, capsys, monkeypatch
-  ):
-    found = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(
-      run_checks.shutil, 'disk_usage', lambda _: found._replace(free=1 << 40)
-    )
-    run_checks.print_warnings(self._config(small_inputs), tmp_path)
+    _warn(config, small_run)
     assert capsys.readouterr().err == ''
 
   @pytest.mark.parametrize(
@@ -281,11 +275,11 @@ class TestWarnings:
     # Embeddings of 256 tokens and 8 positions, the matrices of one layer of
     # width 16, their biases (3 + 1 + 4 + 1), and scale and bias of 3 norms.
     num_weights = 16 * (256 + 8) + 12 * 16**2 + 16 * 9 + 16 * 6
-    assert run_checks.checkpoint_bytes(config) == expected * 3 * 4 * num_weights
+    assert resources.checkpoint_bytes(config) == expected * 3 * 4 * num_weights
     sgd = dataclasses.replace(
       config, server=dataclasses.replace(config.server, optimizer='sgd')
     )
-    assert run_checks.checkpoint_bytes(sgd) == expected * 4 * num_weights
+    assert resources.checkpoint_bytes(sgd) == expected * 4 * num_weights
 
 
 class TestCutOffFiles:
@@ -339,20 +333,6 @@ class TestCutOffFiles:
     assert (
       'must have a row for round 4, from which the run resumes, but its last '
       'before is 3.'
-    ) in capsys.readouterr().err
-    assert _files(workdir) == before
-
-  def test_no_row_for_any_checkpoint(
-    self, small_inputs, small_run, tmp_path, capsys
-  ):
-    workdir = shutil.copytree(small_run, tmp_path / 'copy')
-    path = workdir / 'metrics.csv'
-    path.write_text(path.read_text().splitlines()[0] + '\n')
-    before = _files(workdir)
-    assert main(_arguments(small_inputs, workdir, training__num_rounds=5)) == 2
-    assert (
-      'must have a row for round 4, from which the run resumes, but its last '
-      'before is none.'
     ) in capsys.readouterr().err
     assert _files(workdir) == before
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import strategies as st
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import metrics_files
+from tff_fedfish.run import tables
 
 _METRICS = ('train/loss', 'train/num_tokens', 'held_out/loss')
 _TIMINGS = ('round_seconds',)
 
 
 def _open(directory, resume_after_round=None, metric_names=_METRICS):
-  return metrics_files.MetricsLog(
+  return tables.MetricsLog(
     directory,
     resume_after_round,
     metric_names=metric_names,
@@ -47,7 +47,7 @@ def _scalars(directory):
 
 def test_scalars_are_for_tensorboard_only(tmp_path):
   with _open(tmp_path) as log:
-    log.log_round(0, {}, {}, {metrics_files.TOKENS_SEEN: 250})
+    log.log_round(0, {}, {}, {tables.TOKENS_SEEN: 250})
   assert _scalars(tmp_path)['train/tokens_seen'] == [(0, 250.0)]
   assert b'tokens_seen' not in (tmp_path / 'metrics.csv').read_bytes()
 
@@ -75,7 +75,7 @@ def test_files_by_hand(tmp_path):
       'tensorboard',
       'timings.csv',
     ]
-  rows = metrics_files.read_metrics(tmp_path / 'metrics.csv')
+  rows = tables.read_metrics(tmp_path / 'metrics.csv')
   assert rows == [
     {
       'round': 0,
@@ -102,7 +102,7 @@ def test_numbers_return_exactly(tmp_path_factory, value):
   directory = tmp_path_factory.mktemp('run')
   with _open(directory, metric_names=('a', 'b, "quoted"')) as log:
     log.log_round(0, {'b, "quoted"': value}, {})
-  (row,) = metrics_files.read_metrics(directory / 'metrics.csv')
+  (row,) = tables.read_metrics(directory / 'metrics.csv')
   found = row['b, "quoted"']
   if math.isnan(value):
     assert math.isnan(found)
@@ -126,7 +126,7 @@ def test_a_resumed_file_equals_an_uninterrupted_one(tmp_path):
     _log(log, *range(4, 9), seconds=9.0)
   whole = (tmp_path / 'whole' / 'metrics.csv').read_bytes()
   assert file.read_bytes() == whole
-  timings = metrics_files.read_metrics(tmp_path / 'resumed' / 'timings.csv')
+  timings = tables.read_metrics(tmp_path / 'resumed' / 'timings.csv')
   assert [row['round'] for row in timings] == list(range(9))
   assert [row['round_seconds'] for row in timings] == [0.5] * 4 + [9.0] * 5
 
@@ -136,13 +136,13 @@ def test_a_new_run_starts_its_files_anew(tmp_path):
     _log(log, 0, 1)
   with _open(tmp_path):
     pass
-  assert metrics_files.read_metrics(tmp_path / 'metrics.csv') == []
+  assert tables.read_metrics(tmp_path / 'metrics.csv') == []
 
 
 def test_rows_survive_a_kill(tmp_path):
   script = (
     'import os, signal, sys\n'
-    'from tff_fedfish.run.metrics_files import MetricsLog\n'
+    'from tff_fedfish.run.tables import MetricsLog\n'
     'with MetricsLog(sys.argv[1], None, metric_names=["a"],\n'
     '                timing_names=[]) as log:\n'
     '  log.log_round(0, {"a": 1.5}, {})\n'
@@ -151,7 +151,7 @@ def test_rows_survive_a_kill(tmp_path):
   )
   done = subprocess.run([sys.executable, '-c', script, str(tmp_path)])
   assert done.returncode == -9
-  rows = metrics_files.read_metrics(tmp_path / 'metrics.csv')
+  rows = tables.read_metrics(tmp_path / 'metrics.csv')
   assert rows == [{'round': 0, 'a': 1.5}]
   assert _scalars(tmp_path) == {'a': [(0, 1.5)]}
 
@@ -177,7 +177,7 @@ def test_tensorboard_forgets_replayed_rounds(tmp_path):
   ]
 
 
-def test_names_values_and_rounds_are_checked(tmp_path):
+def test_names_and_values_are_checked(tmp_path):
   with _open(tmp_path) as log:
     _log(log, 0)
     before = (tmp_path / 'metrics.csv').read_bytes()
@@ -185,16 +185,10 @@ def test_names_values_and_rounds_are_checked(tmp_path):
       log.log_round(1, {'train/los': 1.0}, {})
     with pytest.raises(ValueError, match="'x' must be a column of timings.csv"):
       log.log_round(1, {}, {'x': 1.0})
-    with pytest.raises(TypeError, match="'train/loss' must be a number or No"):
-      log.log_round(1, {'train/loss': 'low'}, {})
     with pytest.raises(TypeError, match="'train/loss' must be .* found True"):
       log.log_round(1, {'train/loss': np.bool_(True)}, {})
-    with pytest.raises(ValueError, match='Round 0 must come after round 0'):
-      log.log_round(0, {}, {})
     assert (tmp_path / 'metrics.csv').read_bytes() == before
     assert (tmp_path / 'timings.csv').read_bytes().count(b'\n') == 2
-  with pytest.raises(ValueError, match='columns of metrics.csv must differ'):
-    _open(tmp_path, metric_names=('a', 'a'))
 
 
 def test_resuming_over_other_columns(tmp_path):
@@ -234,22 +228,23 @@ def test_resuming_without_the_rows_before(tmp_path):
 
 
 @pytest.mark.parametrize(
-  'content, line_num',
+  'content',
   [
-    (b'round,a\n0,1.5\n1,high\n', 3),
-    (b'round,a\n0,1.5\n1\n', 3),
-    (b'round,a\n0,1,2\n', 2),
-    (b'time,a\n0,1\n', 1),
-    (b'', 1),
-    (b'round,a\n0,\xff\n', 1),
+    b'round,a\n0,1.5\n1,high\n',
+    b'round,a\n0,1.5\n1\n2,3\n',
+    b'round,a\n0,1,2\n',
+    b'round,a\nx,1\n',
+    b'time,a\n0,1\n',
+    b'',
+    b'round,a\n0,\xff\n',
   ],
 )
-def test_damaged_lines_are_named(tmp_path, content, line_num):
+def test_damaged_files(tmp_path, content):
   (tmp_path / 'metrics.csv').write_bytes(content)
   with pytest.raises(
-    UserError, match=f"metrics.csv' must hold .*, but line {line_num} does not"
+    UserError, match="metrics.csv' must hold one number per column in every"
   ) as caught:
-    metrics_files.read_metrics(tmp_path / 'metrics.csv')
+    tables.read_metrics(tmp_path / 'metrics.csv')
   assert '\n' not in str(caught.value)
 
 
@@ -257,20 +252,23 @@ def test_damaged_lines_are_named(tmp_path, content, line_num):
 def test_a_last_line_that_is_cut_off_is_left_out(tmp_path, cut_off):
   path = tmp_path / 'metrics.csv'
   path.write_bytes(b'round,a\n0,1.5\n' + cut_off)
-  rows = metrics_files.read_metrics(path, drops_cut_off=True)
-  assert rows == [{'round': 0, 'a': 1.5}]
-  assert metrics_files.logged_rounds(path) == {0}
+  assert tables.read_metrics(path) == [{'round': 0, 'a': 1.5}]
+  assert tables.logged_rounds(path) == {0}
 
 
-def test_resuming_over_a_damaged_line(tmp_path):
-  (tmp_path / 'metrics.csv').write_text('round,a\n0,1\nx,2\n')
-  with pytest.raises(UserError, match='but line 3 does not'):
-    _open(tmp_path, 0, metric_names=('a',))
-
-
-def test_reading_a_run_in_progress(tmp_path):
-  (tmp_path / 'metrics.csv').write_bytes(b'round,a\n0,1.5\n1,2.')
-  rows = metrics_files.read_metrics(tmp_path / 'metrics.csv')
-  assert rows == [{'round': 0, 'a': 1.5}]
+def test_a_file_that_is_not_there(tmp_path):
   with pytest.raises(UserError, match='must be a file that `fedfish train` wr'):
-    metrics_files.read_metrics(tmp_path / 'absent.csv')
+    tables.read_metrics(tmp_path / 'absent.csv')
+
+
+def test_a_disk_error_names_the_file(tmp_path):
+  with _open(tmp_path) as log:
+    full = open('/dev/full', 'ab')
+    for table in (log._metrics, log._timings):
+      table.file.close()
+      table.file = full
+    with pytest.raises(OSError, match="No space left .*timings.csv'"):
+      _log(log, 0)
+    log._timings.file = open(tmp_path / 'timings.csv', 'ab')
+    with pytest.raises(OSError, match="No space left .*metrics.csv'"):
+      _log(log, 0)

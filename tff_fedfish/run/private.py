@@ -100,7 +100,7 @@ class PrivateRounds:
     )
 
 
-def of_config(config: TrainConfig) -> PrivateRounds | None:
+def private_rounds(config: TrainConfig) -> PrivateRounds | None:
   """Returns how clients take rows; None: they do not train by DP-SGD."""
   work, privacy = config.client_work, config.local_privacy
   if not privacy.is_on:

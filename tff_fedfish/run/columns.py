@@ -1,4 +1,4 @@
-"""One row of metrics.csv from what a round returned."""
+"""Columns of metrics.csv and timings.csv, and their values in a round."""
 
 import dataclasses
 import functools
@@ -33,6 +33,7 @@ _TRAIN_NAMES = (
   'train/update_is_non_finite',
   'train/update_is_all_zero',
 )
+_CLIPPED_NAME = 'train/num_clipped_clients'
 _COMMUNICATION_NAMES = tuple(
   f'communication/{field.name}'
   for field in dataclasses.fields(communication.Communication)
@@ -79,27 +80,38 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
 
   What a run does not measure has none.
   """
-  scored = _HELD_OUT_NAMES
-  if config.method.personal(config) is not None:
-    scored = _PERSONAL_NAMES
-  clipped = ('train/num_clipped_clients',)
-  has_no_batch = ('train/num_clients_below_one_batch',)
-  barrier = config.evaluation.barrier_every_num_rounds
-  has_features = config.method.features is not None
-  return (
-    *_TRAIN_NAMES,
-    *(clipped if config.client_work.max_delta_norm else ()),
-    *(has_no_batch if config.drops_last_batch else ()),
-    *(column.name for column in config.method.columns(config)),
-    *rates_by_column(config, 1),
-    *phase_column(config, 1),
-    *([feature_bytes_name(config)] if has_features else ()),
-    *(ONE_SHOT_NAMES if config.method.solver else ()),
-    *(PRIVACY_NAMES if config.local_privacy.adds_noise else ()),
-    *_COMMUNICATION_NAMES,
-    *(scored if config.evaluation.num_clients else ()),
-    *(_BARRIER_NAMES if barrier else ()),
+  method, evaluation = config.method, config.evaluation
+  is_personal = method.personal(config) is not None
+  return _names(
+    (True, _TRAIN_NAMES),
+    (config.client_work.max_delta_norm, [_CLIPPED_NAME]),
+    (config.drops_last_batch, ['train/num_clients_below_one_batch']),
+    (True, [column.name for column in method.columns(config)]),
+    (True, rates_by_column(config, 1)),
+    (True, phase_column(config, 1)),
+    (method.features is not None, [feature_bytes_name(config)]),
+    (method.solver is not None, ONE_SHOT_NAMES),
+    (config.local_privacy.adds_noise, PRIVACY_NAMES),
+    (True, _COMMUNICATION_NAMES),
+    (evaluation.num_clients and not is_personal, _HELD_OUT_NAMES),
+    (evaluation.num_clients and is_personal, _PERSONAL_NAMES),
+    (evaluation.barrier_every_num_rounds, _BARRIER_NAMES),
   )
+
+
+def timing_names(config: TrainConfig) -> tuple[str, ...]:
+  """Returns the columns of timings.csv for a config."""
+  return _names(
+    (True, _TIMING_NAMES),
+    (config.evaluation.barrier_every_num_rounds, ['barrier_seconds']),
+    (config.kept_slots, ['client_state_bytes']),
+    (config.method.solver is not None, ['solve_seconds', 'upload_bytes']),
+  )
+
+
+def _names(*groups):
+  """Returns the names of the groups whose condition is met."""
+  return tuple(name for is_met, names in groups if is_met for name in names)
 
 
 def require_own_columns(config: TrainConfig) -> None:
@@ -111,17 +123,6 @@ def require_own_columns(config: TrainConfig) -> None:
         f'The columns of {config.algorithm.name!r} must have names of their '
         f'own, but metrics.csv has another {column.name!r}. Rename it.'
       )
-
-
-def timing_names(config: TrainConfig) -> tuple[str, ...]:
-  """Returns the columns of timings.csv for a config."""
-  evaluation = config.evaluation
-  return (
-    *_TIMING_NAMES,
-    *(['barrier_seconds'] * bool(evaluation.barrier_every_num_rounds)),
-    *(['client_state_bytes'] * bool(config.kept_slots)),
-    *(['solve_seconds', 'upload_bytes'] * (config.method.solver is not None)),
-  )
 
 
 def rates_by_column(config: TrainConfig, round_num: int) -> dict[str, float]:
@@ -150,7 +151,7 @@ def phase_column(config: TrainConfig, round_num: int) -> dict[str, int]:
   phase = config.in_round(round_num).phase
   if phase is None:
     return {}
-  names = [found.name for found in config.phases]
+  names = [phase.name for phase in config.phases]
   return {f'{config.algorithm.name}/phase': 1 + names.index(phase.name)}
 
 
@@ -163,12 +164,14 @@ def train_metrics(
 ) -> dict[str, float | int | None]:
   """Returns the training columns of a round, the method's own among them.
 
-  From what the learning process reported and, with what the clients' loaders
-  counted, the engine.
+  Args:
+    metrics: Measurements of the learning process.
+    outcome: Failures of clients, and counts of their loaders.
+    num_clients: Size of the cohort.
+    columns: The method's own.
   """
   train = metrics['client_work']['train']
   counts = metrics['client_work']['clients']
-  finalizer = metrics['finalizer']
   num_tokens = int(train['num_tokens'])
   row = {
     # Without a token there is no loss, not a loss of 0.
@@ -178,17 +181,17 @@ def train_metrics(
     'train/num_sequences': int(train['num_sequences']),
     'train/num_clients': num_clients,
   }
-  names = ['num_empty_clients', 'num_non_finite_clients']
+  for name in ('num_empty_clients', 'num_non_finite_clients'):
+    row[f'train/{name}'] = int(counts[name])
   if 'num_clipped_clients' in counts:
-    names.append('num_clipped_clients')
-  row |= {f'train/{name}': int(counts[name]) for name in names}
+    row[_CLIPPED_NAME] = int(counts['num_clipped_clients'])
   for name in ('update_is_non_finite', 'update_is_all_zero'):
-    row[f'train/{name}'] = int(finalizer[name])
+    row[f'train/{name}'] = int(metrics['finalizer'][name])
   for name in ('num_dropped_sequences', 'num_dropped_tokens'):
-    row[f'train/{name}'] = sum(c[name] for c in outcome.counts.values())
-  name = 'num_clients_below_one_batch'
-  if any(name in counts for counts in outcome.counts.values()):
-    row[f'train/{name}'] = sum(c[name] for c in outcome.counts.values())
+    row[f'train/{name}'] = 0
+  for counts_of_client in outcome.counts.values():
+    for name, count in counts_of_client.items():
+      row[f'train/{name}'] = row.get(f'train/{name}', 0) + count
   for column in columns:
     value = functools.reduce(operator.getitem, column.path, metrics)
     row[column.name] = np.asarray(value).item()
