@@ -15,6 +15,7 @@ from tff_fedfish.run import (
   tensor_files,
 )
 from tff_fedfish.run.client_state import ClientStates
+from tff_fedfish.run.row_source import row_source
 
 
 def initial_weights(run):
@@ -80,8 +81,8 @@ class Replay:
     self.config = run_directory.read_config(run)
     opened = client_data.open_corpus(self.config, corpus)
     split = client_data.split_corpus(self.config, opened)
-    self.participating = client_data.training_clients(self.config, split)
-    self.rows = client_data.with_test_rows(self.config, opened, opened)
+    self.participating = row_source(self.config).training_clients(split)
+    self.rows = row_source(self.config).with_test_rows(opened, opened)
     self.kept, self.num_downloads, self.num_helpful = {}, [0], 0
     self._initial = initial_weights(run)
 

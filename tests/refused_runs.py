@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 
+import own_trackers
 import pytest
 import small_runs
 from refused_inputs import (
@@ -21,7 +22,7 @@ from tff_fedfish.run import run_directory, trackers
 
 def _absent_tracker(place):
   patch = place.stack.enter_context(pytest.MonkeyPatch.context())
-  patch.setitem(trackers.TRACKERS, 'absent', 'own_trackers:Absent')
+  patch.setitem(trackers.TRACKERS, 'absent', own_trackers.Absent)
   return [*place.arguments(), '--tracker', 'absent']
 
 
@@ -178,12 +179,12 @@ CASES = (
     lambda data: data.replace(b'train/loss', b'train/other'),
   ),
   changed(
-    "line 2 does not (found ['0'])",
+    'must hold one number per column in every line, but does not (zip()',
     _METRICS,
     lambda data: re.sub(rb'\n0,.*', b'\n0', data),
   ),
   changed(
-    "line 3 does not (could not convert string to float: 'many')",
+    "but does not (could not convert string to float: 'many')",
     _METRICS,
     lambda data: re.sub(rb'\n1,[^,]*', b'\n1,many', data),
   ),

@@ -24,6 +24,7 @@ from tff_fedfish.evaluation import client_evaluator, evaluation_clients
 from tff_fedfish.evaluation.statistics import t_half_width
 from tff_fedfish.printing import print_table
 from tff_fedfish.run import build, client_data, cohorts
+from tff_fedfish.run.row_source import row_source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,9 +169,9 @@ def compare(config, arguments):
   corpus = client_data.open_corpus(config, config.data.directory)
   tokenizer = client_data.open_tokenizer(config, config.data.vocabulary)
   split = client_data.split_corpus(config, corpus)
-  rows = client_data.training_rows(config, corpus, tokenizer)
+  rows = row_source(config).training_rows(corpus, tokenizer)
   validation, scored = held_out_rows(config, split.held_out, rows, arguments)
-  participating = client_data.training_clients(config, split)
+  participating = row_source(config).training_clients(split)
   clients = cohorts.cohort(config, participating, rows, 1)
   start, cohort = train_cohort(config, clients)
   evaluator = client_evaluator.build_evaluator(config)

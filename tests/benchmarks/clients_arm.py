@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from tff_fedfish.config import loading
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.run import client_data, cohorts, corpus_identity
+from tff_fedfish.run.row_source import row_source
 
 
 class _Steps:
@@ -61,11 +62,11 @@ def main() -> None:
     corpus = client_data.open_corpus(config, config.data.directory)
   with steps('division'):
     split = client_data.split_corpus(config, corpus)
-    participating = client_data.training_clients(config, split)
+    participating = row_source(config).training_clients(split)
   with steps('fingerprint'):
     identity = corpus_identity.identify(config, corpus)
   with steps('held-out sample'):
-    rows = client_data.client_rows(config, corpus, tokenizer)
+    rows = row_source(config).client_rows(corpus, tokenizer)
     sample = evaluation_clients.choose_clients(
       split.held_out,
       rows,

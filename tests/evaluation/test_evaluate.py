@@ -19,7 +19,8 @@ from tff_fedfish.evaluation import (
   personalization,
   results,
 )
-from tff_fedfish.run import client_data, run_directory
+from tff_fedfish.run import run_directory
+from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training import check
 
 _STAGE = re.compile(r'(\w.*) \.\.\. \d+\.\d s')
@@ -372,8 +373,8 @@ class TestUnknownTokens:
     data = grouping_jobs.group_lines(tmp_path, lines, num_shards=1)
     config = run_directory.read_config(small_run)
     inputs = check.check_run(config)
-    rows = client_data.client_rows(
-      config, grouped_corpus.GroupedCorpus(data), inputs.tokenizer
+    rows = row_source(config).client_rows(
+      grouped_corpus.GroupedCorpus(data), inputs.tokenizer
     )
     evaluated = personalization.split_sequences(
       rows.sequences(b'h'),

@@ -19,6 +19,7 @@ from tff_fedfish.run import (
   run_directory,
   tables,
 )
+from tff_fedfish.run.row_source import row_source
 
 
 @pytest.fixture(scope='module')
@@ -58,7 +59,7 @@ def _cohort(config, workdir):
   return cohorts.cohort(
     config,
     client_data.split_corpus(config, corpus).participating,
-    client_data.client_rows(config, corpus, tokenizer),
+    row_source(config).client_rows(corpus, tokenizer),
     1,
   )
 

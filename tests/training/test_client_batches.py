@@ -4,7 +4,8 @@ import pytest
 import small_runs
 
 from tff_fedfish.config import loading as config_loading
-from tff_fedfish.run import client_data, cohorts, tables
+from tff_fedfish.run import cohorts, tables
+from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training import check
 
 _COLUMN = 'train/num_clients_below_one_batch'
@@ -15,7 +16,7 @@ def _rows_of_clients(inputs, settings, round_num):
     small_runs.CONFIG, small_runs.overrides(*inputs, **settings)
   )
   found = check.check_run(config)
-  rows = client_data.training_rows(config, found.corpus, found.tokenizer)
+  rows = row_source(config).training_rows(found.corpus, found.tokenizer)
   cohort = cohorts.cohort(config, found.split.participating, rows, round_num)
   return [len(rows.sequences(client.client_id)) for client in cohort]
 

@@ -20,6 +20,7 @@ from tff_fedfish.run import (
   cohorts,
   run_directory,
 )
+from tff_fedfish.run.row_source import row_source
 
 _CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 
@@ -49,11 +50,11 @@ def _clients(config):
   """Returns the clients' rows and the ids of those that train."""
   corpus = client_data.open_corpus(config, config.data.directory)
   tokenizer = client_data.open_tokenizer(config, config.data.vocabulary)
-  rows = client_data.training_rows(config, corpus, tokenizer)
+  rows = row_source(config).training_rows(corpus, tokenizer)
   split = client_data.split_corpus(config, corpus)
   return (
     rows,
-    client_data.training_clients(config, split),
+    row_source(config).training_clients(split),
   )
 
 

@@ -13,11 +13,10 @@ from tff_fedfish.data import merged_clients, randomness
 from tff_fedfish.run import (
   build,
   checkpoints,
-  client_data,
   cohorts,
-  row_source,
   tables,
 )
+from tff_fedfish.run.row_source import StoredRows, row_source
 from tff_fedfish.training import check
 
 _MERGE = dict(
@@ -38,14 +37,14 @@ def _open(inputs, **settings):
     small_runs.CONFIG, small_runs.overrides(*inputs, **settings)
   )
   found = check.check_run(config)
-  rows = client_data.training_rows(config, found.corpus, found.tokenizer)
+  rows = row_source(config).training_rows(found.corpus, found.tokenizer)
   return config, found, rows
 
 
 def _cohort(config, found, rows, round_num):
   return cohorts.cohort(
     config,
-    client_data.training_clients(config, found.split),
+    row_source(config).training_clients(found.split),
     rows,
     round_num,
   )
@@ -64,20 +63,20 @@ class TestInputs:
     # The split is over groups, whether they are merged or not.
     assert found.split == own.split
     assert found.split.held_out
-    client_ids = client_data.training_clients(config, found.split)
+    client_ids = row_source(config).training_clients(found.split)
     assert client_ids == [b'merged-00000', b'merged-00001']
     merged = sum(map(rows.group_ids, client_ids), [])
     assert sorted(merged) == found.split.participating
 
   def test_worker_opens_the_same_clients(self, small_tokens):
     config, found, rows = _open(small_tokens, **_MERGE)
-    stored_rows = row_source.StoredRows(source=row_source.row_source(config))
+    stored_rows = StoredRows(source=row_source(config))
     for client in _cohort(config, found, rows, 2):
       stored = dataclasses.replace(client, client_rows=stored_rows).sequences()
       here = client.sequences()
       np.testing.assert_array_equal(stored.tokens, here.tokens)
       assert stored.num_lost_tokens == here.num_lost_tokens
-    assert row_source.row_source(config).merge == merged_clients.Merge(
+    assert row_source(config).merge == merged_clients.Merge(
       num_clients=2, partition_seed=5, split_seed=3, held_out_fraction=0.3
     )
 
@@ -99,7 +98,7 @@ class TestInputs:
     self, settings, num_passes, small_tokens
   ):
     config, found, rows = _open(small_tokens, **settings, **_STEPS)
-    client_id = client_data.training_clients(config, found.split)[0]
+    client_id = row_source(config).training_clients(found.split)[0]
     everything = rows.sequences(client_id)
     batches = [
       batch

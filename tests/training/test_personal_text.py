@@ -10,6 +10,7 @@ from stateful_runs import live_states
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.run import client_data, run_directory, tables
+from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training import check
 
 _SETTINGS = dict(
@@ -123,8 +124,8 @@ class TestClientsWithoutValidationRows:
     config = run_directory.read_config(fomo)
     corpus = client_data.open_corpus(config, small_inputs[0])
     tokenizer = client_data.open_tokenizer(config, small_inputs[1])
-    divided = client_data.with_test_rows(
-      config, corpus, client_data.training_rows(config, corpus, tokenizer)
+    divided = row_source(config).with_test_rows(
+      corpus, row_source(config).training_rows(corpus, tokenizer)
     )
     without = [
       client

@@ -21,11 +21,11 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.run import (
   build,
   checkpoints,
-  client_data,
   cohorts,
   run_directory,
   start_model,
 )
+from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training import check
 
 # Small noise, and clients that part: hidden layers grow, some less than twice.
@@ -110,8 +110,8 @@ def test_the_barrier_is_that_of_the_solution(wide, checked):
   config = run_directory.read_config(wide)
   cohort = cohorts.cohort(
     config,
-    client_data.training_clients(config, checked.split),
-    client_data.training_rows(config, checked.corpus, None),
+    row_source(config).training_clients(checked.split),
+    row_source(config).training_rows(checked.corpus, None),
     1,
   )
   start = config.in_round(0)

@@ -13,11 +13,11 @@ from tff_fedfish.evaluation import barrier
 from tff_fedfish.rounds import privacy
 from tff_fedfish.run import (
   checkpoints,
-  client_data,
   cohorts,
   model_state,
   tables,
 )
+from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training import check
 
 _SETTINGS = dict(
@@ -43,7 +43,7 @@ def _opened(inputs, **settings):
     small_runs.CONFIG, small_runs.overrides(*inputs, **settings)
   )
   found = check.check_run(config)
-  rows = client_data.training_rows(config, found.corpus, found.tokenizer)
+  rows = row_source(config).training_rows(found.corpus, found.tokenizer)
   return config, found.split.participating, rows
 
 

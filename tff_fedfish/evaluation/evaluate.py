@@ -141,8 +141,8 @@ def evaluate(
 
     sample = evaluation_clients.choose_clients(
       client_ids,
-      client_data.client_rows(
-        config, corpus, tokenizer, sequence_length=sequence_length
+      row_source(config).client_rows(
+        corpus, tokenizer, sequence_length=sequence_length
       ),
       split_seed=config.seeds.split_seed,
       split_unit=split_unit,
@@ -180,8 +180,8 @@ def evaluate(
   if options.barrier:
     barriers, effective_clients = measurement.barrier(
       # Always what the run itself trains on.
-      client_data.training_clients(config, split),
-      client_data.training_rows(config, corpus, tokenizer),
+      row_source(config).training_clients(split),
+      row_source(config).training_rows(corpus, tokenizer),
       states,
     )
   summary = summarize(

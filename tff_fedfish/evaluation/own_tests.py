@@ -31,6 +31,7 @@ from tff_fedfish.run import (
 from tff_fedfish.run.candidates import tensor_name
 from tff_fedfish.run.client_inputs import ClientInputs
 from tff_fedfish.run.client_state import ClientStates
+from tff_fedfish.run.row_source import row_source
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import RoundInterrupted
 
@@ -127,11 +128,11 @@ class OwnTests:
       UserError: If the checkpoint is not of the config's model.
     """
     self._config, self._corpus = config, corpus
-    self.participating = client_data.training_clients(
-      config, client_data.split_corpus(config, corpus)
-    )
-    self._rows = client_data.with_test_rows(
-      config, corpus, client_data.training_rows(config, corpus, tokenizer)
+    source = row_source(config)
+    split = client_data.split_corpus(config, corpus)
+    self.participating = source.training_clients(split)
+    self._rows = source.with_test_rows(
+      corpus, source.training_rows(corpus, tokenizer)
     )
     set_in_process_context()
     self._evaluator = build_evaluator(config)

@@ -17,6 +17,7 @@ from tff_fedfish.run import (
   client_state,
   run_directory,
 )
+from tff_fedfish.run.row_source import row_source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,7 +142,7 @@ def _weights_of_client(config, found, tokenizer, client):
       f'{directory!r} holds another one. Restore it.'
     )
   split = client_data.split_corpus(config, corpus)
-  participating = client_data.training_clients(config, split)
+  participating = row_source(config).training_clients(split)
   try:
     client_id = text_to_client_id(client)
   except ValueError:

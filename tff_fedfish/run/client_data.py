@@ -7,14 +7,12 @@ import dataclasses
 import os
 import pathlib
 import sys
-from collections.abc import Sequence
 
 from models.transformer_config import FROM_DIRECTORY
 from tff_fedfish import corpora
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import places
 from tff_fedfish.data.client_splits import ClientSplit
-from tff_fedfish.data.divided_clients import DividedClients
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
@@ -65,13 +63,6 @@ def split_corpus(config: TrainConfig, corpus: Corpus) -> ClientSplit:
     return row_source(config).split(corpus, progress.advance)
 
 
-def training_clients(
-  config: TrainConfig, split: ClientSplit
-) -> Sequence[bytes]:
-  """Returns the clients that take part in training, in a fixed order."""
-  return row_source(config).training_clients(split)
-
-
 def open_tokenizer(
   config: TrainConfig, vocabulary: str | os.PathLike | None
 ) -> Tokenizer | None:
@@ -114,31 +105,6 @@ def open_checkpoint(
   checkpoint = checkpoints.load_checkpoint(path, None, verify=False)
   run_directory.require_same_run(checkpoint, config, tokenizer, vocabulary)
   return checkpoint, tokenizer
-
-
-def client_rows(
-  config: TrainConfig,
-  corpus: Corpus,
-  tokenizer: Tokenizer | None,
-  *,
-  sequence_length: int | None = None,
-) -> ClientRows:
-  """Returns all rows of a corpus's clients; see `RowSource.client_rows`."""
-  return row_source(config).client_rows(corpus, tokenizer, sequence_length)
-
-
-def training_rows(
-  config: TrainConfig, corpus: Corpus, tokenizer: Tokenizer | None
-) -> ClientRows:
-  """Returns the rows to train on; see `RowSource.training_rows`."""
-  return row_source(config).training_rows(corpus, tokenizer)
-
-
-def with_test_rows(
-  config: TrainConfig, corpus: Corpus, rows: ClientRows
-) -> DividedClients:
-  """Returns these rows with test rows; see `RowSource.with_test_rows`."""
-  return row_source(config).with_test_rows(corpus, rows)
 
 
 def rows_for_engine(

@@ -25,8 +25,8 @@ TOKENS_SEEN = 'train/tokens_seen'
 Row = dict[str, float | int | None]
 
 _ROUND = 'round'
+_EVENTS = 'events.out.tfevents.'
 _INTEGER = re.compile(r'[+-]?\d+')
-_EVENTS_PREFIX = 'events.out.tfevents.'
 
 
 class MetricsLog:
@@ -189,10 +189,8 @@ class _Table:
 class _EventFile:
   """Scalars in TensorBoard's event format, written without TensorFlow.
 
-  Every start of a run has a file of its own. TensorBoard reads them in the
-  order of their names, which therefore count up; and they tell no host name.
-  It forgets what earlier files say of `first_step` and later steps, as a
-  resumed run repeats them.
+  Every start of a run has a file of its own, numbered, without a host name. It
+  says that what earlier files have of `first_step` and later steps is void.
   """
 
   def __init__(self, directory: pathlib.Path, first_step: int):
@@ -200,9 +198,9 @@ class _EventFile:
     from tensorboard.summary.writer import record_writer
 
     directory.mkdir(parents=True, exist_ok=True)
-    names = (path.suffix[1:] for path in directory.glob(f'{_EVENTS_PREFIX}*'))
-    number = max((int(name) for name in names if name.isdecimal()), default=-1)
-    self._path = directory / f'{_EVENTS_PREFIX}{number + 1:06d}'
+    names = (path.suffix[1:] for path in directory.glob(f'{_EVENTS}*'))
+    last = max((int(name) for name in names if name.isdecimal()), default=-1)
+    self._path = directory / f'{_EVENTS}{last + 1:06d}'
     # Unbuffered: an event is in the file, whole, when `write` returns.
     self.file = open(self._path, 'xb', buffering=0)
     self._records = record_writer.RecordWriter(self.file)
@@ -212,14 +210,12 @@ class _EventFile:
 
   def add_scalars(self, step, values):
     """Adds one event with a scalar per tag; None is left out."""
-    from tensorboard.compat.proto import summary_pb2
-
     scalars = [
-      summary_pb2.Summary.Value(tag=tag, simple_value=value)
+      dict(tag=tag, simple_value=value)
       for tag, value in values.items()
       if value is not None
     ]
-    self._write(step=step, summary=summary_pb2.Summary(value=scalars))
+    self._write(step=step, summary=dict(value=scalars))
 
   def _write(self, **fields):
     from tensorboard.compat.proto import event_pb2

@@ -194,7 +194,7 @@ class _Check:
     run.identity = corpus_identity.identify(config, run.corpus)
     run.sample = evaluation_clients.choose_clients(
       run.split.held_out,
-      client_data.client_rows(config, run.corpus, run.tokenizer),
+      row_source(config).client_rows(run.corpus, run.tokenizer),
       split_seed=config.seeds.split_seed,
       split_unit=config.evaluation.split_unit,
       max_clients=config.evaluation.num_clients,

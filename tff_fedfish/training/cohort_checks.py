@@ -3,7 +3,7 @@
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import client_data
+from tff_fedfish.run.row_source import row_source
 
 # Clients whose affinity to each other each of them keeps.
 _MAX_AFFINITIES = 4096
@@ -25,7 +25,7 @@ def require_groups(config: TrainConfig, split: ClientSplit) -> None:
 def require_cohort(config: TrainConfig, split: ClientSplit) -> None:
   """Raises UserError unless the participating clients make a cohort."""
   cohort_size = config.cohorts.cohort_size
-  num_clients = len(client_data.training_clients(config, split))
+  num_clients = len(row_source(config).training_clients(split))
   remedy = 'group the corpus by a finer key'
   if config.partition.scheme is not None:
     remedy = 'raise `--config.partition.num_clients`'
@@ -62,7 +62,7 @@ def require_downloads(config: TrainConfig, split: ClientSplit) -> None:
   personal = config.method.personal(config)
   if personal is None or personal.downloads is None:
     return
-  num_clients = len(client_data.training_clients(config, split))
+  num_clients = len(row_source(config).training_clients(split))
   if num_clients > _MAX_AFFINITIES:
     raise UserError(
       f'algorithm.name {config.algorithm.name!r} takes at most '

@@ -8,6 +8,7 @@ from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish.config import loading as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.planning import client_steps, communication, plan
+from tff_fedfish.printing import print_facts
 from tff_fedfish.progress import Stages
 from tff_fedfish.run import run_directory
 from tff_fedfish.training import check, resources
@@ -61,44 +62,39 @@ def _print_label_skew(clients, participating):
 
 def _describe(config):
   """Prints the resolved config, the model's size and what a round costs."""
-  from rich.console import Console
-  from rich.table import Table
-
-  # `print`, not rich: the output is JSON that a program may read.
   print(json.dumps(config_loading.to_json_dict(config), indent=2))
-  shape = config.model_shape()
+  shape, num_clients = config.model_shape(), config.cohort_size
   num_weights = num_parameters(shape)
-  round_cost = communication.of_cohorts(
+  sent = communication.of_cohorts(
     config.method.traffic(config),
-    cohort_size=config.cohort_size or 1,
+    cohort_size=num_clients or 1,
     num_weights=num_weights,
   )
-  num_clients, per = config.cohort_size, 'per round'
-  clients = f'{num_clients:,}' if num_clients else 'all that are not held out'
-  if num_clients is None:
-    # Only the corpus, which is not opened here, says how many there are.
-    num_clients, per = 1, 'per client and round'
-  rows = 'Images' if config.data.holds_images else 'Tokens'
-  num_rows = 'all that there are'
+  num_up = sent.uplink_units
   num_tokens = client_steps.max_tokens_per_client(config)
-  if num_tokens is not None:
-    num_epochs = config.client_work.num_local_epochs
-    num_rows = f'{num_clients * num_tokens:,} ({num_epochs} local epochs)'
-  num_up = round_cost.uplink_units
-  num_down = round_cost.total_units - num_up
-  num_bytes = communication.BYTES_PER_WEIGHT * num_weights
   num_tensors = len(weight_shapes(shape))
-  table = Table(show_header=False, box=None, padding=(0, 2))
-  table.add_row('Model parameters', f'{num_weights:,} in {num_tensors} tensors')
-  table.add_row('Model bytes (float32)', f'{num_bytes:,}')
-  table.add_row('Clients per round', clients)
-  table.add_row(f'{rows} {per}, at most', num_rows)
+  clients = f'{num_clients:,}' if num_clients else 'all that are not held out'
+  # Only the corpus, which is not opened here, may say how many clients.
+  per = 'per round' if num_clients else 'per client and round'
+  facts = [
+    ('Model parameters', f'{num_weights:,} in {num_tensors} tensors'),
+    ('Clients per round', clients),
+    (
+      f'{"Images" if config.data.holds_images else "Tokens"} {per}',
+      'all that there are'
+      if num_tokens is None
+      else f'{(num_clients or 1) * num_tokens:,} at most, in '
+      f'{config.client_work.num_local_epochs} local epochs',
+    ),
+    ('Rounds', f'{config.training.num_rounds:,}'),
+  ]
   # Phases differ, and have lines of their own.
   if not config.phases:
-    table.add_row(
-      f'Communication {per}',
-      f'{num_up} up, {num_down} down (models per client); '
-      f'{round_cost.total_bytes:,} bytes in all',
+    facts.append(
+      (
+        f'Communication {per}',
+        f'{num_up} up, {sent.total_units - num_up} down (models per client); '
+        f'{sent.total_bytes:,} bytes in all',
+      )
     )
-  table.add_row('Rounds', f'{config.training.num_rounds:,}')
-  Console().print(table)
+  print_facts(facts)

@@ -97,14 +97,14 @@ class FinishedRound:
 
 
 class RoundPart:
-  """A part that does nothing; it exists only if the config asks for it."""
+  """A part that does nothing. A run has it only if its config asks for it.
+
+  Methods that train or score raise RoundInterrupted if the run is to stop; the
+  round is given up.
+  """
 
   def prepare(self, stages: Stages, should_stop: Callable[[], bool]) -> None:
-    """Works before the first round of the phase that is left.
-
-    Raises:
-      RoundInterrupted: If the run is to stop.
-    """
+    """Works before the first round that is left of the phase."""
 
   def before_round(self, round_num: int) -> None:
     """Raises FailedError if a round cannot be begun."""
@@ -116,11 +116,7 @@ class RoundPart:
     clients: Sequence[ClientLoader],
     should_stop: Callable[[], bool],
   ) -> Sequence[ClientLoader]:
-    """Returns the clients of a round with what they are fed.
-
-    Raises:
-      RoundInterrupted: If the run is to stop.
-    """
+    """Returns the clients of a round with what they are fed."""
     return clients
 
   def on_output(
@@ -140,11 +136,7 @@ class RoundPart:
     return done
 
   def measure(self, done: FinishedRound) -> None:
-    """Adds to the metrics and timings of a round.
-
-    Raises:
-      RoundInterrupted: If the run is to stop; the round is given up.
-    """
+    """Adds to the metrics and timings of a round."""
 
   def record(self, done: FinishedRound) -> None:
     """Writes the round, which counts from now on."""

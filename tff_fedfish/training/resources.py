@@ -12,7 +12,7 @@ from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.methods.one_shot.uploads import summary_models
 from tff_fedfish.planning import client_features, client_states, memory
 from tff_fedfish.printing import format_bytes
-from tff_fedfish.run import client_data
+from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training.check import CheckedRun
 
 
@@ -76,7 +76,7 @@ def planned_states(
   """Returns the size of the client states; None if there are none."""
   num_clients = None
   if split is not None:
-    num_clients = len(client_data.training_clients(config, split))
+    num_clients = len(row_source(config).training_clients(split))
   return client_states.states_on_disk(config, num_clients)
 
 
@@ -88,8 +88,8 @@ def planned_features(
     return None
   return client_features.on_disk(
     config,
-    client_data.training_rows(config, checked.corpus, checked.tokenizer),
-    client_data.training_clients(config, checked.split),
+    row_source(config).training_rows(checked.corpus, checked.tokenizer),
+    row_source(config).training_clients(checked.split),
   )
 
 
@@ -119,7 +119,7 @@ def _with_whole_cohort(config, split):
   has_solver = config.method.solver is not None
   if split is None or config.cohort_size is not None or not has_solver:
     return config
-  num_clients = len(client_data.training_clients(config, split))
+  num_clients = len(row_source(config).training_clients(split))
   return config.with_values('cohorts', cohort_size=num_clients)
 
 

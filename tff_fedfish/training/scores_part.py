@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable
 
 from tff_fedfish.evaluation import evaluation_clients, own_tests
-from tff_fedfish.run import client_data
 from tff_fedfish.run.client_inputs import ClientInputs
+from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training.parts import BuiltRun, FinishedRound, RoundPart
 
 
@@ -49,8 +49,8 @@ class PersonalScorePart(_ScoresPart):
     """Reads nothing yet; see `cohort` for the inputs."""
     super().__init__(run, should_stop)
     self._inputs = inputs
-    self._rows = client_data.with_test_rows(
-      run.config, run.checked.corpus, run.client_rows
+    self._rows = row_source(run.config).with_test_rows(
+      run.checked.corpus, run.client_rows
     )
 
   def _score(self, done):
