@@ -26,7 +26,7 @@ _SETTINGS = """
 import dataclasses
 from tff_fedfish.methods import registry
 try:
-  from tff_fedfish.config.files import fields_of
+  from tff_fedfish.config.given import fields_of
 except ImportError:
   # Where it lay before.
   from tff_fedfish.config.overrides import fields_of
