@@ -374,13 +374,12 @@ class TestExtension:
 
   def test_needs_one_setting_with_numbers(self):
     _, problems = _parse(
-      settings={'model.compute_dtype': ['float32', 'bfloat16']},
-      max_extensions=1,
+      settings={'server.nesterov': [True, False]}, max_extensions=1
     )
     assert problems == [
       '`learning_rate_search`: `max_extensions` requires `settings` with one '
-      'setting and at least two numbers above 0, found model.compute_dtype with '
-      "['auto', 'foldl']"
+      'setting and at least two numbers above 0, found server.nesterov with '
+      '[True, False]'
     ]
 
 
