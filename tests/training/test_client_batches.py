@@ -3,7 +3,7 @@
 import pytest
 import small_runs
 
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.run import cohorts, tables
 from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training import check

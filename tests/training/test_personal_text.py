@@ -8,7 +8,7 @@ import small_runs
 from stateful_runs import live_states
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.run import client_data, run_directory, tables
 from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training import check

@@ -144,12 +144,12 @@ def _require_classes(config, corpus, directory):
   """Raises UserError unless labels mean what they meant to the model."""
   if not corpus.class_names:
     return
-  wanted, found = {*config.data.class_names}, {*corpus.class_names}
+  wanted, found = {*config.resolved.class_names}, {*corpus.class_names}
   if different := sorted(wanted - found) or sorted(found - wanted):
     name = os.fsdecode(different[0])
     verb = 'lacks' if different[0] in wanted else 'also has'
     raise UserError(
       f'{str(directory)!r} must have the {len(wanted)} classes of the model '
-      f'(`config.data.classes`), but it {verb} {name!r}. Name a corpus with '
-      'the same class directories.'
+      f'(`resolved.classes` of its config.json), but it {verb} {name!r}. Name '
+      'a corpus with the same class directories.'
     )

@@ -26,16 +26,16 @@ def require_cohort(config: TrainConfig, split: ClientSplit) -> None:
   """Raises UserError unless the participating clients make a cohort."""
   cohort_size = config.cohorts.cohort_size
   num_clients = len(row_source(config).training_clients(split))
+  if not num_clients:
+    raise UserError(
+      f'{config.data.directory!r} must have clients to train on, but has none '
+      'that is not held out. Lower `--config.client_splits.held_out_fraction`.'
+    )
   remedy = 'group the corpus by a finer key'
   if config.partition.scheme is not None:
     remedy = 'raise `--config.partition.num_clients`'
   elif config.data.holds_images:
     remedy = 'hold out a smaller `--config.client_splits.held_out_fraction`'
-  if not num_clients:
-    raise UserError(
-      f'{config.data.directory!r} must have clients that are not held out, '
-      f'found none. {remedy[0].upper()}{remedy[1:]}.'
-    )
   if cohort_size is not None and cohort_size > num_clients:
     raise UserError(
       f'`--config.cohorts.cohort_size` is {cohort_size}, but only '

@@ -5,7 +5,7 @@ import json
 import os
 
 from models.model_shapes import num_parameters, weight_shapes
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.planning import client_steps, communication, plan
 from tff_fedfish.printing import print_facts

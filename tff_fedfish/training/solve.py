@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods.one_shot import uploads as upload_names
@@ -56,13 +56,7 @@ def solve(
       f'first round, but {str(kept)!r} does not exist. Train it with '
       '`--config.algorithm.keeps_uploads=true`.'
     )
-  config = config_loading.changed_run_config(
-    run_directory.read_config(run),
-    _config_of(run),
-    overrides,
-    settings=_SETTINGS,
-    may_change=run_directory.MAY_CHANGE - {'training.num_rounds'},
-  )
+  config = _solving_config(_config_of(run), overrides)
   if config.method.solver is None:
     raise UserError(
       '`--config.algorithm.name` must be a one-shot method, found '
@@ -82,6 +76,25 @@ def solve(
     file=sys.stderr,
   )
   return train(config, workdir, kept_uploads=kept_uploads)
+
+
+def _solving_config(source, overrides):
+  """Returns the config of a run for one round of a solver."""
+  typed = [o for o in overrides if o.startswith('--config.')]
+  typed = {o.removeprefix('--config.').partition('=')[0] for o in typed}
+  may_change = run_directory.MAY_CHANGE - {'training.num_rounds'}
+  for name in sorted(typed - may_change):
+    if not name.startswith('algorithm.'):
+      raise UserError(
+        f'`--config.{name}` must be as in {str(source)!r}, whose clients are '
+        'used as they were trained. Leave it out.'
+      )
+  fixed = [
+    f'--config.{name}={value}'
+    for name, value in _SETTINGS.items()
+    if name not in typed
+  ]
+  return config_loading.load_config(source, [*fixed, *overrides])
 
 
 class KeptUploads:

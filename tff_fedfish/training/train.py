@@ -49,7 +49,6 @@ def train(
   )
   stages = Stages()
   with run_directory.lock(workdir):
-    config = run_directory.continued_config(config, workdir)
     checked = check.check_run(config, workdir, stage=stages)
     checked.history.require_not_diverged()
     if checked.is_finished:
