@@ -141,24 +141,12 @@ def test_resolve_names_what_is_wrong(tmp_path):
   ],
 )
 def test_rounds_that_are_kept(tmp_path, keep_last, keep_every, kept):
-  for round_num in range(8):
-    (tmp_path / f'round_{round_num:08d}').mkdir()
-  removed = checkpoint_writer.remove_old_checkpoints(
-    tmp_path, keep_last, keep_every_num_rounds=keep_every
-  )
+  with CheckpointWriter(
+    tmp_path, keep_last=keep_last, keep_every_num_rounds=keep_every
+  ) as writer:
+    for round_num in range(8):
+      writer.save(round_num, _tensors(round_num), {})
   assert checkpoints.list_rounds(tmp_path) == kept
-  assert removed == sorted(set(range(8)) - set(kept))
-
-
-def test_rounds_after_the_current_one_are_removed(tmp_path):
-  for round_num in (0, 1, 2, 4, 6, 8):
-    (tmp_path / f'round_{round_num:08d}').mkdir()
-  removed = checkpoint_writer.remove_old_checkpoints(
-    tmp_path, 1, keep_every_num_rounds=8, current_round=4, keep_rounds={1}
-  )
-  # 6 and 8 would count as the newest; 8 is divided, but passed over.
-  assert removed == [2, 6, 8]
-  assert checkpoints.list_rounds(tmp_path) == [0, 1, 4]
 
 
 class _SlowWrites:
@@ -227,13 +215,15 @@ def test_one_write_at_a_time_beside_the_rounds(tmp_path, slow_writes):
 
 def test_later_checkpoints_do_not_push_out_good_ones(tmp_path):
   with CheckpointWriter(tmp_path, keep_last=0) as writer:
-    for round_num in (0, 8, 10):
+    for round_num in (0, 6, 8, 10):
       writer.save(round_num, _tensors(round_num), {})
   # Damaged; a run would resume from round 8 and stop after round 9.
   _damage(tmp_path / 'round_00000010')
-  with CheckpointWriter(tmp_path, keep_last=1) as writer:
-    writer.save(9, _tensors(9), {})
-  assert checkpoints.list_rounds(tmp_path) == [0, 9]
+  with CheckpointWriter(
+    tmp_path, keep_last=1, keep_every_num_rounds=10
+  ) as writer:
+    writer.save(9, _tensors(9), {}, keep_rounds={6})
+  assert checkpoints.list_rounds(tmp_path) == [0, 6, 9]
 
 
 def test_full_disk(small_disk):

@@ -216,6 +216,7 @@ class TestDamage:
     with pytest.raises(UserError, match='2 clients expected, 2 found, others'):
       other.require_as_after(2, states.summary(2))
 
+  @pytest.mark.usefixtures('states')
   def test_a_state_of_another_model(self, path):
     with pytest.raises(UserError) as caught:
       tensor_files.require_shapes(path, {'model/0': (4,)})

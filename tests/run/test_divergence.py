@@ -9,7 +9,6 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.errors import FailedError
 from tff_fedfish.run import (
   build,
-  checkpoint_writer,
   checkpoints,
   columns,
   divergence,
@@ -168,16 +167,6 @@ class TestHistory:
       'Round 8: non-finite, the mean of the clients is no finite update; the '
       'model stays as it was (1 in a row).'
     )
-
-
-def test_rounds_that_are_kept_besides(tmp_path):
-  for round_num in range(7):
-    (tmp_path / f'round_{round_num:08d}').mkdir()
-  # 6 counts among the last two, 3 is kept besides.
-  removed = checkpoint_writer.remove_old_checkpoints(
-    tmp_path, 2, keep_rounds={3, 6}
-  )
-  assert removed == [1, 2, 4]
 
 
 @pytest.mark.parametrize('files', [(), ('config.json',)])

@@ -220,10 +220,9 @@ def test_clients_that_are_not_finite_upload_nothing(small_images, tmp_path):
   assert row['train/num_non_finite_clients'] == '4'
   assert row['one_shot/num_uploads'] == '0'
   assert row['one_shot/best_step'] == ''
-  first = checkpoints.load_checkpoint(run / 'checkpoints' / 'round_00000000')
-  for found, wanted in zip(_weights(run), first.tensors.values(), strict=False):
-    assert np.isfinite(found).all()
-    assert found.shape == wanted.shape
+  first = _weights(run / 'checkpoints' / 'round_00000000')
+  for found, wanted in zip(_weights(run), first, strict=True):
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_one_client_is_returned(small_images, tmp_path):

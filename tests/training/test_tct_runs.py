@@ -226,6 +226,7 @@ def _flip_last_byte(path):
 def _give_others(path):
   manifest = path / store.MANIFEST
   values = json.loads(manifest.read_text('utf-8'))
+  del values['sha256']
   values['files'].popitem()
   manifest.write_text(json.dumps(files.with_hash(values)), 'utf-8')
 

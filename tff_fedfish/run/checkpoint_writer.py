@@ -24,8 +24,9 @@ class CheckpointWriter:
   Args:
     directory: The run's `checkpoints`, created when absent. No other process
       may write there.
-    keep_last: See `remove_old_checkpoints`.
-    keep_every_num_rounds: See `remove_old_checkpoints`.
+    keep_last: Checkpoints to keep beside round 0's, >= 1; 0 keeps all.
+    keep_every_num_rounds: Multiples of it are kept too, >= 1; 0: none. They do
+      count where they are among the newest.
   """
 
   def __init__(
@@ -35,9 +36,9 @@ class CheckpointWriter:
     keep_last: int,
     keep_every_num_rounds: int = 0,
   ):
-    self._directory = pathlib.Path(directory)
+    self._store = RoundStore(directory)
     self._keep_last = keep_last
-    self._keep_every_num_rounds = keep_every_num_rounds
+    self._keep_every = keep_every_num_rounds
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'write_checkpoint')
     # Stays after a failure: no later checkpoint is written.
     self._writing: concurrent.futures.Future | None = None
@@ -52,8 +53,9 @@ class CheckpointWriter:
     """Starts to write a checkpoint, once the one before is on disk.
 
     Old checkpoints, but for those of `keep_rounds`, are removed after it is
-    written. The tensors must not change until the next call of `save` or `wait`
-    has returned. See `save_checkpoint`.
+    written, and later ones, which the run passed over when it was resumed. The
+    tensors must not change until the next call of `save` or `wait` has
+    returned. See `save_checkpoint`.
 
     Raises:
       OSError, TypeError: What an earlier write raised. This one is not written
@@ -86,18 +88,19 @@ class CheckpointWriter:
     """Runs in the background thread; `wait` raises what this raises."""
     try:
       # Before the write: they may take the room that it needs.
-      RoundStore(self._directory).remove_leftovers()
-      save_checkpoint(self._directory, round_num, tensors, contents)
-      remove_old_checkpoints(
-        self._directory,
-        self._keep_last,
-        keep_every_num_rounds=self._keep_every_num_rounds,
-        current_round=round_num,
-        keep_rounds=keep_rounds,
-      )
+      self._store.remove_leftovers()
+      save_checkpoint(self._store.directory, round_num, tensors, contents)
     finally:
       # The thread keeps its arguments a little longer than others wait.
       tensors.clear()
+    # Before others go: counted as the newest, they would push out good ones.
+    self._store.discard_after(round_num)
+    old = [r for r in self._store.rounds() if r > 0]
+    old = old[: -self._keep_last] if self._keep_last else []
+    for old_round in old:
+      is_multiple = self._keep_every and old_round % self._keep_every == 0
+      if not is_multiple and old_round not in keep_rounds:
+        self._store.remove(old_round)
 
 
 def save_checkpoint(
@@ -113,7 +116,7 @@ def save_checkpoint(
     round_num: Rounds that the state has seen, >= 0. A checkpoint that already
       stands at this round is replaced: it is one that a resumed run found
       damaged, or the same.
-    tensors: Arrays by name; see `RoundWriter.add`.
+    tensors: Arrays by name; see `tensor_files.require_types`.
     contents: JSON values to keep beside them.
 
   Returns:
@@ -127,44 +130,3 @@ def save_checkpoint(
     writer.add(checkpoints.STATE_KEY, checkpoints.STATE_FILE, tensors)
     writer.commit(contents)
   return writer.path
-
-
-def remove_old_checkpoints(
-  directory: str | os.PathLike,
-  keep_last: int,
-  *,
-  keep_every_num_rounds: int = 0,
-  current_round: int | None = None,
-  keep_rounds: Collection[int] = (),
-) -> list[int]:
-  """Removes all but round 0's and the last checkpoints.
-
-  Args:
-    directory: The run's `checkpoints` directory.
-    keep_last: Number of the newest to keep beside round 0's, >= 1; 0 keeps all.
-    keep_every_num_rounds: Multiples of it are kept too, >= 1; 0: none. Like
-      `keep_rounds` they do count where they are among the newest.
-    current_round: The round that the run has just saved. Later checkpoints,
-      which it passed over as damaged when it resumed, are removed: counted
-      as the newest, they would push out those that can be loaded. None: no
-      checkpoint counts as later.
-    keep_rounds: Further rounds to keep.
-
-  Returns:
-    The rounds whose checkpoints were removed.
-
-  Raises:
-    OSError: If a checkpoint cannot be removed.
-  """
-  store = RoundStore(directory)
-  rounds = store.rounds()
-  last = max(rounds, default=0) if current_round is None else current_round
-  old = [r for r in rounds if 0 < r <= last]
-  old = old[:-keep_last] if keep_last else []
-  if keep_every_num_rounds:
-    old = [r for r in old if r % keep_every_num_rounds]
-  removed = [r for r in old if r not in keep_rounds]
-  removed += [r for r in rounds if r > last]
-  for round_num in removed:
-    store.remove(round_num)
-  return removed

@@ -76,16 +76,17 @@ def _describe(config):
   clients = f'{num_clients:,}' if num_clients else 'all that are not held out'
   # Only the corpus, which is not opened here, may say how many clients.
   per = 'per round' if num_clients else 'per client and round'
+  rows = 'Images' if config.data.holds_images else 'Tokens'
+  num_rows = 'all that there are'
+  if num_tokens is not None:
+    num_epochs = config.client_work.num_local_epochs
+    num_rows = (
+      f'{(num_clients or 1) * num_tokens:,} ({num_epochs} local epochs)'
+    )
   facts = [
     ('Model parameters', f'{num_weights:,} in {num_tensors} tensors'),
     ('Clients per round', clients),
-    (
-      f'{"Images" if config.data.holds_images else "Tokens"} {per}',
-      'all that there are'
-      if num_tokens is None
-      else f'{(num_clients or 1) * num_tokens:,} at most, in '
-      f'{config.client_work.num_local_epochs} local epochs',
-    ),
+    (f'{rows} {per}, at most', num_rows),
     ('Rounds', f'{config.training.num_rounds:,}'),
   ]
   # Phases differ, and have lines of their own.
