@@ -6,6 +6,7 @@ import re
 import shutil
 
 import own_trackers
+import pyarrow.parquet as pq
 import pytest
 import small_runs
 from refused_inputs import (
@@ -17,7 +18,7 @@ from refused_inputs import (
   removed,
 )
 
-from tff_fedfish.run import run_directory, trackers
+from tff_fedfish.run import client_data, run_directory, trackers
 
 
 def _absent_tracker(place):
@@ -82,6 +83,18 @@ def _change_case(place):
   path.write_text(json.dumps(value | {'lower_case': not value['lower_case']}))
 
 
+def _replace_while_open(place):
+  """Another process replaces the corpus's index once it was opened."""
+  path, read = place.corpus / 'index.parquet', client_data.open_tokenizer
+
+  def open_tokenizer(*arguments):
+    pq.write_table(pq.read_table(path).slice(1), path)
+    return read(*arguments)
+
+  patch = place.stack.enter_context(pytest.MonkeyPatch.context())
+  patch.setattr(client_data, 'open_tokenizer', open_tokenizer)
+
+
 def _newest(states):
   return max(states.glob('*/*.safetensors'))
 
@@ -140,6 +153,11 @@ CASES = (
     _CONFIG,
     lambda config: config['seeds'].update(model_seed=77),
   ),
+  # Its corpus; tests/data has what may be wrong with one.
+  removed(
+    'is not a grouped corpus: it has no manifest.json', 'corpus/manifest.json'
+  ),
+  damaged('was replaced by another one. Start again', _replace_while_open),
   # Its checkpoint.
   removed("manifest.json' is damaged: it cannot be read (No such", _MANIFEST),
   changed(
