@@ -118,6 +118,19 @@ def test_finished_run_does_nothing_more(small_inputs, small_run, capsys):
   assert times() == before
 
 
+def test_a_run_goes_on_without_its_config(small_run, tmp_path, capsys):
+  workdir = shutil.copytree(small_run, tmp_path / 'run')
+  arguments = ['train', '--workdir', str(workdir)]
+  assert main([*arguments, '--config.training.num_rounds=5']) == 0
+  *_, last = tables.read_metrics(workdir / 'metrics.csv')
+  assert last['round'] == 5
+  assert main(arguments) == 0
+  assert 'is finished' in capsys.readouterr().err
+  with pytest.raises(SystemExit, match='2'):
+    main(['train', '--workdir', str(tmp_path / 'other')])
+  assert '--config is required, unless' in capsys.readouterr().err
+
+
 def test_damaged_last_checkpoint_is_passed_over(
   small_inputs, small_run, tmp_path, capsys
 ):
@@ -241,151 +254,25 @@ def test_process_that_only_tff_can_run(
   )
 
 
-class TestBadInput:
-  """One clear line, exit code 2, nothing half-written."""
+def test_checkpoint_of_another_model(small_inputs, small_run, tmp_path, capsys):
+  # config.json and the fingerprint say width 32, the tensors have width 16.
+  workdir = tmp_path / 'run'
+  shutil.copytree(small_run, workdir)
+  config = json.loads((workdir / 'config.json').read_text())
+  config['model']['width'] = 32
+  small_runs.write_config(workdir, config)
+  before = sorted(p.name for p in workdir.rglob('*'))
+  settings = dict(model__width=32, training__num_rounds=5)
+  assert small_runs.train(small_inputs, workdir, **settings) == 2
+  last = capsys.readouterr().err.splitlines()[-1]
+  assert 'is of another model or method' in last
+  assert sorted(p.name for p in workdir.rglob('*')) == before
 
-  def _fails(self, capsys, words, arguments):
-    assert main(arguments) == 2
-    output = capsys.readouterr()
-    assert output.err.count('\n') == 1
-    assert words in output.err
 
-  def _train_fails(self, capsys, small_inputs, workdir, words, **settings):
-    arguments = small_runs.overrides(*small_inputs, **settings)
-    self._fails(
-      capsys,
-      words,
-      ['train', '--config', _CONFIG, '--workdir', str(workdir), *arguments],
-    )
-
-  def test_cohort_larger_than_the_participating_clients(
-    self, small_inputs, tmp_path, capsys
-  ):
-    self._train_fails(
-      capsys,
-      small_inputs,
-      tmp_path / 'run',
-      'cohort_size` is 50, but only ',
-      cohorts__cohort_size=50,
-    )
-    assert not (tmp_path / 'run').exists()
-
-  def test_not_a_grouped_corpus(self, small_inputs, tmp_path, capsys):
-    self._train_fails(
-      capsys,
-      (tmp_path, small_inputs[1]),
-      tmp_path / 'run',
-      'is not a grouped corpus',
-    )
-    assert not (tmp_path / 'run').exists()
-
-  def test_vocabulary_of_another_size_than_the_model(
-    self, small_inputs, tmp_path, capsys
-  ):
-    self._train_fails(
-      capsys,
-      small_inputs,
-      tmp_path / 'run',
-      'The model has 100 token ids',
-      model__vocabulary_size=100,
-    )
-    assert not (tmp_path / 'run').exists()
-
-  def test_unknown_key_names_the_nearest(self, small_inputs, tmp_path, capsys):
-    self._train_fails(
-      capsys,
-      small_inputs,
-      tmp_path / 'run',
-      'nearest known one is `--config.cohorts.cohort_size`',
-      cohorts__cohort_sise=3,
-    )
-
-  def test_output_that_holds_something_else(
-    self, small_inputs, tmp_path, capsys
-  ):
-    (tmp_path / 'thesis.tex').write_text('precious')
-    self._train_fails(
-      capsys, small_inputs, tmp_path, "already holds 'thesis.tex'"
-    )
-    assert [p.name for p in tmp_path.iterdir()] == ['thesis.tex']
-
-  def test_unwritable_output(self, small_inputs, capsys):
-    # Nobody, root included, creates files there.
-    self._train_fails(
-      capsys, small_inputs, '/proc/run', '`--workdir` must be writable'
-    )
-
-  def test_run_of_another_config(self, small_inputs, small_run, capsys):
-    self._train_fails(
-      capsys,
-      small_inputs,
-      small_run,
-      'different in client_work.learning_rate, seeds.cohort_seed',
-      client_work__learning_rate=0.25,
-      seeds__cohort_seed=9,
-    )
-
-  def test_checkpoint_of_another_model(
-    self, small_inputs, small_run, tmp_path, capsys
-  ):
-    # config.json and the fingerprint say width 32, the tensors have width 16.
-    workdir = tmp_path / 'run'
-    shutil.copytree(small_run, workdir)
-    config = json.loads((workdir / 'config.json').read_text())
-    config['model']['width'] = 32
-    small_runs.write_config(workdir, config)
-    before = sorted(p.name for p in workdir.rglob('*'))
-    settings = dict(model__width=32, training__num_rounds=5)
-    assert small_runs.train(small_inputs, workdir, **settings) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert 'is of another model or method' in last
-    assert sorted(p.name for p in workdir.rglob('*')) == before
-
-  def test_another_corpus_at_the_same_place(
-    self, small_inputs, small_run, tmp_path, capsys
-  ):
-    other = small_runs.make_corpus(tmp_path, num_hosts=20)
-    capsys.readouterr()
-    self._train_fails(
-      capsys,
-      (other, small_inputs[1]),
-      small_run,
-      'trained on another corpus',
-      training__num_rounds=5,
-    )
-
-  def test_nobody_held_out(self, small_inputs, tmp_path, capsys):
-    self._train_fails(
-      capsys,
-      small_inputs,
-      tmp_path / 'run',
-      'none is held out',
-      client_splits__held_out_fraction=1e-6,
-    )
-
-  def test_fewer_rounds_than_done(self, small_inputs, small_run, capsys):
-    before = (small_run / 'config.json').read_bytes()
-    self._train_fails(
-      capsys,
-      small_inputs,
-      small_run,
-      '`--config.training.num_rounds` is 2, but the run',
-      training__num_rounds=2,
-    )
-    assert (small_run / 'config.json').read_bytes() == before
-
-  def test_run_in_use(self, small_inputs, small_run, capsys):
-    from tff_fedfish.run import run_directory
-
-    with run_directory.lock(small_run):
-      self._train_fails(
-        capsys, small_inputs, small_run, 'is in use by another `fedfish train`'
-      )
-
-  def test_workdir_is_required(self, small_inputs, capsys):
-    with pytest.raises(SystemExit, match='2'):
-      main(['train', '--config', _CONFIG])
-    assert '--workdir is required' in capsys.readouterr().err
+def test_workdir_is_required(capsys):
+  with pytest.raises(SystemExit, match='2'):
+    main(['train', '--config', _CONFIG])
+  assert '--workdir is required' in capsys.readouterr().err
 
 
 def test_dry_run_prints_sizes_and_writes_nothing(

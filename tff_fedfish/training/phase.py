@@ -253,12 +253,11 @@ def _require_compiled(run):
 
 def _require_all_clients(config, done):
   """Raises FailedError unless all clients took part, if the method needs it."""
-  num_non_finite = done.metrics['train/num_non_finite_clients']
   if config.method.features is None:
     return
   if done.failures:
     found = f'a client failed: {done.failures[0].message}'
-  elif num_non_finite:
+  elif num_non_finite := done.metrics['train/num_non_finite_clients']:
     found = f'{num_non_finite} were not finite'
   else:
     return
