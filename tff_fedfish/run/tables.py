@@ -7,6 +7,7 @@ byte; seconds and everything else that differs from run to run go to
 saving its checkpoint, and every checkpoint finds its rows.
 """
 
+import contextlib
 import csv
 import io
 import os
@@ -85,7 +86,9 @@ class MetricsLog:
 
   def __exit__(self, *_) -> None:
     for table in (self._metrics, self._timings, self._events):
-      table.file.close()
+      # Rows are on the disk; a failed write has been raised, with its file.
+      with contextlib.suppress(OSError):
+        table.file.close()
 
   def log_round(
     self,
@@ -201,8 +204,7 @@ class _EventFile:
     names = (path.suffix[1:] for path in directory.glob(f'{_EVENTS}*'))
     last = max((int(name) for name in names if name.isdecimal()), default=-1)
     self._path = directory / f'{_EVENTS}{last + 1:06d}'
-    # Unbuffered: an event is in the file, whole, when `write` returns.
-    self.file = open(self._path, 'xb', buffering=0)
+    self.file = open(self._path, 'xb')
     self._records = record_writer.RecordWriter(self.file)
     self._write(file_version='brain.Event:2')
     start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
@@ -223,6 +225,7 @@ class _EventFile:
     event = event_pb2.Event(wall_time=time.time(), **fields)
     with files.naming(self._path):
       self._records.write(event.SerializeToString())
+      self.file.flush()
 
 
 def _read(path):

@@ -87,6 +87,8 @@ def check_run(
   """
   check = _Check(config, workdir, stage)
   check.step(check.find_checkpoint)
+  # With an error it is not known whether the run starts.
+  is_new = check.run.checkpoint is None and not check.errors
   if check.run.round_num < config.training.num_rounds:
     check.step(check.require_engine)
     check.step(check.require_method)
@@ -95,7 +97,7 @@ def check_run(
       # Not within a stage: it may show its own progress.
       check.step(check.split_clients)
     check.step(check.open_vocabulary, 'reading the vocabulary')
-    if check.has_vocabulary:
+    if is_new and check.has_vocabulary and config.training.start_from:
       check.step(check.open_start, 'checking the model to start from')
     if check.has_vocabulary and check.run.split is not None:
       check.step(check.choose_sample, 'choosing held-out clients')
@@ -115,7 +117,6 @@ class _Check:
     self._config, self._workdir, self._stage = config, workdir, stage
     self._limit = config.training.max_non_finite_rounds
     self._checkpoint: checkpoints.Checkpoint | None = None
-    self._may_start = True
     self._vocabulary = config.data.vocabulary
     self.has_vocabulary = False
     self._has_columns = False
@@ -138,10 +139,7 @@ class _Check:
     vocabulary = self._directory / run_directory.VOCABULARY_NAME
     if vocabulary.exists():
       self._vocabulary = vocabulary
-    # If the next line raises, it is not known whether the run starts.
-    self._may_start = False
     checkpoint = run_directory.checkpoint_to_resume(self._config, self._workdir)
-    self._may_start = checkpoint is None
     if checkpoint is not None:
       self._checkpoint = checkpoint
       self._directory = checkpoint.path.parents[1]
@@ -164,9 +162,8 @@ class _Check:
 
   def open_corpus(self):
     config = self._config
-    corpus = client_data.open_corpus(config, config.data.directory)
-    row_source(config).require_tokens(corpus)
-    self.run.corpus = corpus
+    self.run.corpus = client_data.open_corpus(config, config.data.directory)
+    row_source(config).require_tokens(self.run.corpus)
 
   def split_clients(self):
     split = client_data.split_corpus(self._config, self.run.corpus)
@@ -186,8 +183,7 @@ class _Check:
     self.has_vocabulary = True
 
   def open_start(self):
-    if self._may_start and self._config.training.start_from is not None:
-      self.run.start = start_model.check(self._config, self.run.tokenizer)
+    self.run.start = start_model.check(self._config, self.run.tokenizer)
 
   def choose_sample(self):
     config, run = self._config, self.run
