@@ -332,14 +332,14 @@ class TestConfigJson:
   @pytest.mark.parametrize(
     ('facts', 'words'),
     [
-      ({'image_height': -1}, '`config.resolved.image_height` must be at least'),
+      ({'image_height': -1}, '`config.resolved.image_height` must be'),
       (
         {'image_heighu': 20},
-        '`config.resolved` must hold facts of images, fou',
+        '`config.resolved` must hold facts of images',
       ),
       (
         {'classes': 'a/%zz'},
-        '`config.resolved` must hold facts of images, fou',
+        '`config.resolved` must hold facts of images',
       ),
       ([], '`config.resolved` must hold facts of images'),
     ],
