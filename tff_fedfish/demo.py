@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from tff_fedfish import corpora, files
-from tff_fedfish.config import files as config_files
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import given as config_files
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.sweeping import jobs
 from tff_fedfish.sweeping.jobs import Job
 from tff_fedfish.sweeping.progress import JobsProgress

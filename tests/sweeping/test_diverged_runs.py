@@ -11,7 +11,7 @@ import small_runs
 
 from tff_fedfish import files
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.evaluation import results
 from tff_fedfish.reporting import findings, loading
 from tff_fedfish.run import metrics_files

@@ -6,7 +6,7 @@ import planned_configs
 import pytest
 
 from tff_fedfish import files
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.sweeping.jobs import Job
 
 

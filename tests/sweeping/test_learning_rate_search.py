@@ -374,12 +374,12 @@ class TestExtension:
 
   def test_needs_one_setting_with_numbers(self):
     _, problems = _parse(
-      settings={'model.layer_loop': ['auto', 'foldl']}, max_extensions=1
+      settings={'server.nesterov': [True, False]}, max_extensions=1
     )
     assert problems == [
       '`learning_rate_search`: `max_extensions` requires `settings` with one '
-      'setting and at least two numbers above 0, found model.layer_loop with '
-      "['auto', 'foldl']"
+      'setting and at least two numbers above 0, found server.nesterov with '
+      '[True, False]'
     ]
 
 

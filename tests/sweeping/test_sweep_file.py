@@ -91,8 +91,8 @@ def test_varied_settings_are_not_overridden(sweep_file):
       'but raised ValueError: ConfigDict does not accept dots',
     ),
     (
-      'def get_sweep():\n  return {}',
-      'must return an ml_collections.ConfigDict, found dict.',
+      'def get_sweep():\n  return []',
+      'must return a dictionary, found list.',
     ),
   ],
 )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.errors import UserError
 from tff_fedfish.sweeping import sweep_runs
 
@@ -343,7 +343,7 @@ class TestSettingsOfSeveralMethods:
     )
     sweep_runs.expand_arms(file)
     assert capsys.readouterr().err == (
-      'fedfish: not read by fed_avg: algorithm.relative_floor\n'
+      'fedfish: note: fed_avg ignores algorithm.relative_floor\n'
     )
 
   def test_an_axis_that_no_run_reads(self, sweep_file):

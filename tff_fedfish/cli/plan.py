@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Prints the plan."""
-  from tff_fedfish.config import loading as config_loading
+  from tff_fedfish.config import load
   from tff_fedfish.planning.plan import plan_round, print_plan
 
-  config = config_loading.load_config(arguments.config, arguments.extra)
+  config = load.load_config(arguments.config, arguments.extra)
   print_plan(plan_round(config, timing=not arguments.no_timing))
   return 0

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from tff_fedfish.config_fields import as_declared, number, unmet_requirement
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.personalization import MIN_SEQUENCES
+from tff_fedfish.fields import as_declared, number, unmet_requirement
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tff_fedfish import environment, files
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, memory
@@ -150,6 +150,7 @@ def write_config(job: Job) -> None:
   """
   values = config_loading.to_json_dict(job.config)
   del values['schema_version']
+  values.pop('resolved', None)
   text = pprint.pformat(values, width=74, sort_dicts=False)
   path = pathlib.Path(job.train[job.train.index('--config') + 1])
   path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tff_fedfish import files
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.errors import UserError
 from tff_fedfish.sweeping.sweep_file import SweepFile
 from tff_fedfish.sweeping.sweep_runs import SweepRun
