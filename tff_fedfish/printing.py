@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterable, Sequence
 _BINARY = ('B', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')
 _COUNTS = ('', 'k', 'M', 'B', 'T')
 _MIN_TEXT_WIDTH = 16
+# A file or a pipe has no width.
+_PIPE_WIDTH = 200
 _FLOPS = tuple(f'{prefix}FLOP' for prefix in ('', *'kMGTPEZ'))
 
 
@@ -25,28 +27,21 @@ def print_table(
   headings: Sequence[str],
   rows: Iterable[Sequence[str]],
   *,
-  sums: Iterable[Sequence[str]] = (),
   text_columns: Collection[int] = (0,),
   whole_columns: Collection[int] = (),
-  has_frame: bool = False,
-  pipe_width: int = 200,
 ) -> None:
   """Prints a table. Cells are data: brackets and `:x:` stay as they are.
 
   Numbers are never cut. In a narrow terminal headings and texts are folded;
-  where that does not do, rows become columns, or else lines of text.
+  where that does not do, each row becomes a line of text.
 
   Args:
     title: Line above the table.
-    headings: One per column; all empty: none is shown.
+    headings: One per column.
     rows: Cells of each row; columns on the right may be left out.
-    sums: Further rows, below a line.
     text_columns: Positions of the columns that are aligned on the left; the
       others hold numbers.
     whole_columns: Positions of the columns that are cut rather than folded.
-    has_frame: Whether lines surround the cells, and the title is folded to the
-      width of the table.
-    pipe_width: Width for a file or a pipe, which has none. Unit: characters.
   """
   from rich import box
   from rich.console import Console
@@ -54,24 +49,14 @@ def print_table(
 
   console = Console(markup=False, emoji=False, highlight=False)
   if not console.is_terminal:
-    console.width = pipe_width
-  rows, sums = list(map(list, rows)), list(map(list, sums))
-  lines = [*rows, *sums]
-  widths = _fitting_widths(headings, lines, text_columns, console.width)
-  if widths is None and lines:
-    turned = [[heading.replace('\n', ' ') for heading in headings]]
-    turned += [row + [''] * (len(headings) - len(row)) for row in lines]
-    headings, *rows = map(list, zip(*turned, strict=True))
-    sums, text_columns, whole_columns = [], (0,), ()
-    widths = _fitting_widths(headings, rows, text_columns, console.width)
-    if widths is None:
-      _print_lines(console, title, turned)
-      return
+    console.width = _PIPE_WIDTH
+  rows = list(map(list, rows))
+  console.print(title, style='bold', soft_wrap=True)
+  widths = _fitting_widths(headings, rows, text_columns, console.width)
+  if widths is None and rows:
+    _print_lines(console, headings, rows)
+    return
   table = Table(box=box.SIMPLE_HEAD, show_header=any(headings))
-  if has_frame:
-    table = Table(title=title)
-  else:
-    console.print(title, style='bold', soft_wrap=True)
   for position, heading in enumerate(headings):
     table.add_column(
       heading,
@@ -82,9 +67,6 @@ def print_table(
       width=widths[position] if widths else None,
     )
   for row in rows:
-    table.add_row(*row)
-  table.add_section()
-  for row in sums:
     table.add_row(*row)
   console.print(table)
 
@@ -120,10 +102,8 @@ def _fitting_widths(
   return widths
 
 
-def _print_lines(console, title, rows):
+def _print_lines(console, headings, rows):
   """Prints a row after the other, each number behind its heading."""
-  headings, *rows = rows
-  console.print(title, style='bold', soft_wrap=True)
   for row in rows:
     line = row[0]
     for heading, cell in zip(headings[1:], row[1:], strict=False):

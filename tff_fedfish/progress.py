@@ -4,7 +4,6 @@ import collections
 import contextlib
 import datetime
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -12,12 +11,14 @@ from typing import TYPE_CHECKING
 from tff_fedfish.printing import format_count
 
 if TYPE_CHECKING:
-  import rich.console
+  from rich.console import Console
 
 # Rates are those of the last steps: the first one of a run, which traces and
 # compiles, would spoil the estimate for long.
 _WINDOW_STEPS = 20
 _NUM_PLAIN_LINES = 10
+_LINE_SECONDS = 30.0
+_MIN_STAGE_SECONDS = 1.0
 
 
 class Progress:
@@ -28,10 +29,8 @@ class Progress:
           progress.advance(num_tokens=..., loss=...)
 
   On a terminal: one bar with position, loss, tokens in all and per second, and
-  time left.
-  Elsewhere: plain lines with the same facts, the first step and the last, and
-  between them one whenever another tenth is done or `interval_seconds` have
-  passed since the line before.
+  time left. Elsewhere: lines with the same facts, after the first step, the
+  last and each tenth, and whenever 30 seconds have passed since the last line.
 
   Args:
     label: What runs, such as 'train'; it opens the line.
@@ -39,7 +38,6 @@ class Progress:
     unit: What a step is, in the singular: 'round', 'client'.
     completed: Steps done before the loop starts, as in a resumed run.
     num_tokens: Tokens that they processed. None: the sum is not shown.
-    interval_seconds: See above; of plain lines only.
     console: Where to write. None: standard error.
     clock: Seconds that never run backwards.
   """
@@ -52,8 +50,7 @@ class Progress:
     unit: str = 'round',
     completed: int = 0,
     num_tokens: int | None = None,
-    interval_seconds: float = 30.0,
-    console: 'rich.console.Console | None' = None,
+    console: 'Console | None' = None,
     clock: Callable[[], float] = time.monotonic,
   ):
     from rich.console import Console
@@ -63,13 +60,12 @@ class Progress:
     self._total = total
     self._unit = unit
     self._completed = completed
-    self._interval_seconds = interval_seconds
     self._clock = clock
     self._num_tokens, self._shows_sum = num_tokens or 0, num_tokens is not None
     self._loss = None
     self._bar = None
-    self._line_time = None
-    self._line_tenth = 0
+    # The step and the time at which a line is due.
+    self._next_step, self._next_time = completed + 1, math.inf
     self._steps = collections.deque(maxlen=_WINDOW_STEPS + 1)
 
   def __enter__(self) -> 'Progress':
@@ -116,18 +112,14 @@ class Progress:
     )
 
   def _is_line_due(self) -> bool:
-    now, tenth = self._clock(), 0
-    if self._total:
-      tenth = _NUM_PLAIN_LINES * self._completed // self._total
-    is_due = (
-      self._line_time is None
-      or self._completed >= self._total
-      or tenth > self._line_tenth
-      or now - self._line_time >= self._interval_seconds
-    )
-    if is_due:
-      self._line_time, self._line_tenth = now, tenth
-    return is_due
+    now = self._clock()
+    if self._completed < self._next_step and now < self._next_time:
+      return False
+    # The first step of the next tenth.
+    tenth = _NUM_PLAIN_LINES * self._completed // max(self._total, 1) + 1
+    self._next_step = math.ceil(tenth * self._total / _NUM_PLAIN_LINES)
+    self._next_time = now + _LINE_SECONDS
+    return True
 
   def _show_bar(self) -> None:
     self._bar.update(
@@ -162,100 +154,42 @@ class Progress:
     return facts
 
 
-class Stages:
-  """Says what a command does before its loop starts, and how long that takes.
-
-      stages = Stages()
-      with stages('opening the corpus'):
-        ...
-      stages.release()  # Nothing will be refused any more.
-      with stages('building the model'):
-        ...
+@contextlib.contextmanager
+def stage(name: str, *, console: 'Console | None' = None) -> Iterator[None]:
+  """Says on standard error how long a stage of a command takes.
 
   On a terminal: `building the model ...` appears at once and is completed in
-  place, `building the model ... 7.2 s`. A stage that raises is erased.
-
-  Elsewhere: the completed line, when the stage ends, and before it the one
-  without seconds once the stage has lasted `patience_seconds`. Until `release`,
-  lines of shorter stages are held back, so that a command that refuses its
-  input at once prints only why; a stage that lasts writes them.
+  place, `building the model ... 7.2 s`. Elsewhere only the completed line is
+  written. A stage that ends within a second or that raises leaves no line.
 
   Args:
+    name: What is done, such as 'building the model'.
     console: Where to write. None: standard error.
-    clock: Seconds that never run backwards.
-    patience_seconds: See above.
   """
+  from rich.console import Console
 
-  def __init__(
-    self,
-    *,
-    console: 'rich.console.Console | None' = None,
-    clock: Callable[[], float] = time.monotonic,
-    patience_seconds: float = 1.0,
-  ):
-    from rich.console import Console
-
-    self._console = console or Console(stderr=True)
-    self._clock = clock
-    self._patience_seconds = patience_seconds
-    self._in_place = (
-      self._console.is_terminal and not self._console.is_dumb_terminal
-    )
-    # None: nothing is held back.
-    self._held: list[str] | None = None if self._in_place else []
-
-  @contextlib.contextmanager
-  def __call__(self, name: str) -> Iterator[None]:
-    """Times what runs in the context, such as 'building the model'."""
-    line, start = f'{name} ...', self._clock()
-    timer = threading.Timer(self._patience_seconds, self._show_lasting, [line])
-    timer.daemon = True
-    if self._in_place:
-      self._write(line, end='')
-    else:
-      timer.start()
-    try:
-      yield
-    except BaseException:
-      self._erase()
-      raise
-    finally:
-      timer.cancel()
-      # Lines have one writer at a time.
-      if not self._in_place:
-        timer.join()
-    self._erase()
-    seconds = self._clock() - start
-    if seconds >= self._patience_seconds:
-      self.release()
-    line += f' {seconds:.1f} s'
-    if self._held is None:
-      self._write(line)
-    else:
-      self._held.append(line)
-
-  def release(self) -> None:
-    """Writes what is held back; from now on every line is written at once."""
-    held, self._held = self._held, None
-    for line in held or ():
-      self._write(line)
-
-  def _show_lasting(self, line: str) -> None:
-    self.release()
-    self._write(line)
-
-  def _erase(self) -> None:
+  console = console or Console(stderr=True)
+  # Not through the console, which drops control codes.
+  stream = console.file
+  in_place = console.is_terminal and not console.is_dumb_terminal
+  start = time.monotonic()
+  if in_place:
+    stream.write(f'{name} ...')
+    stream.flush()
+  try:
+    yield
+    seconds = time.monotonic() - start
+  finally:
     # Also what others, such as TensorFlow, wrote after it on the same line.
-    if self._in_place:
-      self._write('\r\x1b[K', end='')
+    if in_place:
+      stream.write('\r\x1b[K')
+      stream.flush()
+  if seconds >= _MIN_STAGE_SECONDS:
+    stream.write(f'{name} ... {seconds:.1f} s\n')
+    stream.flush()
 
-  def _write(self, text: str, end: str = '\n') -> None:
-    # Not through the console, which drops control codes.
-    self._console.file.write(text + end)
-    self._console.file.flush()
 
-
-def _start_bar(console: 'rich.console.Console', label: str, total: int):
+def _start_bar(console, label, total):
   from rich import progress
 
   bar = progress.Progress(

@@ -69,11 +69,11 @@ def _problems(**values):
     (dict(rate='1'), "`rate` must be a number or None, found '1'"),
     (
       dict(rate=math.nan),
-      '`rate` must be finite and above 0 and at most 1, found nan',
+      '`rate` must be finite and at most 1 and above 0, found nan',
     ),
     (
       dict(rate=10**400),
-      '`rate` must be finite and above 0 and at most 1, found inf',
+      '`rate` must be finite and at most 1 and above 0, found inf',
     ),
     (dict(is_on=1), '`is_on` must be true or false, found 1'),
     (dict(kind='b', name=''), "`name` must be a non-empty string, found ''"),

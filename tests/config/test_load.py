@@ -81,7 +81,7 @@ class TestShippedConfigs:
       # Dhawan et al. (2024), Table 2; of EMNIST the cohort is halved.
       ('stack_overflow_350m', (16, 1_500, 4, 16, 128, 1e-2, 1e-3)),
       ('c4_1_5b', (8, 10_000, 4, 16, 1_024, 1e-2, 1e-3)),
-      ('mnist_by_writer', (32, 500, 10, 100, None, 1e-3, 1e-3)),
+      ('mnist_by_writer', (32, 200, 10, 100, None, 1e-3, 1e-3)),
     ],
   )
   def test_published_settings(self, name, settings):
@@ -320,7 +320,6 @@ class TestConfigJson:
     del values['data']['directory']
     values['data']['vocab'] = 'v'
     values['cohorts'] = []
-    values['resolved'] = {'image_height': -1}
     with pytest.raises(UserError) as error:
       from_json_dict(values, 'run/config.json')
     assert str(error.value) == (
@@ -329,9 +328,25 @@ class TestConfigJson:
       '`config.cohorts` must be a section of settings, found []; '
       '`config.data.directory` is required.'
     )
-    values = to_json_dict(load_config('demo'))
-    values['resolved'] = {'image_height': -1}
-    with pytest.raises(UserError, match='`config.resolved.image_height` must'):
+
+  @pytest.mark.parametrize(
+    ('facts', 'words'),
+    [
+      ({'image_height': -1}, '`config.resolved.image_height` must be'),
+      (
+        {'image_heighu': 20},
+        '`config.resolved` must hold facts of images',
+      ),
+      (
+        {'classes': 'a/%zz'},
+        '`config.resolved` must hold facts of images',
+      ),
+      ([], '`config.resolved` must hold facts of images'),
+    ],
+  )
+  def test_damaged_facts(self, facts, words):
+    values = to_json_dict(load_config('demo')) | {'resolved': facts}
+    with pytest.raises(UserError, match=words):
       from_json_dict(values, 'run/config.json')
 
 
@@ -414,6 +429,18 @@ class TestContinuedRun:
     run = start(engine__num_workers=2)
     assert self._differences(run) == ['engine.num_workers']
 
+  def test_sizes_of_a_directory_that_is_gone(self, start, tmp_path):
+    start_from = f'--config.training.start_from={tmp_path}/gone'
+    run = start(start_from)
+    values = json.loads((run / 'config.json').read_text())
+    values['model'] |= dict(preset='from_directory', width=64)
+    (run / 'config.json').write_text(json.dumps(values))
+    settings = [start_from, '--config.model.preset=from_directory']
+    # None is left to the directory, too.
+    settings.append('--config.model.width=None')
+    assert self._differences(run, *settings) == []
+    assert load_config('demo', settings, workdir=run).model.width == 64
+
   def test_another_method(self, start):
     run = start()
     names = self._differences(run, '--config.algorithm.name=fed_avg')
@@ -447,7 +474,7 @@ def test_answers_without_tensorflow():
     'import sys\n'
     'from tff_fedfish.config.load import load_config\n'
     'load_config("demo")\n'
-    "heavy = ('tensorflow', 'tensorflow_federated', 'apache_beam', 'numpy')\n"
+    "heavy = ('tensorflow', 'tensorflow_federated', 'apache_beam', 'jax')\n"
     'print([name for name in heavy if name in sys.modules])\n'
   )
   done = subprocess.run(

@@ -61,7 +61,7 @@ _CASES = [
   (
     'demo',
     dict(client_work__keeps_optimizer_state=True),
-    ['client_work.keeps_optimizer_state` must be false with optimizer'],
+    ['client_work.keeps_optimizer_state` must be False with optimizer'],
   ),
   (
     'demo',

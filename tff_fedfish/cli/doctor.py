@@ -7,14 +7,39 @@ Exits with 0 if everything needed works, with 1 if something does not.
 """
 
 import argparse
+import importlib.metadata
 import logging
+import pathlib
+import platform
+import shutil
+import sys
 import warnings
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-  from tff_fedfish.doctor import Finding
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
 
 SUMMARY = 'show what works on this machine, with remedies for what does not'
+
+_GIB = 1 << 30
+# What `fedfish demo` needs, with some room.
+_MIN_MEMORY_GIB, _MIN_DISK_GIB = 6, 2
+_SET_UP = 'Set up again: remove .venv, then `make .venv`.'
+
+
+class Finding(NamedTuple):
+  """Result of one check."""
+
+  name: str
+  text: str
+  """Observation, in one line."""
+  remedy: str = ''
+  """Remedy; empty if all is well."""
+  severity: Literal['warning', 'problem'] = 'warning'
+  """'problem': without the remedy nothing works."""
+
+  @property
+  def status(self) -> str:
+    """'ok', 'warning' or 'problem'."""
+    return self.severity if self.remedy else 'ok'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,26 +48,172 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Runs the checks and prints each finding as soon as it is there."""
-  from tff_fedfish import doctor
   from tff_fedfish.version import __version__
 
   print(f'fedfish {__version__}')
-  findings, disabled = [], logging.root.manager.disable
+  usable, disabled = True, logging.root.manager.disable
   # What packages say about each other has no remedy here.
   logging.disable(logging.WARNING)
   try:
     with warnings.catch_warnings(action='ignore'):
-      for finding in doctor.examine():
-        findings.append(finding)
-        _print(finding)
+      for finding in examine():
+        usable &= finding.status != 'problem'
+        print(f'{finding.status:<8}{finding.name}: {finding.text}', flush=True)
+        if finding.remedy:
+          print(f'{"":8}-> {finding.remedy}', flush=True)
   finally:
     logging.disable(disabled)
-  usable = doctor.is_usable(findings)
   print('Ready.' if usable else 'Not usable: see the problems above.')
   return 0 if usable else 1
 
 
-def _print(finding: 'Finding') -> None:
-  print(f'{finding.status:<8}{finding.name}: {finding.found}', flush=True)
-  if finding.remedy:
-    print(f'{"":8}-> {finding.remedy}', flush=True)
+def examine() -> Iterator[Finding]:
+  """Yields one finding after the other; the later checks take seconds."""
+  from tff_fedfish import environment
+
+  yield _platform()
+  yield _packages(environment.package_versions())
+  cpu, cores = environment.cpu_model(), environment.num_cores()
+  yield Finding('processor', f'{cpu}, {cores} cores')
+  memory = environment.memory_bytes()['available']
+  yield _room('memory', memory, _MIN_MEMORY_GIB)
+  free = shutil.disk_usage(pathlib.Path.cwd()).free
+  yield _room('disk of the current directory', free, _MIN_DISK_GIB)
+  # Without the instructions it is built for, TensorFlow would end the process.
+  flags = environment.cpu_flags()
+  if flags and 'avx' not in flags:
+    remedy = 'Use a processor with AVX: TensorFlow is built for it.'
+    yield Finding('instructions', 'no AVX', remedy, 'problem')
+    return
+  yield _attempt('TensorFlow', _try_tensorflow)
+  yield _devices()
+  yield _attempt('tokenizer', _try_tokenizer)
+  yield _attempt('TFF in process', _try_federated)
+  yield _attempt('Beam in process', _try_beam)
+
+
+def _platform():
+  found = sys.version_info[:2], sys.platform, platform.machine()
+  remedy = ''
+  if found != ((3, 11), 'linux', 'x86_64'):
+    remedy = 'Use Python 3.11 on Linux x86-64: nothing else has all packages.'
+  text = f'Python {platform.python_version()}, {platform.platform()}'
+  return Finding('platform', text, remedy, 'problem')
+
+
+def _packages(versions):
+  """Compares installed versions with those that the project pins."""
+  try:
+    requirements = importlib.metadata.requires('tff-fedfish') or []
+  except importlib.metadata.PackageNotFoundError:
+    requirements = []
+  parts = (requirement.partition('==') for requirement in requirements)
+  pinned = {name.strip(): version for name, _, version in parts if version}
+  wrong = [
+    f'{name} is {version or "missing"}'
+    + (f', not {pinned[name]}' if name in pinned else '')
+    for name, version in versions.items()
+    if version is None or version != pinned.get(name, version)
+  ]
+  listed = ', '.join(f'{name} {version}' for name, version in versions.items())
+  text = '; '.join(wrong) or listed
+  return Finding('packages', text, _SET_UP if wrong else '', 'problem')
+
+
+def _room(name, free_bytes, min_gib):
+  free = free_bytes / _GIB
+  remedy = (
+    '' if free >= min_gib else f'Free some: the demo needs {min_gib} GiB.'
+  )
+  return Finding(name, f'{free:.1f} GiB free', remedy)
+
+
+def _devices():
+  from tff_fedfish import environment
+
+  finding = _attempt('devices', lambda: ', '.join(environment.devices()))
+  has_driver = pathlib.Path('/proc/driver/nvidia/version').exists()
+  if has_driver and 'GPU' not in finding.text and not finding.remedy:
+    remedy = 'TensorFlow does not see the GPU: set up by `make .venv CUDA=1`.'
+    return finding._replace(remedy=remedy)
+  return finding
+
+
+def _attempt(name: str, action: Callable[[], str]) -> Finding:
+  """Runs a check, which says what works or raises."""
+  try:
+    return Finding(name, action())
+  # Whatever a broken installation raises is a finding, not a crash.
+  except Exception as error:
+    text = ' '.join(f'{type(error).__name__}: {error}'.split())
+    return Finding(name, text[:300], _SET_UP, 'problem')
+
+
+def _expect(name, expected, value):
+  if value != expected:
+    raise RuntimeError(f'{name} gave {value}, expected {expected}')
+  return f'{name}: right'
+
+
+def _try_tensorflow():
+  import tensorflow as tf
+
+  product = tf.linalg.matmul([[1.0, 2.0]], [[3.0], [4.0]])
+  return _expect('a matrix product', 11.0, float(product))  # 1 * 3 + 2 * 4
+
+
+def _try_tokenizer():
+  import tensorflow_text as tf_text
+
+  tokenizer = tf_text.FastWordpieceTokenizer(
+    ['[UNK]', 'fed', '##fish'], token_out_type='int32', unknown_token='[UNK]'
+  )
+  tokens = tokenizer.tokenize(['fedfish']).to_list()
+  return _expect('pieces of a word', [[1, 2]], tokens)
+
+
+def _try_federated():
+  import numpy as np
+  import tensorflow as tf
+  import tensorflow_federated as tff
+
+  from tff_fedfish.runtime.in_process_context import set_in_process_context
+
+  @tff.tensorflow.computation(np.float32, np.float32)
+  def product(a, b):
+    return tf.multiply(a, b)
+
+  @tff.tensorflow.computation(np.float32, np.float32)
+  def total(a, b):
+    return tf.add(a, b)
+
+  @tff.federated_computation(
+    tff.FederatedType(np.float32, tff.SERVER),
+    tff.FederatedType(np.float32, tff.CLIENTS),
+  )
+  def one_round(state, data):
+    at_clients = tff.federated_broadcast(state)
+    products = tff.federated_map(product, (at_clients, data))
+    mean = tff.federated_mean(products)
+    return tff.federated_map(total, (state, mean)), mean
+
+  set_in_process_context()
+  with warnings.catch_warnings():
+    # The context warns where it has to start TFF's second process instead.
+    warnings.filterwarnings('error', message='.*in process.*')
+    state, mean = one_round(2.0, [1.0, 4.0])
+  # Clients: 2 * 1 and 2 * 4, mean 5; the server adds its 2.
+  return _expect('a federated mean', (7.0, 5.0), (float(state), float(mean)))
+
+
+def _try_beam():
+  import apache_beam as beam
+  from apache_beam.options.pipeline_options import PipelineOptions
+  from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+  from apache_beam.testing.util import assert_that, equal_to
+
+  # Empty options, not none: none would read this process's arguments.
+  with beam.Pipeline(FnApiRunner(), PipelineOptions([])) as pipeline:
+    pairs = pipeline | beam.Create([('a', 1), ('b', 2), ('a', 3)])
+    assert_that(pairs | beam.CombinePerKey(sum), equal_to([('a', 4), ('b', 2)]))
+  return 'sums by key: right'

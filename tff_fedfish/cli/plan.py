@@ -1,22 +1,19 @@
-r"""Say what a run will take.
+r"""Predict the memory, traffic and time of a run.
 
 Examples:
   fedfish plan --config c4_1_5b --no_timing
-  fedfish plan --config small_c4 --output plan.json \
+  fedfish plan --config small_c4 \
       --config.cohorts.cohort_size=64 --config.engine.kind=ray
 
-Needs neither the corpus nor the memory that the run would take: steps of the
-same model with few layers are timed, and the rest is extrapolated. All figures
-are upper bounds, of clients that fill their cap. docs/planning.md has the
+Needs neither the corpus nor the memory of the run: steps of the same model with
+few layers are timed, and the rest is extrapolated. Every client is taken to
+fill its cap, so the figures are upper bounds. docs/planning.md has the
 formulas.
 """
 
 import argparse
-import pathlib
 
-from tff_fedfish.errors import UserError
-
-SUMMARY = 'say what a run will take: memory, traffic, time'
+SUMMARY = 'predict the memory, traffic and time of a run'
 TAKES_EXTRA = True
 
 
@@ -33,40 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action='store_true',
     help='time nothing, and answer at once',
   )
-  parser.add_argument(
-    '--output', metavar='FILE', help='a JSON file to write the plan to, too'
-  )
 
 
 def run(arguments: argparse.Namespace) -> int:
   """Prints the plan."""
-  from tff_fedfish.config import load as config_loading
+  from tff_fedfish.config import load
+  from tff_fedfish.planning.plan import plan_round, print_plan
 
-  config = config_loading.load_config(arguments.config, arguments.extra)
-  if arguments.output is not None:
-    _require_writable(arguments.output)
-  from tff_fedfish.planning.plan import plan_round
-  from tff_fedfish.planning.plan_tables import print_plan
-
-  plan = plan_round(config, timing=not arguments.no_timing)
-  print_plan(plan)
-  if arguments.output is not None:
-    from tff_fedfish.files import write_json
-
-    write_json(arguments.output, plan.to_json_dict())
+  config = load.load_config(arguments.config, arguments.extra)
+  print_plan(plan_round(config, timing=not arguments.no_timing))
   return 0
-
-
-def _require_writable(name: str) -> None:
-  """Finds out before anything is timed."""
-  path = pathlib.Path(name)
-  if path.is_dir():
-    found = f'{name!r} is a directory'
-  elif not path.parent.is_dir():
-    found = f'{str(path.parent)!r} is no directory'
-  else:
-    return
-  raise UserError(
-    f'`--output` must name a file in an existing directory, but {found}. '
-    'Name another path.'
-  )

@@ -84,9 +84,9 @@ def build_config(
   known, unread = _known_settings(values, method, required, problems)
   sections = _build_sections(known, method, problems)
   try:
+    facts = resolve.facts_of(values.facts)
     if not problems:
-      sections = resolve.resolve(sections, ResolvedConfig(**values.facts))
-      config = TrainConfig(**sections)
+      config = TrainConfig(**resolve.resolve(sections, facts))
       return config.with_given(known), unread
   except ConfigError as error:
     problems += error.problems
@@ -163,27 +163,28 @@ def _continued(values, workdir):
     return values
   if kept.algorithm.name != names.method_name(values.sections):
     return values
-  known = names.MAY_CHANGE | _names_in(values.sections)
+  sections = [values.sections]
   with contextlib.suppress(OSError, ValueError, UserError):
     at_start = given.from_json(_read(workdir / GIVEN_NAME), GIVEN_NAME)
-    known |= _names_in(at_start.sections)
+    sections.append(at_start.sections)
   left = {
     name: operator.attrgetter(name)(kept)
-    for name in names.fields_of(kept.method)
-    if name not in known
+    for name, field in names.fields_of(kept.method).items()
+    if name not in names.MAY_CHANGE
+    and not any(_gives(each, name, field) for each in sections)
   }
   values = given.with_settings(values, left, values.source)
   facts = dataclasses.asdict(kept.resolved)
   return dataclasses.replace(values, facts=facts)
 
 
-def _names_in(sections):
-  return {
-    f'{section}.{name}'
-    for section, settings in sections.items()
-    if isinstance(settings, Mapping)
-    for name in settings
-  }
+def _gives(sections, dotted, field):
+  """Returns whether a setting has a value; None by default is none."""
+  section, _, name = dotted.partition('.')
+  settings = sections.get(section)
+  if not isinstance(settings, Mapping) or name not in settings:
+    return False
+  return settings[name] is not None or field.default is not None
 
 
 def _read(path):

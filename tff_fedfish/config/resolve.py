@@ -8,7 +8,7 @@ from models.transformer_config import FROM_DIRECTORY
 from tff_fedfish.config.schema import ResolvedConfig
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import UserError
-from tff_fedfish.fields import Section
+from tff_fedfish.fields import ConfigError, Section
 
 
 def resolve(
@@ -35,6 +35,23 @@ def resolve(
   sections['model'] = _with_directory_sizes(**sections)
   sections['resolved'] = _image_facts(sections['data'], facts)
   return sections
+
+
+def facts_of(values: Any) -> ResolvedConfig:
+  """Returns the section `resolved` of a config.json.
+
+  Raises:
+    ConfigError: If it holds anything else.
+  """
+  try:
+    facts = ResolvedConfig(**values)
+    # Names may hold a wrong escape.
+    _ = facts.classes and facts.class_names
+  except (TypeError, ValueError) as error:
+    raise ConfigError(
+      [f'`config.resolved` must hold facts of images, found {values!r}']
+    ) from error
+  return facts
 
 
 def absolute(path: Any) -> Any:

@@ -37,7 +37,9 @@ def problems_of(config: 'TrainConfig') -> list[str]:
   problems += _limits(config)
   holds_images, sizes = config.data.holds_images, config.model.sizes.values()
   fits = holds_images == (config.model.preset in IMAGE_MODELS)
-  if fits and (holds_images or None not in sizes):
+  if fits and (
+    holds_images or None not in (*sizes, config.data.sequence_length)
+  ):
     # Methods may ask for the model's shape.
     problems += list(_model(config)) or _method(config)
   return problems

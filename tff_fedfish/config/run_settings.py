@@ -114,7 +114,7 @@ class TrainingConfig(Section, section='training'):
   """Length and start of a run."""
 
   num_rounds: int = number(at_least=1, below=10**8, may_change=True)
-  """The last round. May only grow when a run is resumed."""
+  """The last round; a resumed run may only raise it."""
   max_non_finite_rounds: int = number(
     10, at_least=0, changes_results=False, may_change=True
   )

@@ -19,7 +19,7 @@ class ClientSteps:
   them."""
 
 
-def of_config(config: TrainConfig) -> ClientSteps:
+def client_steps(config: TrainConfig) -> ClientSteps:
   """Returns a client's steps; one batch stands for data without a bound."""
   work, cost = config.client_work, config.method.cost(config)
   num_sequences = _max_rows(config) or work.local_batch_size

@@ -30,6 +30,11 @@ class Communication:
   total_bytes: int
   """Bytes uploaded and downloaded so far."""
 
+  @property
+  def downlink_bytes(self) -> int:
+    """Bytes downloaded by all clients of all cohorts."""
+    return self.total_bytes - self.uplink_bytes
+
 
 def until_round(config: 'TrainConfig', num_rounds: int) -> Traffic:
   """Returns the models that a client sends and receives in the first rounds."""

@@ -6,13 +6,13 @@ GELU and comparisons are not counted. docs/planning.md has the formulas.
 """
 
 import dataclasses
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 from models import transformer_config
 from models.model_shapes import num_parameters
 from models.transformer_config import TransformerConfig
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.planning import client_steps
+from tff_fedfish.planning.client_steps import client_steps
 from tff_fedfish.planning.memory import models_summed
 
 
@@ -34,21 +34,19 @@ class ProductFlops(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RoundFlops:
-  """Operations of one round; labels are those of the printed table."""
+  """Operations of one round."""
 
-  local_forward: Annotated[int, 'local steps, forward']
-  local_backward: Annotated[int, 'local steps, backward']
-  pass_after_training: Annotated[int, 'pass after training']
-  """Forward and backward."""
-  client_optimizer: Annotated[int, 'client optimizer']
-  """Also clipping and noise."""
-  client_sums: Annotated[int, 'deltas and sums']
-  """The model deltas, and what is added up of them."""
-  server: Annotated[int, 'server']
-  """The mean and the server optimizer's step."""
-  total: Annotated[int, 'in all']
-  usual_estimate: Annotated[int, '6 N D, for comparison']
-  """Six operations per weight and token, over all passes."""
+  local_training: int
+  """Products of forward and backward passes in local steps."""
+  after_training: int
+  """Those of the method's passes after local training."""
+  updates: int
+  """Work over all weights: optimizers, clipping, noise, deltas and sums."""
+
+  @property
+  def total(self) -> int:
+    """All of them."""
+    return self.local_training + self.after_training + self.updates
 
 
 def forward(shape: TransformerConfig, num_rows: int) -> ProductFlops:
@@ -81,59 +79,43 @@ def backward(shape: TransformerConfig, num_rows: int) -> ProductFlops:
 
 def local_step_factor(config: TrainConfig) -> float:
   """Returns the operations of a local step over those of its data loss."""
-  plain, with_extra = (
-    sum(of_row) for of_row in zip(*_local_passes(config, 1), strict=True)
-  )
+  plain, with_extra = _passes(config, 1)
   return with_extra / plain
 
 
-def _local_passes(config, num_rows):
-  """Returns the operations of a forward and of a backward pass of training.
-
-  Each is a pair: of the data loss, and of that with the method's own passes.
-  """
-  shape = config.transformer_config()
-  extra = config.method.cost(config).passes_in_training
-  return tuple(
-    (one.total, one.total + round(extra * (one.total - one.logits)))
-    for one in (forward(shape, num_rows), backward(shape, num_rows))
-  )
-
-
-def of_round(config: TrainConfig) -> RoundFlops:
+def round_flops(config: TrainConfig) -> RoundFlops:
   """Returns the operations of one round of a run."""
-  shape, steps = config.transformer_config(), client_steps.of_config(config)
+  shape, steps = config.transformer_config(), client_steps(config)
   num_weights, num_clients = num_parameters(shape), config.cohort_size or 1
   num_rows = num_clients * steps.num_sequences
   num_epochs = config.client_work.num_local_epochs
-  (forward_after, one_forward), (backward_after, one_backward) = _local_passes(
-    config, num_rows
-  )
-  num_passes_after = steps.num_passes - num_epochs
-  step_cost = config.client_work.step_cost().num_operations
+  plain_pass, local_pass = _passes(config, num_rows)
   is_private = config.local_privacy.is_on
-  # Once per weight of every client.
-  over_weights = num_clients * num_weights
-  parts = dict(
-    local_forward=num_epochs * one_forward,
-    local_backward=num_epochs * one_backward,
-    pass_after_training=round(
-      num_passes_after * (forward_after + backward_after)
-    ),
-    # Of DP-SGD a square and its sum, a product and its sum for every row; the
-    # noise and a quotient for every step.
-    client_optimizer=steps.num_local_steps
-    * (step_cost + 2 * is_private)
-    * over_weights
-    + 4 * is_private * num_epochs * num_rows * num_weights,
-    # The delta is a difference; a product and a sum for all that is sent.
-    client_sums=(1 + 2 * models_summed(config)) * over_weights,
-    # A quotient of two sums.
-    server=(1 + config.server.step_cost().num_operations) * num_weights,
-  )
-  num_tokens = num_rows * shape.sequence_length * steps.num_passes
+  # Once per weight of every client. DP-SGD adds the noise and a quotient.
+  per_step = config.client_work.step_cost().num_operations + 2 * is_private
+  # The delta is a difference; a product and a sum for all that is sent.
+  per_client = steps.num_local_steps * per_step + 1 + 2 * models_summed(config)
+  # A quotient of two sums.
+  at_server = 1 + config.server.step_cost().num_operations
+  # Of DP-SGD a square and its sum, a product and its sum.
+  per_row = 4 * is_private * num_epochs
   return RoundFlops(
-    **parts,
-    total=sum(parts.values()),
-    usual_estimate=round(6 * num_weights * num_tokens),
+    local_training=num_epochs * local_pass,
+    after_training=round((steps.num_passes - num_epochs) * plain_pass),
+    updates=num_weights
+    * (num_clients * per_client + num_rows * per_row + at_server),
+  )
+
+
+def _passes(config, num_rows):
+  """Returns the operations of a forward and a backward pass of training.
+
+  First those of the data loss, then those with the method's own passes.
+  """
+  shape = config.transformer_config()
+  extra = config.method.cost(config).passes_in_training
+  both = forward(shape, num_rows), backward(shape, num_rows)
+  return (
+    sum(one.total for one in both),
+    sum(one.total + round(extra * (one.total - one.logits)) for one in both),
   )

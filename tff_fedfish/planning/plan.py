@@ -1,47 +1,23 @@
 """Cost of a run, computed before it is started."""
 
 import dataclasses
-import math
 import typing
-from typing import Annotated, Any
 
 from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.planning import client_steps, communication, flops, memory
-from tff_fedfish.planning.client_states import StatesOnDisk, states_on_disk
+from tff_fedfish.planning import client_steps, communication, disk, memory
+from tff_fedfish.planning.communication import Communication
+from tff_fedfish.planning.flops import RoundFlops, round_flops
+from tff_fedfish.printing import (
+  format_bytes,
+  format_flops,
+  format_seconds,
+  print_facts,
+)
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.planning.step_time import RoundTime
-
-
-@dataclasses.dataclass(frozen=True)
-class Traffic:
-  """Bytes sent, without scalars; labels are those of the printed table.
-
-  Clients and server would send the first four in a deployment. The last three
-  cross process borders here, where workers simulate clients: the weights once
-  per machine, and one sum per part of a cohort back.
-  """
-
-  round_uplink_bytes: Annotated[int, 'up, a round']
-  round_downlink_bytes: Annotated[int, 'down, a round']
-  run_uplink_bytes: Annotated[int, 'up, {num_rounds:,} rounds']
-  run_downlink_bytes: Annotated[int, 'down, {num_rounds:,} rounds']
-  num_partial_sums: int
-  """Parts into which a cohort is divided."""
-  num_broadcasts: int
-  """Machines that are sent the weights in a round: with `ray_address` 'local'
-  one, on a cluster one per worker at most; 0 in process."""
-  round_broadcast_bytes: Annotated[
-    int, 'to workers, a round ({num_broadcasts} machines at most)'
-  ]
-  round_partial_sum_bytes: Annotated[
-    int, 'from workers, a round ({num_partial_sums} partial sums)'
-  ]
-  largest_message_bytes: Annotated[
-    int, 'largest message: the weights, or a partial sum'
-  ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,26 +32,28 @@ class RoundPlan:
   """Clients of a round. None: the corpus says how many; what follows is for one
   client per round."""
   num_rounds: int
+  """Rounds of the run."""
   tokens_per_round: int
   """Targets of all clients and local epochs."""
   client_steps: client_steps.ClientSteps
-  flops: flops.RoundFlops
+  """Work of one client."""
+  flops: RoundFlops
+  """Operations of a round."""
   memory: tuple[memory.ProcessMemory, ...]
   """Memory by kind of process: one in process, driver and worker with Ray."""
-  traffic: Traffic
+  round_sent: Communication
+  """Models and bytes that the clients of a round send and receive."""
+  run_sent: Communication
+  """The same of all rounds."""
   checkpoint_bytes: int
   """A checkpoint's weights and optimizer state on the disk."""
+  client_states: disk.StatesOnDisk | None
+  """None if clients keep nothing."""
+  phases: tuple[str, ...]
+  """A line on each phase of the run; none where its rounds are of one kind. The
+  cost of a round is that of the last phase."""
   time: 'RoundTime | None'
   """None if nothing was timed."""
-  client_states: StatesOnDisk | None = None
-  """None if clients keep nothing."""
-  phases: tuple[str, ...] = ()
-  """Line on each phase of the run; none where its rounds are of one kind. What
-  is said of a round is that of the last phase."""
-
-  def to_json_dict(self) -> dict[str, Any]:
-    """Returns the plan as JSON values."""
-    return dataclasses.asdict(self)
 
 
 def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
@@ -109,54 +87,96 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
     from tff_fedfish.planning import step_time
 
     time = step_time.round_time(config, step_time.step_seconds(config))
-  shape = config.model_shape()
-  return RoundPlan(
-    num_weights=num_parameters(shape),
-    num_tensors=len(weight_shapes(shape)),
-    cohort_size=config.cohort_size,
-    num_rounds=config.training.num_rounds,
-    tokens_per_round=(config.cohort_size or 1) * tokens_per_client,
-    client_steps=client_steps.of_config(config),
-    flops=flops.of_round(config),
-    memory=memory.of_config(config),
-    traffic=traffic(config),
-    checkpoint_bytes=communication.BYTES_PER_WEIGHT
-    * num_parameters(shape)
-    * (1 + config.server.step_cost().num_state_tensors),
-    time=time,
-    client_states=states_on_disk(config),
-    phases=phase_lines(config),
-  )
-
-
-def traffic(config: TrainConfig) -> Traffic:
-  """Returns the bytes that a run sends."""
-  num_weights = num_parameters(config.model_shape())
-  whole_run = communication.until_round(config, config.training.num_rounds)
-  sent, round_traffic = {}, config.method.traffic(config)
-  for name, of_client in (('round', round_traffic), ('run', whole_run)):
-    found = communication.of_cohorts(
-      of_client,
-      cohort_size=config.cohort_size or 1,
-      num_weights=num_weights,
+  shape, num_rounds = config.model_shape(), config.training.num_rounds
+  num_weights, cohort_size = num_parameters(shape), config.cohort_size
+  num_models = 1 + config.server.step_cost().num_state_tensors
+  sent = [
+    communication.of_cohorts(
+      traffic, cohort_size=cohort_size or 1, num_weights=num_weights
     )
-    sent[f'{name}_uplink_bytes'] = found.uplink_bytes
-    sent[f'{name}_downlink_bytes'] = found.total_bytes - found.uplink_bytes
-  model_bytes = communication.BYTES_PER_WEIGHT * num_weights
-  engine, num_parts = config.engine, config.num_partial_sums
-  crosses = engine.kind == 'ray'
-  num_machines = 1 if engine.ray_address == 'local' else engine.num_workers
-  models_summed = memory.models_summed(config)
-  num_sent = round_traffic.downlink
-  return Traffic(
-    **sent,
-    num_partial_sums=num_parts,
-    num_broadcasts=crosses * num_machines,
-    round_broadcast_bytes=int(crosses * num_machines * num_sent * model_bytes),
-    round_partial_sum_bytes=crosses * num_parts * models_summed * model_bytes,
-    largest_message_bytes=crosses
-    * math.ceil(max(num_sent, models_summed) * model_bytes),
+    for traffic in (
+      config.method.traffic(config),
+      communication.until_round(config, num_rounds),
+    )
+  ]
+  return RoundPlan(
+    num_weights=num_weights,
+    num_tensors=len(weight_shapes(shape)),
+    cohort_size=cohort_size,
+    num_rounds=num_rounds,
+    tokens_per_round=(cohort_size or 1) * tokens_per_client,
+    client_steps=client_steps.client_steps(config),
+    flops=round_flops(config),
+    memory=memory.process_memory(config),
+    round_sent=sent[0],
+    run_sent=sent[1],
+    checkpoint_bytes=communication.BYTES_PER_WEIGHT * num_weights * num_models,
+    client_states=disk.states_on_disk(config),
+    phases=phase_lines(config),
+    time=time,
   )
+
+
+def print_plan(plan: RoundPlan) -> None:
+  """Prints a plan to standard output, a line for each cost."""
+  steps, flops = plan.client_steps, plan.flops
+  print(
+    f'A round of {plan.cohort_size:,} clients, at most:'
+    if plan.cohort_size
+    else 'A round per client, at most; the corpus says how many there are:'
+  )
+  shares = ', '.join(
+    f'{count / flops.total:.1%} {name.replace("_", " ")}'
+    for name, count in vars(flops).items()
+  )
+  facts = [
+    ('Weights', f'{plan.num_weights:,} in {plan.num_tensors} tensors'),
+    ('Tokens', f'{plan.tokens_per_round:,}'),
+    (
+      'Steps of a client',
+      f'{steps.num_local_steps:,}; {steps.num_passes:g} passes over '
+      f'{steps.num_sequences:,} sequences',
+    ),
+    ('Operations', f'{format_flops(flops.total)}: {shares}'),
+  ]
+  for way in ('uplink', 'downlink'):
+    of_round, of_run = (
+      format_bytes(getattr(sent, f'{way}_bytes'))
+      for sent in (plan.round_sent, plan.run_sent)
+    )
+    facts.append(
+      (way.capitalize(), f'{of_round}; {of_run} in {plan.num_rounds:,} rounds')
+    )
+  facts.append(('Checkpoint', format_bytes(plan.checkpoint_bytes)))
+  if plan.client_states is not None:
+    facts.append(('Client states', str(plan.client_states)))
+  print_facts([*facts, *map(_memory_fact, plan.memory), *_time_facts(plan)])
+  for line in plan.phases:
+    print(line)
+
+
+def _memory_fact(process):
+  parts = ', '.join(
+    f'{part} {format_bytes(size)}'
+    for part, size in process.largest_parts.items()
+  )
+  peak = format_bytes(process.peak_bytes)
+  return f'Peak memory of {process.name}', f'{peak}, most of it {parts}'
+
+
+def _time_facts(plan):
+  if plan.time is None:
+    return []
+  seconds, num_rounds = plan.time.round_seconds, plan.num_rounds
+  speed = plan.tokens_per_round / max(seconds, 1e-9)
+  return [
+    ('Time of a local step', format_seconds(plan.time.local_step_seconds)),
+    (
+      'Time of a round',
+      f'{format_seconds(seconds)} ({speed:,.0f} tokens/s); '
+      f'{format_seconds(num_rounds * seconds)} in {num_rounds:,} rounds',
+    ),
+  ]
 
 
 def phase_lines(config: TrainConfig) -> tuple[str, ...]:

@@ -7,18 +7,17 @@ anywhere, and extrapolated to the whole depth.
 import dataclasses
 import math
 import time
-from typing import Annotated
 
 import numpy as np
 import tensorflow as tf
 
 from models.functional_model import build_language_model
 from models.model_shapes import are_matrices, weight_shapes
-from tff_fedfish import environment
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import sequences
 from tff_fedfish.optimizers import build_optimizer
-from tff_fedfish.planning import client_steps, flops
+from tff_fedfish.planning import flops
+from tff_fedfish.planning.client_steps import client_steps
 from tff_fedfish.rounds import local_training
 from tff_fedfish.runtime import large_models
 
@@ -30,21 +29,14 @@ _NUM_STEPS = 4
 
 @dataclasses.dataclass(frozen=True)
 class RoundTime:
-  """Seconds, extrapolated; labels are those of the printed table.
+  """Seconds of a local step and of a round, extrapolated.
 
-  A pass after training counts by its rows. Not counted: compiling, sums, server
-  steps, evaluations, checkpoints, reading of data and, with worker processes,
-  what crosses between them.
+  Not counted: compiling, sums, server steps, evaluations, checkpoints, reading
+  of data and, with worker processes, what crosses between them.
   """
 
-  local_step_seconds: Annotated[float, 'one local step']
-  round_seconds: Annotated[float, 'a round']
-  """With workers, as they share the clients."""
-  run_seconds: Annotated[float, '{num_rounds:,} rounds']
-  measured_layers: tuple[int, ...]
-  """Depths that were timed; the rest is extrapolated."""
-  num_threads: int
-  """Threads that TensorFlow used."""
+  local_step_seconds: float
+  round_seconds: float
 
 
 def step_seconds(config: TrainConfig, *, num_repeats: int = 5) -> float:
@@ -60,59 +52,42 @@ def step_seconds(config: TrainConfig, *, num_repeats: int = 5) -> float:
       fastest would be a processor at its best, which it does not keep up for a
       round.
   """
-  shape, num_rows = config.transformer_config(), 1
+  shape = config.transformer_config()
   # Or else steps would be faster here than they are in a round.
   large_models.return_large_buffers(
     [tf.TensorSpec(s, tf.float32) for s in weight_shapes(shape).values()]
   )
-  if not config.local_privacy.is_on:
-    num_rows = config.client_work.max_batch_rows
-  depths = _depths(shape)
+  # DP-SGD takes one row at a time.
+  max_rows = config.client_work.max_batch_rows
+  num_rows = 1 if config.local_privacy.is_on else max_rows
+  depths = sorted({min(depth, shape.num_layers) for depth in _NUM_LAYERS})
   timers = [_step_timer(config, depth, num_rows) for depth in depths]
   turns = [[timer() for timer in timers] for _ in range(num_repeats)]
   seconds = np.median(turns, axis=0).tolist()
   shallow, deep = seconds[0], seconds[-1]
   per_layer = max(0.0, deep - shallow) / max(1, depths[-1] - depths[0])
   step = shallow + per_layer * (shape.num_layers - depths[0])
-  # DP-SGD takes one row at a time.
-  return step * config.client_work.max_batch_rows / num_rows
+  return step * max_rows / num_rows
 
 
 def round_time(config: TrainConfig, step: float) -> RoundTime:
   """Adds up a round from the seconds of one local step, `step_seconds`.
 
-  Workers on one machine share its processor: a round is shorter only by what
-  one process leaves idle, which is not known, so it is taken to be as long; but
-  the last parts may leave workers without one. Workers on a cluster are taken
-  to be machines like this one each.
+  Workers on one machine share its processor: a round is taken to be as long as
+  in one process. Workers on a cluster are taken to be machines like this one.
   """
-  steps, engine = client_steps.of_config(config), config.engine
+  steps, engine = client_steps(config), config.engine
   num_clients = config.cohort_size or 1
-  # At the speed of one machine.
-  if engine.kind == 'ray' and config.cohort_size is not None:
-    num_parts = config.num_partial_sums
-    num_turns = math.ceil(num_parts / engine.num_workers)
-    num_clients = num_turns * num_clients / num_parts
-    if engine.ray_address == 'local':
-      num_clients *= engine.num_workers
+  if engine.kind == 'ray' and engine.ray_address != 'local':
+    num_clients = math.ceil(num_clients / engine.num_workers)
   local_step = flops.local_step_factor(config) * step
   passes_after = steps.num_passes - config.client_work.num_local_epochs
-  rows_after = passes_after * steps.num_sequences
-  after_training = step * rows_after / config.client_work.max_batch_rows
-  client_seconds = steps.num_local_steps * local_step + after_training
-  return RoundTime(
-    local_step_seconds=local_step,
-    round_seconds=num_clients * client_seconds,
-    run_seconds=config.training.num_rounds * num_clients * client_seconds,
-    measured_layers=tuple(_depths(config.transformer_config())),
-    num_threads=tf.config.threading.get_intra_op_parallelism_threads()
-    or environment.num_cores(),
+  # By rows: the last batch may be smaller.
+  steps_after = (
+    passes_after * steps.num_sequences / config.client_work.max_batch_rows
   )
-
-
-def _depths(shape):
-  """Returns the numbers of layers to time."""
-  return sorted({min(depth, shape.num_layers) for depth in _NUM_LAYERS})
+  of_client = steps.num_local_steps * local_step + steps_after * step
+  return RoundTime(local_step, num_clients * of_client)
 
 
 def _step_timer(config, num_layers, batch_size):

@@ -8,8 +8,8 @@ from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.planning import client_steps, communication, plan
-from tff_fedfish.printing import print_facts
-from tff_fedfish.progress import Stages
+from tff_fedfish.printing import format_bytes, print_facts
+from tff_fedfish.progress import stage
 from tff_fedfish.run import run_directory
 from tff_fedfish.training import check, resources
 
@@ -30,7 +30,7 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     # A directory that does not exist would be created.
     if workdir is not None and os.path.isdir(workdir):
       stack.enter_context(run_directory.lock(workdir))
-    checked = check.check_run(config, workdir, stage=Stages())
+    checked = check.check_run(config, workdir, stage=stage)
   checked.history.require_not_diverged()
   if checked.start is not None:
     print(checked.start.describe())
@@ -42,7 +42,7 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     print(line)
   features = resources.planned_features(config, checked)
   if features is not None:
-    print(f'Features on disk: {features}.')
+    print(f'Features on disk: {format_bytes(features)}.')
   resources.print_warnings(config, workdir, checked)
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.methods.method import load
-from tff_fedfish.planning import client_features
-from tff_fedfish.progress import Stages
+from tff_fedfish.planning import disk
+from tff_fedfish.progress import stage
 from tff_fedfish.run import (
   build,
   columns,
@@ -53,7 +53,7 @@ class FeaturesPart(RoundPart):
       is_before = run.position.round_num < self._round
       found.discard_after(-1 if is_before else self._round)
 
-  def prepare(self, stages: Stages, should_stop: Callable[[], bool]) -> None:
+  def prepare(self, should_stop: Callable[[], bool]) -> None:
     """Checks that there is room, and computes what follows from features.
 
     Asks before each client whether to stop.
@@ -65,12 +65,12 @@ class FeaturesPart(RoundPart):
     """
     if self._is_written:
       run = self._run
-      sizes = client_features.on_disk(
+      num_bytes = disk.feature_bytes(
         run.config, run.client_rows, run.participating
       )
-      store.require_room(run.workdir, sizes.num_bytes, 'features', self._round)
+      store.require_room(run.workdir, num_bytes, 'features', self._round)
     elif self._settings.work and not self._has_bases():
-      with stages('computing the bases of the clients'):
+      with stage('computing the bases of the clients'):
         self._write_bases(should_stop)
 
   def feed(

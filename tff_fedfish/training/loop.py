@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.evaluation import client_evaluator
 from tff_fedfish.methods.method import load
-from tff_fedfish.progress import Stages
+from tff_fedfish.progress import stage
 from tff_fedfish.run import (
   build,
   checkpoints,
@@ -36,7 +36,6 @@ def run_rounds(
   config: TrainConfig,
   workdir: pathlib.Path,
   checked: CheckedRun,
-  stages: Stages,
   kept_uploads: 'KeptUploads | None' = None,
   tracker_names: Sequence[str] = (),
 ) -> int:
@@ -48,7 +47,7 @@ def run_rounds(
     UserError: If the checkpoint does not fit the process, or the process can
       only run in TFF's own context.
   """
-  run = _build_run(config, workdir, checked, stages)
+  run = _build_run(config, workdir, checked)
   with contextlib.ExitStack() as stack:
     run_directory.start(config, workdir, checked.tokenizer, checked.identity)
     stack.enter_context(checked.log)
@@ -69,29 +68,29 @@ def run_rounds(
       workers=workers,
     )
     if workers is not None and kept_uploads is None:
-      with stages('starting workers'), contextlib.suppress(RoundInterrupted):
+      with stage('starting workers'), contextlib.suppress(RoundInterrupted):
         workers.start(options.should_stop)
-    PhaseLoop(run, options, tracked, kept_uploads).run(stages)
+    PhaseLoop(run, options, tracked, kept_uploads).run()
     while _has_next_phase(run) and not options.should_stop():
-      run = _next_phase(run, stages)
-      PhaseLoop(run, options, tracked).run(stages)
+      run = _next_phase(run)
+      PhaseLoop(run, options, tracked).run()
   return _exit_code(run, interruption)
 
 
-def _build_run(config, workdir, checked, stages):
+def _build_run(config, workdir, checked):
   """Builds the process of the position, and restores or draws its state."""
   rows = row_source(config).training_rows(checked.corpus, checked.tokenizer)
   config = config.in_round(checked.round_num)
   set_in_process_context()
   participating = row_source(config).training_clients(checked.split)
-  process, evaluator = _build_process(config, participating, stages)
+  process, evaluator = _build_process(config, participating)
   if checked.checkpoint is None:
-    with stages('drawing the weights'):
+    with stage('drawing the weights'):
       state = process.initialize()
       if checked.start is not None:
         state = build.with_start_weights(process, state, config, checked.start)
   else:
-    with stages('restoring'):
+    with stage('restoring'):
       loaded = checkpoints.load_checkpoint(checked.checkpoint, verify=False)
       state_type = process.initialize.type_signature.result
       state = model_state.from_tensors(
@@ -117,15 +116,15 @@ def _has_next_phase(run):
   return phase is not None and done == phase.last_round < num_rounds
 
 
-def _next_phase(run, stages):
+def _next_phase(run):
   """Builds the phase after a run's last round, and the state it begins with.
 
   Nothing is written: it is built again in a run that is resumed there.
   """
   done = run.position.round_num
   config = run.config.in_round(done + 1)
-  process, evaluator = _build_process(config, run.participating, stages)
-  with stages(f'beginning with phase {config.phase.name!r}'):
+  process, evaluator = _build_process(config, run.participating)
+  with stage(f'beginning with phase {config.phase.name!r}'):
     begin = load(config.phase.begin)
     state = begin(config, process, run.position.state)
   return dataclasses.replace(
@@ -138,9 +137,9 @@ def _next_phase(run, stages):
   )
 
 
-def _build_process(config, participating, stages):
+def _build_process(config, participating):
   """Returns the learning process of a phase, and what scores its model."""
-  with stages('building the model and its learning process'):
+  with stage('building the model and its learning process'):
     process = build.build_learning_process(
       config, num_clients=len(participating)
     )

@@ -17,7 +17,6 @@ import tensorflow_federated as tff
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
-from tff_fedfish.progress import Stages
 from tff_fedfish.runtime.client_data import ClientLoader
 from tff_fedfish.runtime.round_options import ClientFailure
 from tff_fedfish.training.check import CheckedRun
@@ -103,7 +102,7 @@ class RoundPart:
   round is given up.
   """
 
-  def prepare(self, stages: Stages, should_stop: Callable[[], bool]) -> None:
+  def prepare(self, should_stop: Callable[[], bool]) -> None:
     """Works before the first round that is left of the phase."""
 
   def before_round(self, round_num: int) -> None:

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Sequence
 
 from tff_fedfish.errors import FailedError, UserError
-from tff_fedfish.progress import Progress, Stages
+from tff_fedfish.progress import Progress, stage
 from tff_fedfish.run import build, client_data, cohorts, columns, run_directory
 from tff_fedfish.run.trackers import Tracker
 from tff_fedfish.runtime.in_process_context import set_in_process_context
@@ -88,7 +88,7 @@ class PhaseLoop:
       config, run.client_rows, run.workdir / run_directory.VOCABULARY_NAME
     )
 
-  def run(self, stages: Stages) -> None:
+  def run(self) -> None:
     """Runs the rounds that are left of the phase, and saves the last one.
 
     Raises:
@@ -98,7 +98,7 @@ class PhaseLoop:
     """
     with self._saved.writer, self._saved.saving_on_failure():
       with contextlib.suppress(RoundInterrupted):
-        self._run_rounds(stages)
+        self._run_rounds()
       self._saved.save()
       self._saved.writer.wait()
       for part in self._parts:
@@ -110,19 +110,19 @@ class PhaseLoop:
       contents |= part.checkpoint_contents(round_num)
     return contents
 
-  def _run_rounds(self, stages):
+  def _run_rounds(self):
     """Runs rounds until the phase's last, or until the run is to stop."""
     run, position = self._run, self._run.position
     should_stop = self._options.should_stop
     if not run.is_resumed:
-      with stages('scoring round 0'):
+      with stage('scoring round 0'):
         self._finish(FinishedRound(round_num=0, state=position.state))
     if should_stop() or position.round_num == run.last_round:
       return
     for part in self._parts:
-      part.prepare(stages, should_stop)
+      part.prepare(should_stop)
     if self._kept_uploads is None:
-      with stages('tracing the round'):
+      with stage('tracing the round'):
         _require_compiled(run)
     num_tokens = None
     # Images are no tokens.

@@ -10,7 +10,7 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.methods.one_shot.uploads import summary_models
-from tff_fedfish.planning import client_features, client_states, memory
+from tff_fedfish.planning import disk, memory
 from tff_fedfish.printing import format_bytes
 from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training.check import CheckedRun
@@ -27,7 +27,7 @@ def print_warnings(
   if (states := planned_states(config, checked.split)) is not None:
     parts['client states'] = states.peak_bytes or 0
   if (features := planned_features(config, checked)) is not None:
-    parts['features'] = features.num_bytes
+    parts['features'] = features
   if config.method.solver is not None:
     parts['uploads'] = _upload_bytes(config, checked.split)
   place = pathlib.Path(workdir or '.').resolve()
@@ -72,21 +72,19 @@ def _warn_of_unknown_tokens(checked):
 
 def planned_states(
   config: TrainConfig, split: ClientSplit | None
-) -> client_states.StatesOnDisk | None:
+) -> disk.StatesOnDisk | None:
   """Returns the size of the client states; None if there are none."""
   num_clients = None
   if split is not None:
     num_clients = len(row_source(config).training_clients(split))
-  return client_states.states_on_disk(config, num_clients)
+  return disk.states_on_disk(config, num_clients)
 
 
-def planned_features(
-  config: TrainConfig, checked: CheckedRun
-) -> client_features.FeaturesOnDisk | None:
-  """Returns the size of the features; None if there are none, or not known."""
+def planned_features(config: TrainConfig, checked: CheckedRun) -> int | None:
+  """Returns the bytes of the features; None: there are none, or not known."""
   if config.method.features is None or checked.split is None:
     return None
-  return client_features.on_disk(
+  return disk.feature_bytes(
     config,
     row_source(config).training_rows(checked.corpus, checked.tokenizer),
     row_source(config).training_clients(checked.split),

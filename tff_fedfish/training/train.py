@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tff_fedfish import files
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.progress import Stages
+from tff_fedfish.progress import stage
 from tff_fedfish.run import run_directory
 from tff_fedfish.run.trackers import find as find_tracker
 from tff_fedfish.training import check, resources
@@ -47,9 +47,8 @@ def train(
   workdir = files.require_usable_output(
     workdir, '--workdir', marker=run_directory.CONFIG_NAME
   )
-  stages = Stages()
   with run_directory.lock(workdir):
-    checked = check.check_run(config, workdir, stage=stages)
+    checked = check.check_run(config, workdir, stage=stage)
     checked.history.require_not_diverged()
     if checked.is_finished:
       print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
@@ -62,10 +61,7 @@ def train(
     resources.print_warnings(config, workdir, checked)
     if checked.start is not None:
       print(checked.start.describe(), file=sys.stderr)
-    stages.release()
     # Late: errors of config and data must not wait for TensorFlow.
-    with stages('importing TensorFlow Federated'):
+    with stage('importing TensorFlow Federated'):
       from tff_fedfish.training import loop
-    return loop.run_rounds(
-      config, workdir, checked, stages, kept_uploads, trackers
-    )
+    return loop.run_rounds(config, workdir, checked, kept_uploads, trackers)

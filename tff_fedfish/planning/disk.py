@@ -1,15 +1,20 @@
-"""Disk that the tensors of clients take, computed before a run is started."""
+"""Disk that clients' tensors and features take, before a run is started."""
 
 import dataclasses
+from collections.abc import Sequence
 
 from models.model_shapes import num_parameters
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import token_store
 from tff_fedfish.data.places import StoreError
+from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.errors import UserError
 from tff_fedfish.printing import format_bytes
 
-_FLOAT_BYTES = 4
+FEATURE_BYTES = 2
+"""Size of a feature, float16."""
+_FLOAT_BYTES = _LABEL_BYTES = 4
+_FLOAT64_BYTES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,33 +24,30 @@ class StatesOnDisk:
   client_bytes: int
   """Size of one client's state, without the names of its tensors."""
   num_clients: float | None
-  """Clients that have taken part at the end; None, as the next two: how many
-  clients may take part is not known."""
-  end_bytes: int | None
-  """Size at the end: of these, and of what the checkpoint before needs."""
+  """Clients that have taken part at the end. None, as is `peak_bytes`: the
+  number of clients that may take part is not known."""
   peak_bytes: int | None
-  """Size before a checkpoint: of what two earlier ones need, too."""
+  """Largest size during the run: the newest states, and those that the last
+  two checkpoints need."""
 
   def __str__(self) -> str:
     client = format_bytes(self.client_bytes)
     if self.num_clients is None:
       return f'{client} for each client that has taken part'
     return (
-      f'about {format_bytes(self.end_bytes)} at the end, '
-      f'{format_bytes(self.peak_bytes)} at most on the way; '
-      f'{self.num_clients:,.0f} clients of {client}'
+      f'up to {format_bytes(self.peak_bytes)}, {self.num_clients:,.0f} clients '
+      f'of {client} at the end'
     )
 
 
 def states_on_disk(
   config: TrainConfig, num_clients: int | None = None
 ) -> StatesOnDisk | None:
-  """Returns the size of a run's client states.
+  """Returns the size of a run's client states; None if clients keep nothing.
 
   Of K clients, random cohorts of C reach K (1 - (1 - C / K)^r) in r rounds. A
-  client that was reached before a checkpoint and comes again after it has two
-  states until the second checkpoint from there is on disk. Without
-  `num_clients`, K is that of the corpus. None if clients keep nothing.
+  client that takes part before and after a checkpoint has two states until the
+  next checkpoint but one. Without `num_clients`, K is that of the corpus.
   """
   if not config.kept_slots:
     return None
@@ -55,7 +57,7 @@ def states_on_disk(
   if num_clients is None:
     num_clients = clients_of_corpus(config)
   if num_clients is None:
-    return StatesOnDisk(client_bytes, None, None, None)
+    return StatesOnDisk(client_bytes, None, None)
   cohort_size = min(config.cohort_size or num_clients, num_clients)
   num_rounds = config.training.num_rounds
   every = config.checkpoints.every_num_rounds or num_rounds
@@ -63,20 +65,14 @@ def states_on_disk(
   def share_reached(num_rounds):
     return 1 - (1 - cohort_size / num_clients) ** num_rounds
 
-  # Round of the last checkpoint but one, and rounds between two.
+  # Round of the last checkpoint but one.
   before = (num_rounds - 1) // every * every
   again = share_reached(before) * share_reached(num_rounds - before)
   earlier = share_reached(max(before - every, 0)) * share_reached(every)
   taking_part = num_clients * share_reached(num_rounds)
-  at_end = taking_part + num_clients * again
   # The cohort's states are written before what they supersede goes.
-  at_peak = at_end + num_clients * earlier + cohort_size
-  return StatesOnDisk(
-    client_bytes,
-    taking_part,
-    int(at_end * client_bytes),
-    int(at_peak * client_bytes),
-  )
+  num_states = taking_part + num_clients * (again + earlier) + cohort_size
+  return StatesOnDisk(client_bytes, taking_part, int(num_states * client_bytes))
 
 
 def clients_of_corpus(config: TrainConfig) -> int | None:
@@ -91,3 +87,30 @@ def clients_of_corpus(config: TrainConfig) -> int | None:
     return None
   held_out = config.client_splits.held_out_fraction or 0.0
   return max(round(manifest.counts.num_groups * (1 - held_out)), 1)
+
+
+def feature_bytes(
+  config: TrainConfig, client_rows: ClientRows, clients: Sequence[bytes]
+) -> int:
+  """Returns the size of the features, labels and eigenbases of some clients.
+
+  Args:
+    config: The config of a run whose method has features.
+    client_rows: Rows by client.
+    clients: Ids of the clients that take part.
+  """
+  num_features, max_gram_rows = config.method.features.sizes(config)
+  total = 0
+  for client_id in clients:
+    rows = client_rows.training_sequences(
+      client_id,
+      shuffle_seed=config.seeds.shuffle_seed,
+      round_num=1,
+      max_sequences=config.client_work.max_sequences_per_client,
+    )
+    n = len(rows)
+    total += n * (FEATURE_BYTES * num_features + _LABEL_BYTES)
+    if n <= max_gram_rows:
+      # Vectors, and two sums for each of them.
+      total += _FLOAT64_BYTES * n * (n + 2)
+  return total
