@@ -14,6 +14,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.run import (
   checkpoints,
   client_states,
+  divergence,
   run_directory,
   run_inputs,
 )
@@ -65,7 +66,7 @@ def load_trained_model(
       the vocabulary of its run, is refused by `language_only`, or there is no
       such client or none is named where one is required.
   """
-  path = checkpoints.resolve_checkpoint(checkpoint)
+  path = divergence.resolve_checkpoint(checkpoint)
   run = path.parent.parent
   config = run_directory.read_config(run)
   if language_only and config.data.holds_images:

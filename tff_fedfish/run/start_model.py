@@ -10,7 +10,11 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.huggingface import pretrained
-from tff_fedfish.run import checkpoints, run_directory, run_inputs
+from tff_fedfish.run import (
+  divergence,
+  run_directory,
+  run_inputs,
+)
 
 _OPTION = '--config.training.start_from'
 _HEAD = ('head/kernel', 'head/bias')
@@ -64,7 +68,7 @@ def check(config: TrainConfig, tokenizer: Tokenizer | None) -> StartModel:
     vocabularies = pretrained.vocabularies(path, _OPTION)
     tokenizers = map(load_tokenizer, vocabularies)
   else:
-    path = checkpoints.resolve_checkpoint(start, _OPTION)
+    path = divergence.resolve_checkpoint(start, _OPTION)
     run = path.parent.parent
     trained = run_directory.read_config(run)
     found, trained_tokenizer = run_inputs.open_checkpoint(trained, path)
