@@ -173,7 +173,7 @@ def test_no_search_without_validation_rows(method, evaluate, sweep_file):
   base = f'config.algorithm.name = {method!r}'
   tests = '--config.client_splits.test_fraction=0.2'
   with pytest.raises(
-    UserError, match=f'but {method!r} has none. Set `client_s'
+    UserError, match=f'but {method!r} has none. Set '
   ):
     _search_runs(sweep_file(sweep, base, overrides=[tests]))
   overrides = [tests, '--config.client_splits.validation_fraction=0.2']
@@ -368,7 +368,7 @@ class TestSettingsOfSeveralMethods:
       overrides=['--config.algorithm.relative_floor=0.1'],
     )
     with pytest.raises(
-      UserError, match="relative_floor' in the overrides is r"
+      UserError, match="floor' in the overrides is read by no"
     ):
       expand.expand_arms(file)
 
