@@ -477,7 +477,7 @@ class TestRefusals:
       run.run_sweep(main, file, tmp_path / 'w', num_jobs=4)
     assert str(error.value) == (
       '`--jobs` is 4, but 4 runs at once take up to 10 B (the largest 4 B), '
-      'and 9 B of memory are available. Set it to 3.'
+      'and 9 B of memory are available. Lower it.'
     )
     sizes += [1, 4, 2, 3]
     assert run.run_sweep(main, file, tmp_path / 'w', num_jobs=3) == 0

@@ -46,12 +46,6 @@ def print_sweep(
     f'{num_tokens} {unit} at most; {num_evaluations} evaluations of '
     f'{len(arms)} runs.'
   )
-  num_cells = sum(arm.num_cells for arm in arms)
-  if num_cells > len(arms):
-    print(
-      f'{num_cells} cells of the grid resolve to {len(arms)} configs, each of '
-      'which runs once.'
-    )
 
 
 def _print_runs(

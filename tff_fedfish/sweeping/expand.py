@@ -1,6 +1,5 @@
 """From the grid to runs: arms, which are compared, and runs of searches."""
 
-import collections
 import dataclasses
 import pathlib
 from collections.abc import Iterable, Sequence
@@ -35,30 +34,26 @@ def expand_arms(
     UserError: If a setting is unknown, wrong or read by no arm, rounds do not
       divide, or an evaluation cannot be made.
   """
-  cells = collections.defaultdict(list)
+  arms = {}
   for point in map(file.without_unread, grid.product(file.axes)):
     for num_rounds, budgets in file.rounds_by_budget(point).items():
       tells_apart = num_rounds if len(file.budgets) > 1 else None
       name = grid.run_name(file.axes, point, tells_apart)
       config = file.config(point | {_NUM_ROUNDS: num_rounds}, name)
-      cells[config].append(dict(name=name, point=point, budgets=budgets))
+      values = dict(name=name, point=point, budgets=budgets)
+      arm = _run(workdir / ARMS, config, file.evaluations, **values)
+      arms.setdefault(config, arm)
   axes = (*file.axes, *(file.search.settings if file.search else ()))
-  _require_read(cells, [n for a in axes for n in a.names], repr(file.path))
-  _require_read(cells, file.values.overridden, 'the overrides')
-  arms = [
-    _run(workdir / ARMS, config, file.evaluations, num_cells=len(same), **first)
-    for config, same in cells.items()
-    for first in same[:1]
-  ]
-  _require_unique(arms)
-  for arm in arms:
+  _require_read(arms, [n for a in axes for n in a.names], repr(file.path))
+  _require_read(arms, file.values.overridden, 'the overrides')
+  for arm in arms.values():
     for request in file.evaluations:
       request.require_measurable(arm.name, arm.config)
   names = [f'algorithm.{n}' for n in file.values.sections.get('algorithm', ())]
-  if unread := _unread_by_all(cells, names):
-    methods = dict.fromkeys(config.algorithm.name for config in cells)
+  if unread := _unread_by_all(arms, names):
+    methods = dict.fromkeys(config.algorithm.name for config in arms)
     config_loading.print_unread(list(methods), unread)
-  return arms
+  return list(arms.values())
 
 
 def with_rates(file: SweepFile, arm: Run, rates: Settings) -> Run:
@@ -94,9 +89,7 @@ def expand_search(
   for rates in grid.product(file.search.settings):
     run = search_run(file, group, rates, arms)
     runs.setdefault(run.config, run)
-  runs = [run for run in runs.values() if run.rates]
-  _require_unique(runs)
-  return runs
+  return [run for run in runs.values() if run.rates]
 
 
 def search_run(
@@ -178,16 +171,6 @@ def _run(
     evaluations=evaluations,
     **values,
   )
-
-
-def _require_unique(runs: Sequence[Run]) -> None:
-  names = [run.name for run in runs]
-  twice = [name for name in names if names.count(name) > 1]
-  if twice:
-    raise UserError(
-      f'Every run must have a name of its own, but {twice[0]!r} would be that '
-      'of two. Give their settings values that differ more.'
-    )
 
 
 def _unread_by_all(

@@ -29,15 +29,10 @@ def require_memory(configs: Iterable[TrainConfig], num_jobs: int) -> None:
   needed = sum(sizes[:num_together])
   if num_together < 2 or needed <= available:
     return
-  num_fitting = max(
-    (n for n in range(1, num_together) if sum(sizes[:n]) <= available),
-    default=1,
-  )
   raise UserError(
     f'`--jobs` is {num_jobs}, but {num_together} runs at once take up to '
     f'{format_bytes(needed)} (the largest {format_bytes(sizes[0])}), and '
-    f'{format_bytes(available)} of memory are available. Set it to '
-    f'{num_fitting}.'
+    f'{format_bytes(available)} of memory are available. Lower it.'
   )
 
 
@@ -51,18 +46,17 @@ def run_jobs(
   """Carries out the commands that are left of each run, in the given order.
 
   SIGINT or SIGTERM is passed on once to every running process, which finishes
-  its current round; no further run is started, and all have ended on return. A
-  second signal kills the processes: each loses its current round.
+  its current round; all have ended on return. A second signal kills them.
 
   Args:
     run_command: Runs a command line of `fedfish` and returns its exit code; a
       function of a module, which the processes import.
-    runs: The runs; the cores are divided among those that run at a time.
-    num_at_a_time: Maximum number of running processes.
+    runs: The runs.
+    num_at_a_time: Maximum number of processes, which share the cores.
     on_start: Called with each run that starts.
-    on_end: Called with each run that ends by itself, not after a signal, and
-      its exit code: that of the first command that failed, or 0. Training that
-      stops because the run diverged is no failure.
+    on_end: Called with each run that ends, not after a signal, and the exit
+      code of the first command that failed, or 0. A run that diverges has not
+      failed.
 
   Returns:
     130 after SIGINT, 143 after SIGTERM, otherwise 0.
@@ -70,21 +64,19 @@ def run_jobs(
   num_threads = max(1, len(os.sched_getaffinity(0)) // num_at_a_time)
   # Spawned, not forked: TensorFlow does not survive a fork.
   context = multiprocessing.get_context('spawn')
-  waiting, running = collections.deque(runs), []
-  is_told = False
+  waiting, running, is_told = collections.deque(runs), [], False
   with Interruption('rounds') as interruption:
     try:
       while running or (waiting and not interruption.requested):
-        while waiting and len(running) < num_at_a_time:
-          if interruption.requested:
-            break
+        has_room = len(running) < num_at_a_time
+        while waiting and has_room and not interruption.requested:
           run = waiting.popleft()
-          process = context.Process(
-            target=_carry_out, args=(run_command, run, num_threads)
-          )
+          arguments = run_command, run, num_threads
+          process = context.Process(target=_carry_out, args=arguments)
           process.start()
           running.append((run, process))
           on_start(run)
+          has_room = len(running) < num_at_a_time
         if interruption.requested and not is_told:
           for _, process in running:
             os.kill(process.pid, interruption.requested)
@@ -99,10 +91,9 @@ def run_jobs(
             # Negative: killed by a signal, such as for want of memory.
             on_end(run, 1 if process.exitcode < 0 else process.exitcode)
     finally:
-      # None is left unless the block raised, such as by a second signal.
+      # None is left unless the block raised.
       for _, process in running:
         process.kill()
-      for _, process in running:
         process.join()
   return interruption.exit_code
 

@@ -52,7 +52,6 @@ def run_sweep(
     raise UserError(f'`--jobs` must be at least 1, found {num_jobs}. Raise it.')
   workdir = pathlib.Path(workdir).resolve()
   arms = expand_arms(file, workdir)
-  searches = read_searches(file, arms)
   with contextlib.ExitStack() as stack:
     try:
       stack.enter_context(run_directory.lock(workdir))
@@ -62,6 +61,7 @@ def run_sweep(
         'Wait until it ends, or name another directory.'
       ) from error
     record.require_same_sweep(workdir, file)
+    searches = read_searches(file, arms)
     runs = [*(run for search in searches for run in search.runs), *arms]
     _require_runs([run.config for run in runs])
     corpora = {

@@ -27,8 +27,6 @@ class Run:
   """Learning rates that a search run tries, or that were chosen for an arm."""
   budgets: tuple[str, ...] = ()
   """Budgets that an arm satisfies. Empty for a search run."""
-  num_cells: int = 1
-  """Cells of the grid that resolve to its config."""
   train_options: tuple[str, ...] = ()
   """Further options of `fedfish train`."""
 
