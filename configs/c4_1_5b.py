@@ -12,34 +12,29 @@ have the same number of full batches, as in the FedC4 code of Charles et al.
 BERT's vocabulary, where this config has 32,000 pieces learned from the corpus.
 """
 
-from ml_collections import ConfigDict
 
-
-def get_config() -> ConfigDict:
+def get_config() -> dict:
   """Returns the settings; docs/settings.md lists them all."""
-  config = ConfigDict(
-    dict(
-      algorithm=dict(name='fed_fish'),
-      client_work=dict(
-        num_local_epochs=1,
-        local_batch_size=4,
-        max_sequences_per_client=16,
-        learning_rate=1e-3,
-      ),
-      server=dict(optimizer='adam', learning_rate=1e-2, epsilon=1e-8),
-      model=dict(preset='1.5b', compute_dtype='bfloat16'),
-      data=dict(
-        directory='corpora/c4',
-        vocabulary='vocabularies/c4_32000',
-        sequence_length=1_024,
-        drop_short_block=True,
-        client_batches='repeat_full',
-        sampling='documents',
-      ),
-      cohorts=dict(cohort_size=8),
-      training=dict(num_rounds=10_000),
-      evaluation=dict(every_num_rounds=500, num_clients=64),
-      checkpoints=dict(every_num_rounds=500, keep_last=3),
-    )
+  return dict(
+    algorithm=dict(name='fed_fish'),
+    client_work=dict(
+      num_local_epochs=1,
+      local_batch_size=4,
+      max_sequences_per_client=16,
+      learning_rate=1e-3,
+    ),
+    server=dict(optimizer='adam', learning_rate=1e-2, epsilon=1e-8),
+    model=dict(preset='1.5b', compute_dtype='bfloat16'),
+    data=dict(
+      directory='corpora/c4',
+      vocabulary='vocabularies/c4_32000',
+      sequence_length=1_024,
+      drop_short_block=True,
+      client_batches='repeat_full',
+      sampling='documents',
+    ),
+    cohorts=dict(cohort_size=8),
+    training=dict(num_rounds=10_000),
+    evaluation=dict(every_num_rounds=500, num_clients=64),
+    checkpoints=dict(every_num_rounds=500, keep_last=3),
   )
-  return config.lock()

@@ -6,52 +6,44 @@ from 0.1, 0.3, 1 (client) and 1e-3, 3e-3 (server) by the loss of FedAvg on
 held-out clients of another split (split_seed 103).
 """
 
-from ml_collections import ConfigDict
 
-
-def get_config() -> ConfigDict:
+def get_config() -> dict:
   """Returns the settings; docs/settings.md lists them all."""
-  config = ConfigDict(
-    dict(
-      algorithm=dict(name='fed_fish'),
-      client_work=dict(
-        num_local_epochs=1,
-        local_batch_size=4,
-        max_sequences_per_client=8,
-        learning_rate=0.1,
-      ),
-      server=dict(optimizer='adam', learning_rate=1e-3),
-      model=dict(preset='tiny'),
-      data=dict(
-        directory='runs/demo/corpora/debian_descriptions',
-        vocabulary='demo',
-        sequence_length=64,
-      ),
-      cohorts=dict(cohort_size=8),
-      training=dict(num_rounds=30),
-      evaluation=dict(
-        every_num_rounds=5, num_clients=24, max_sequences_per_client=16
-      ),
-      checkpoints=dict(every_num_rounds=10, keep_last=2),
-    )
+  return dict(
+    algorithm=dict(name='fed_fish'),
+    client_work=dict(
+      num_local_epochs=1,
+      local_batch_size=4,
+      max_sequences_per_client=8,
+      learning_rate=0.1,
+    ),
+    server=dict(optimizer='adam', learning_rate=1e-3),
+    model=dict(preset='tiny'),
+    data=dict(
+      directory='runs/demo/corpora/debian_descriptions',
+      vocabulary='demo',
+      sequence_length=64,
+    ),
+    cohorts=dict(cohort_size=8),
+    training=dict(num_rounds=30),
+    evaluation=dict(
+      every_num_rounds=5, num_clients=24, max_sequences_per_client=16
+    ),
+    checkpoints=dict(every_num_rounds=10, keep_last=2),
   )
-  return config.lock()
 
 
-def get_sweep() -> ConfigDict:
+def get_sweep() -> dict:
   """Returns what varies and what is measured; docs/sweep.md lists it all."""
   sizes = dict(max_clients=24, max_sequences_per_client=16)
-  return ConfigDict(
-    dict(
-      # Longest first: of two runs at a time, short ones fill the gaps.
-      grid={
-        'algorithm.name': ['fed_fish', 'fed_avg'],
-        'client_work.num_local_epochs': [8, 1],
-      },
-      evaluate=[
-        dict(barrier=True, **sizes),
-        dict(data='runs/demo/corpora/sotu_by_president', **sizes),
-      ],
-    ),
-    allow_dotted_keys=True,
+  return dict(
+    # Longest first: of two runs at a time, short ones fill the gaps.
+    grid={
+      'algorithm.name': ['fed_fish', 'fed_avg'],
+      'client_work.num_local_epochs': [8, 1],
+    },
+    evaluate=[
+      dict(barrier=True, **sizes),
+      dict(data='runs/demo/corpora/sotu_by_president', **sizes),
+    ],
   )

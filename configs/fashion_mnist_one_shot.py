@@ -9,40 +9,35 @@ two CPU cores.
 The directory holds Fashion-MNIST's four files, as their owner publishes them.
 """
 
-from ml_collections import ConfigDict
 
-
-def get_config() -> ConfigDict:
+def get_config() -> dict:
   """Returns the settings; docs/settings.md lists them all."""
-  config = ConfigDict(
-    dict(
-      algorithm=dict(name='fed_fisher', keeps_uploads=True),
-      client_work=dict(
-        num_local_epochs=30,
-        local_batch_size=64,
-        max_sequences_per_client=None,
-        learning_rate=0.01,
-        momentum=0.9,
-      ),
-      server=dict(optimizer='sgd', learning_rate=1.0),
-      model=dict(preset='lenet'),
-      data=dict(corpus='fashion_mnist', directory='corpora/fashion_mnist'),
-      partition=dict(
-        scheme='per_client_over_classes_normalised',
-        num_clients=5,
-        alpha=0.1,
-        held_out='whole',
-      ),
-      cohorts=dict(cohort_size=None),
-      client_splits=dict(held_out_fraction=None),
-      training=dict(num_rounds=1),
-      evaluation=dict(
-        every_num_rounds=1,
-        num_clients=1,
-        max_sequences_per_client=0,
-        batch_size=500,
-      ),
-      checkpoints=dict(every_num_rounds=0),
-    )
+  return dict(
+    algorithm=dict(name='fed_fisher', keeps_uploads=True),
+    client_work=dict(
+      num_local_epochs=30,
+      local_batch_size=64,
+      max_sequences_per_client=None,
+      learning_rate=0.01,
+      momentum=0.9,
+    ),
+    server=dict(optimizer='sgd', learning_rate=1.0),
+    model=dict(preset='lenet'),
+    data=dict(corpus='fashion_mnist', directory='corpora/fashion_mnist'),
+    partition=dict(
+      scheme='per_client_over_classes_normalised',
+      num_clients=5,
+      alpha=0.1,
+      held_out='whole',
+    ),
+    cohorts=dict(cohort_size=None),
+    client_splits=dict(held_out_fraction=None),
+    training=dict(num_rounds=1),
+    evaluation=dict(
+      every_num_rounds=1,
+      num_clients=1,
+      max_sequences_per_client=0,
+      batch_size=500,
+    ),
+    checkpoints=dict(every_num_rounds=0),
   )
-  return config.lock()

@@ -10,38 +10,33 @@ Data and vocabulary are those of demo.py, which `fedfish demo` makes; the
 server's rate was best of four in debian_regime_sweep.py.
 """
 
-from ml_collections import ConfigDict
 
-
-def get_config() -> ConfigDict:
+def get_config() -> dict:
   """Returns the settings; docs/settings.md lists them all."""
-  config = ConfigDict(
-    dict(
-      algorithm=dict(
-        name='fed_fish',
-        fisher_power=0.5,
-        plain_mean_fraction=0.5,
-        plain_mean_tensors='logits',
-      ),
-      client_work=dict(
-        num_local_epochs=4,
-        local_batch_size=4,
-        max_sequences_per_client=8,
-        learning_rate=0.1,
-      ),
-      server=dict(optimizer='adam', learning_rate=2e-3),
-      model=dict(preset='tiny'),
-      data=dict(
-        directory='runs/demo/corpora/debian_descriptions',
-        vocabulary='demo',
-        sequence_length=64,
-      ),
-      cohorts=dict(cohort_size=8),
-      training=dict(num_rounds=120),
-      evaluation=dict(
-        every_num_rounds=30, num_clients=24, max_sequences_per_client=16
-      ),
-      checkpoints=dict(every_num_rounds=60, keep_last=2),
-    )
+  return dict(
+    algorithm=dict(
+      name='fed_fish',
+      fisher_power=0.5,
+      plain_mean_fraction=0.5,
+      plain_mean_tensors='logits',
+    ),
+    client_work=dict(
+      num_local_epochs=4,
+      local_batch_size=4,
+      max_sequences_per_client=8,
+      learning_rate=0.1,
+    ),
+    server=dict(optimizer='adam', learning_rate=2e-3),
+    model=dict(preset='tiny'),
+    data=dict(
+      directory='runs/demo/corpora/debian_descriptions',
+      vocabulary='demo',
+      sequence_length=64,
+    ),
+    cohorts=dict(cohort_size=8),
+    training=dict(num_rounds=120),
+    evaluation=dict(
+      every_num_rounds=30, num_clients=24, max_sequences_per_client=16
+    ),
+    checkpoints=dict(every_num_rounds=60, keep_last=2),
   )
-  return config.lock()

@@ -9,40 +9,35 @@ scores on the same images. Some four minutes on two CPU cores.
 The directory holds MNIST's four files, as their owners publish them.
 """
 
-from ml_collections import ConfigDict
 
-
-def get_config() -> ConfigDict:
+def get_config() -> dict:
   """Returns the settings; docs/settings.md lists them all."""
-  config = ConfigDict(
-    dict(
-      algorithm=dict(name='fed_fomo'),
-      client_work=dict(
-        num_local_epochs=5,
-        local_batch_size=50,
-        max_sequences_per_client=500,
-        learning_rate=0.01,
-      ),
-      server=dict(optimizer='sgd', learning_rate=1.0),
-      model=dict(preset='lenet'),
-      data=dict(corpus='mnist', directory='corpora/mnist'),
-      partition=dict(
-        scheme='pathological_shards',
-        num_clients=15,
-        shards_per_client=2,
-        held_out='matching',
-      ),
-      cohorts=dict(cohort_size=None),
-      # Also of methods that do not validate: all train on the same images.
-      client_splits=dict(held_out_fraction=None, validation_fraction=0.2),
-      training=dict(num_rounds=20),
-      evaluation=dict(
-        every_num_rounds=5,
-        num_clients=15,
-        max_sequences_per_client=0,
-        batch_size=500,
-      ),
-      checkpoints=dict(every_num_rounds=5),
-    )
+  return dict(
+    algorithm=dict(name='fed_fomo'),
+    client_work=dict(
+      num_local_epochs=5,
+      local_batch_size=50,
+      max_sequences_per_client=500,
+      learning_rate=0.01,
+    ),
+    server=dict(optimizer='sgd', learning_rate=1.0),
+    model=dict(preset='lenet'),
+    data=dict(corpus='mnist', directory='corpora/mnist'),
+    partition=dict(
+      scheme='pathological_shards',
+      num_clients=15,
+      shards_per_client=2,
+      held_out='matching',
+    ),
+    cohorts=dict(cohort_size=None),
+    # Also of methods that do not validate: all train on the same images.
+    client_splits=dict(held_out_fraction=None, validation_fraction=0.2),
+    training=dict(num_rounds=20),
+    evaluation=dict(
+      every_num_rounds=5,
+      num_clients=15,
+      max_sequences_per_client=0,
+      batch_size=500,
+    ),
+    checkpoints=dict(every_num_rounds=5),
   )
-  return config.lock()

@@ -10,35 +10,30 @@ Group with --split_by source first: all users of the part `train` take part,
 and `fedfish evaluate --data corpora/stack_overflow/held_out` scores others.
 """
 
-from ml_collections import ConfigDict
 
-
-def get_config() -> ConfigDict:
+def get_config() -> dict:
   """Returns the settings; docs/settings.md lists them all."""
-  config = ConfigDict(
-    dict(
-      algorithm=dict(name='fed_fish'),
-      client_work=dict(
-        num_local_epochs=8,
-        local_batch_size=4,
-        max_sequences_per_client=16,
-        learning_rate=1e-3,
-      ),
-      server=dict(optimizer='adam', learning_rate=1e-2, epsilon=1e-8),
-      model=dict(preset='350m', compute_dtype='bfloat16'),
-      data=dict(
-        directory='corpora/stack_overflow/train',
-        vocabulary='vocabularies/stack_overflow_32000',
-        sequence_length=128,
-        drop_short_block=True,
-        client_batches='repeat_full',
-        sampling='documents',
-      ),
-      cohorts=dict(cohort_size=16),
-      client_splits=dict(held_out_fraction=0.0),
-      training=dict(num_rounds=1_500),
-      evaluation=dict(every_num_rounds=100, num_clients=0),
-      checkpoints=dict(every_num_rounds=100, keep_last=3),
-    )
+  return dict(
+    algorithm=dict(name='fed_fish'),
+    client_work=dict(
+      num_local_epochs=8,
+      local_batch_size=4,
+      max_sequences_per_client=16,
+      learning_rate=1e-3,
+    ),
+    server=dict(optimizer='adam', learning_rate=1e-2, epsilon=1e-8),
+    model=dict(preset='350m', compute_dtype='bfloat16'),
+    data=dict(
+      directory='corpora/stack_overflow/train',
+      vocabulary='vocabularies/stack_overflow_32000',
+      sequence_length=128,
+      drop_short_block=True,
+      client_batches='repeat_full',
+      sampling='documents',
+    ),
+    cohorts=dict(cohort_size=16),
+    client_splits=dict(held_out_fraction=0.0),
+    training=dict(num_rounds=1_500),
+    evaluation=dict(every_num_rounds=100, num_clients=0),
+    checkpoints=dict(every_num_rounds=100, keep_last=3),
   )
-  return config.lock()

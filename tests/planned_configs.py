@@ -2,7 +2,7 @@
 
 import pathlib
 
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.schema import TrainConfig
 
 _CONFIGS = pathlib.Path(__file__).parents[1] / 'configs'

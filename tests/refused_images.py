@@ -305,7 +305,4 @@ CASES = (
   ),
   *(Case(words, functools.partial(_emnist, write=w)) for words, w in _EMNIST),
   *(Case(words, functools.partial(_folder, write=w)) for words, w in _FOLDERS),
-  Case(
-    "but it lacks 'cow'", functools.partial(_folder, data__classes='cat/cow')
-  ),
 )

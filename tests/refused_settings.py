@@ -67,17 +67,14 @@ CASES = (
     client_work__learning_rate_schedule='cosine',
   ),
   from_settings('`config.model.preset` must be one of', model__preset='huge'),
-  from_settings(
-    "is read with corpus 'image_folder' only", data__image_width=28
-  ),
-  from_settings('is read with a `scheme` only', partition__alpha=1),
+  from_settings('is read only with scheme', partition__alpha=1),
   from_settings(
     '`config.partition.scheme` must be one of',
     partition__scheme='even',
     partition__num_clients=2,
   ),
   from_settings(
-    "is required by the scheme 'fixed_classes'",
+    "is required with scheme 'fixed_classes'",
     partition__scheme='fixed_classes',
     partition__num_clients=2,
   ),
@@ -86,7 +83,7 @@ CASES = (
     '`config.cohorts.cohort_size` must be at least 1', cohorts__cohort_size=0
   ),
   from_settings(
-    '`--config` must name a Python file or a shipped config',
+    '`--config` must name a file or a shipped config',
     config='nowhere.py',
   ),
   from_settings(
@@ -144,16 +141,16 @@ CASES = (
   _config('must run without errors, but raised ZeroDivisionError', '1 / 0'),
   _config('must define a function `get_config()`', ''),
   _config(
-    'must return an ml_collections.ConfigDict, found int',
+    'must return a dictionary, found int',
     'def get_config():\n  return 1',
   ),
   _config(
-    'reading them raised RequiredValueError',
+    'must run without errors, but raised RequiredValueError',
     'from ml_collections import ConfigDict, config_dict as c\n'
     f'exec(open({small_runs.CONFIG!r}).read(), globals())\n'
     'whole = get_config\n'
     'def get_config():\n'
-    '  config = whole().unlock()\n'
+    '  config = ConfigDict(whole())\n'
     '  config.seeds = dict(model_seed=c.required_placeholder(int))\n'
     '  return config\n',
   ),

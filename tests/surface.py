@@ -26,10 +26,10 @@ _SETTINGS = """
 import dataclasses
 from tff_fedfish.methods import registry
 try:
-  from tff_fedfish.config.files import fields_of
+  from tff_fedfish.config.names import fields_of
 except ImportError:
   # Where it lay before.
-  from tff_fedfish.config.overrides import fields_of
+  from tff_fedfish.config.files import fields_of
 for method in registry.BUILT_IN.values():
   for name, field in fields_of(method).items():
     bounds = dict(field.metadata)

@@ -12,7 +12,7 @@ import small_image_runs
 from fixtures import make_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.run import run_directory
 
 _RUNS = sorted(path.parent for path in make_runs.RUNS.glob('*/*/config.json'))

@@ -32,7 +32,7 @@ _CHAIN = (
   {'huggingface'},
   {'pipelines'},
   {'models', 'data'},
-  {'config_fields', 'environment', 'files', 'progress'},
+  {'fields', 'environment', 'files', 'progress'},
   {'json_values', 'printing', 'removed'},
   {'corpora', 'errors', 'version'},
 )
@@ -109,7 +109,7 @@ def _answers_at_once(importer: str) -> bool:
     or _is_in(importer, 'configs', 'models.layers', 'models.transformer_config')
     or (method != importer and method.count('.') <= 1)
     or (_room(importer) or '') in ('doctor', 'environment', 'errors', 'files')
-    or _room(importer) in ('config', 'config_fields')
+    or _room(importer) in ('config', 'fields')
   )
 
 

@@ -1,7 +1,6 @@
 """Removed commands, options and settings, with advice; for one release."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from tff_fedfish.errors import UserError
 
@@ -62,9 +61,17 @@ SETTINGS: dict[str, str] = {
   'client_states.dtype': 'Leave it out; states are float32.',
   'client_states.max_bytes': 'Free disk is checked before every round.',
   'client_work.weight_decay_on': 'Leave it out: the matrices decay.',
+  **dict.fromkeys(
+    (
+      *('data.classes', 'data.image_channels'),
+      *('data.image_height', 'data.image_width'),
+    ),
+    'Leave it out: it is read from the images.',
+  ),
   'data.token_cache_bytes': 'Run `fedfish tokenize`; name its output.',
   'engine.client_timeout_seconds': 'Leave it out; slow clients are waited for.',
   'evaluation.diagnostics_every_num_rounds': 'No figure shows it.',
+  'model.layer_loop': 'Leave it out: more than 8 layers are looped over.',
   'partition.clusters': 'Leave it out; latent_distributions takes the classes.',
   'partition.examples_per_client': "Read TFF's clients, cifar100.sqlite.",
   'partition.leaf_alpha': "Read TFF's clients, cifar100.sqlite.",
@@ -74,9 +81,6 @@ SETTINGS: dict[str, str] = {
   'server.weight_decay_on': 'Leave it out: the matrices decay.',
 }
 """Advice by 'section.setting' of a config."""
-
-WITHOUT_EFFECT = frozenset({'data.token_cache_bytes'})
-"""Settings that never changed a result: stored configs may still have them."""
 
 
 def require_current(arguments: Sequence[str]) -> None:
@@ -88,17 +92,3 @@ def require_current(arguments: Sequence[str]) -> None:
     option = argument.partition('=')[0]
     if advice := OPTIONS.get(f'{command} {option}'):
       raise UserError(f'`{option}` was removed. {advice}')
-
-
-def without_removed(config: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns a parsed config.json without settings of `WITHOUT_EFFECT`."""
-  return {
-    section: {
-      name: value
-      for name, value in given.items()
-      if f'{section}.{name}' not in WITHOUT_EFFECT
-    }
-    if isinstance(given, Mapping)
-    else given
-    for section, given in config.items()
-  }

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 import tff_fedfish
-from tff_fedfish.config.loading import load_config
+from tff_fedfish.config.load import load_config
 from tff_fedfish.evaluation import client_evaluator, evaluation_clients
 from tff_fedfish.evaluation.statistics import t_half_width
 from tff_fedfish.printing import print_table

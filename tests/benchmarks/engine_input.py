@@ -25,7 +25,7 @@ class Input:
       what: 'input' (tokenizes every client anew: the first time that a client
         is drawn), 'cached_input' (every client is in memory), or 'training'.
     """
-    from tff_fedfish.config import loading as config_loading
+    from tff_fedfish.config import load as config_loading
     from tff_fedfish.data.client_sequences import ClientSequences
     from tff_fedfish.training import run_checks
 

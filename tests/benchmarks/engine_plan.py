@@ -9,7 +9,7 @@ from benchmarks.engine_figures import Figure, Goal, measured
 from benchmarks.engine_processes import MeasuredProcess, once, take_turns
 from benchmarks.engine_settings import OURS, Settings, Workload, say
 
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.planning import plan as planning
 

@@ -7,8 +7,8 @@ import typing
 import pytest
 
 from tff_fedfish.cli import main
-from tff_fedfish.config import loading
-from tff_fedfish.config.files import SECTIONS
+from tff_fedfish.config import load
+from tff_fedfish.config.names import SECTIONS
 from tff_fedfish.methods import registry
 
 COMMANDS = {'group': 'tff_fedfish.cli.group'}
@@ -17,8 +17,7 @@ _PATH_OPTIONS = {
   *('output', 'path', 'plots', 'runs', 'uploads', 'vocabulary', 'workdir'),
 }
 _OTHER_TEXTS = {
-  *('algorithm.name', 'data.classes', 'engine.ray_address', 'model.preset'),
-  'partition.scheme',
+  *('algorithm.name', 'engine.ray_address'),
 }
 
 
@@ -77,7 +76,7 @@ def test_every_setting_that_is_a_path():
 
 
 def test_a_config(home):
-  config = loading.load_config(
+  config = load.load_config(
     'demo',
     [
       '--config.data.directory=~/corpus',

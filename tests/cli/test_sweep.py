@@ -43,16 +43,13 @@ def test_dry_run_of_a_search(fedfish, tmp_path):
     + """
 
 def get_sweep():
-  return ConfigDict(
-    dict(
-      grid={'algorithm.name': ['fed_avg', 'fed_fish']},
-      learning_rate_search=dict(
-        settings={'server.learning_rate': [1e-3, 1e-2]},
-        num_rounds=10,
-        per=['algorithm.name'],
-      ),
+  return dict(
+    grid={'algorithm.name': ['fed_avg', 'fed_fish']},
+    learning_rate_search=dict(
+      settings={'server.learning_rate': [1e-3, 1e-2]},
+      num_rounds=10,
+      per=['algorithm.name'],
     ),
-    allow_dotted_keys=True,
   )
 """
   )
@@ -70,10 +67,13 @@ def get_sweep():
 
 @pytest.mark.parametrize(
   'path',
-  sorted(pathlib.Path('configs').glob('*_sweep.py')),
+  [
+    pathlib.Path(_CONFIG),
+    *sorted(pathlib.Path('docs/experiments/sweeps').glob('*_sweep.py')),
+  ],
   ids=lambda p: p.stem,
 )
-def test_every_shipped_sweep_dry_runs(fedfish, path):
+def test_every_sweep_dry_runs(fedfish, path):
   code, out, err = fedfish('sweep', '--config', path, '--dry_run')
   assert (code, err) == (0, '')
   unit = 'images' if 'mnist' in path.stem else 'tokens'

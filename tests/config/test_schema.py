@@ -1,279 +1,63 @@
-"""A config accepts what is in its bounds and names all that is not."""
+"""Facts that follow from a config's settings."""
 
-import dataclasses
-import math
-import typing
-
-import hypothesis
+import planned_configs
 import pytest
-from hypothesis import strategies as st
 
+from models.image_model_config import ImageModelConfig
+from models.model_shapes import num_parameters
 from models.transformer_config import PRESETS
-from tff_fedfish.config import data_settings as config_data
-from tff_fedfish.config import optimizer_settings as config_work
-from tff_fedfish.config import privacy_settings as config_privacy
-from tff_fedfish.config import schema as config_lib
-from tff_fedfish.config_fields import ConfigError
-from tff_fedfish.errors import UserError
-from tff_fedfish.methods import settings
-from tff_fedfish.methods.fed_fish import FedFishConfig
-from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.config import schema
+from tff_fedfish.config.load import from_json_dict, load_config, to_json_dict
+from tff_fedfish.planning import client_steps
 
-
-def _config(**sections):
-  values = dict(
-    algorithm=FedFishConfig(name='fed_fish'),
-    client_work=config_lib.ClientWorkConfig(
-      num_local_epochs=2, learning_rate=0.1
-    ),
-    server=config_lib.ServerConfig(learning_rate=0.01),
-    model=config_lib.ModelConfig(preset='tiny'),
-    data=config_lib.DataConfig(
-      directory='corpus', vocabulary='vocabulary', sequence_length=32
-    ),
-    cohorts=config_lib.CohortsConfig(cohort_size=3),
-    training=config_lib.TrainingConfig(num_rounds=5),
-    evaluation=config_lib.EvaluationConfig(every_num_rounds=2, num_clients=4),
-    checkpoints=config_lib.CheckpointsConfig(every_num_rounds=2),
-  )
-  return config_lib.TrainConfig(**{**values, **sections})
-
-
-def test_defaults_are_the_documented_ones():
-  config = _config()
-  assert config.algorithm == FedFishConfig(
-    name='fed_fish',
-    fisher_estimator='extra_pass',
-    fisher_reduction='sum',
-    fisher_normalization='none',
-    client_weighting='num_examples',
-    relative_floor=1e-8,
-  )
-  assert config.client_work.max_delta_norm is None
-  assert config.client_work.local_batch_size == 4
-  assert config.client_work.max_sequences_per_client == 16
-  assert config.server.optimizer == 'adam'
-  assert config.server.beta_1 == 0.9
-  assert config.server.beta_2 == 0.999
-  assert config.server.epsilon == 1e-7
-  assert config.client_splits.held_out_fraction == 0.1
-  assert config.data.drop_short_block is False
-  assert len(set(dataclasses.astuple(config.seeds))) == 6
-  assert config.data.corpus == 'grouped_text'
-  assert config.partition.scheme is None
-  assert config.training.start_from is None
+_MERGE = dict(partition__scheme='merge', partition__num_clients=4)
+_IMAGES = {
+  'data__corpus': 'cifar10',
+  'partition__scheme': 'per_client_sampling',
+  'partition__num_clients': 100,
+  'partition__alpha': 0.1,
+}
+_FOMO = dict(algorithm__name='fed_fomo')
+_LOCAL = dict(algorithm__name='local_only')
 
 
 @pytest.mark.parametrize('preset', PRESETS)
 def test_preset_gives_the_sizes(preset):
-  model = config_lib.ModelConfig(preset=preset)
-  assert {name: getattr(model, name) for name in PRESETS[preset]} == PRESETS[
-    preset
-  ]
+  assert schema.ModelConfig(preset=preset).sizes == PRESETS[preset]
 
 
 def test_given_size_wins_over_the_preset():
-  model = config_lib.ModelConfig(preset='tiny', width=256)
-  assert (model.num_layers, model.width, model.num_heads) == (4, 256, 4)
+  shape = planned_configs.shipped('demo', model__width=256).transformer_config()
+  assert (shape.num_layers, shape.width, shape.num_heads) == (4, 256, 4)
+  assert (shape.sequence_length, shape.compute_dtype) == (64, 'float32')
 
 
-def test_custom_preset_needs_every_size():
-  with pytest.raises(ConfigError) as error:
-    config_lib.ModelConfig(preset='custom', num_layers=2, width=8)
-  assert error.value.problems == (
-    "`config.model.num_heads` is required with preset 'custom'",
-    "`config.model.vocabulary_size` is required with preset 'custom'",
+def test_shape_of_images():
+  # 320 + 18,496 + 1,179,776 as with 62 classes, and 128 * 10 + 10.
+  shape = load_config('mnist_by_writer').model_shape()
+  assert shape == ImageModelConfig(
+    name='emnist_cnn', num_classes=10, image_shape=(28, 28, 1)
   )
-  model = config_lib.ModelConfig(
-    preset='custom', num_layers=2, width=8, num_heads=2, vocabulary_size=11
-  )
-  assert model.vocabulary_size == 11
+  assert num_parameters(shape) == 1_199_882
+  shape = planned_configs.shipped(
+    'mnist_by_writer', model__preset='resnet18', **_IMAGES
+  ).model_shape()
+  assert shape.image_shape == (32, 32, 3)
+  assert shape.weight_shapes()['head/kernel'] == (512, 10)
 
 
-def test_transformer_has_the_sequence_length_as_positions():
-  shape = _config().transformer_config()
-  assert shape.sequence_length == 32
-  assert shape.width == 128
-  assert shape.compute_dtype == 'float32'
-
-
-@pytest.mark.parametrize(
-  ('section_class', 'given', 'problem'),
-  [
-    (
-      FedFishConfig,
-      dict(name='fed_fish', relative_floor=-1e-9),
-      '`config.algorithm.relative_floor` must be finite and at least 0, '
-      'found -1e-09',
-    ),
-    (
-      FedFishConfig,
-      dict(name='fed_fish', fisher_power=1.5),
-      '`config.algorithm.fisher_power` must be finite and at least 0 and at '
-      'most 1, found 1.5',
-    ),
-    (
-      config_lib.ClientWorkConfig,
-      dict(num_local_epochs=1, learning_rate=0.1, max_delta_norm=0),
-      '`config.client_work.max_delta_norm` must be finite and above 0, found '
-      '0.0',
-    ),
-    (
-      config_lib.CohortsConfig,
-      dict(cohort_size=0),
-      '`config.cohorts.cohort_size` must be at least 1, found 0',
-    ),
-    (
-      config_lib.CohortsConfig,
-      dict(cohort_size=True),
-      '`config.cohorts.cohort_size` must be an int or None, found True',
-    ),
-    (
-      config_lib.CohortsConfig,
-      dict(cohort_size=2.0),
-      '`config.cohorts.cohort_size` must be an int or None, found 2.0',
-    ),
-    (
-      config_lib.ServerConfig,
-      dict(learning_rate=math.nan),
-      '`config.server.learning_rate` must be finite and above 0, found nan',
-    ),
-    (
-      config_lib.ServerConfig,
-      dict(learning_rate=math.inf),
-      '`config.server.learning_rate` must be finite and above 0, found inf',
-    ),
-    (
-      config_lib.ServerConfig,
-      dict(learning_rate=10**400),
-      '`config.server.learning_rate` must be finite and above 0, found inf',
-    ),
-    (
-      config_lib.ServerConfig,
-      dict(learning_rate=0.1, beta_1=1.0),
-      '`config.server.beta_1` must be finite and at least 0 and below 1, '
-      'found 1.0',
-    ),
-    (
-      config_lib.ClientSplitsConfig,
-      dict(held_out_fraction='0.1'),
-      '`config.client_splits.held_out_fraction` must be a number or None, '
-      "found '0.1'",
-    ),
-    (
-      config_lib.SeedsConfig,
-      dict(model_seed=2**31),
-      '`config.seeds.model_seed` must be at least 0 and below 2147483648, '
-      'found 2147483648',
-    ),
-    (
-      config_lib.ModelConfig,
-      dict(preset='huge'),
-      '`config.model.preset` must be one of tiny, small, 350m, 1.5b, custom, '
-      'from_directory, emnist_cnn, resnet18, linear, lenet, fed_net_cnn, found '
-      "'huge'",
-    ),
-    (
-      config_lib.ModelConfig,
-      dict(preset=[]),
-      '`config.model.preset` must be a string, found []',
-    ),
-    (
-      config_lib.ModelConfig,
-      dict(preset='tiny', width='128'),
-      "`config.model.width` must be an int or None, found '128'",
-    ),
-    (
-      config_lib.DataConfig,
-      dict(directory='', vocabulary='v', sequence_length=4),
-      "`config.data.directory` must be a non-empty string, found ''",
-    ),
-    (
-      config_lib.TrainingConfig,
-      dict(num_rounds=1, start_from=''),
-      "`config.training.start_from` must be a non-empty string, found ''",
-    ),
-    (
-      config_lib.TrainingConfig,
-      dict(num_rounds=1, start_from=4),
-      '`config.training.start_from` must be a string or None, found 4',
-    ),
-    (
-      config_lib.DataConfig,
-      dict(directory=7, vocabulary='v', sequence_length=4),
-      '`config.data.directory` must be a string, found 7',
-    ),
-    (
-      config_lib.DataConfig,
-      dict(
-        directory='d', vocabulary='v', sequence_length=4, drop_short_block=1
-      ),
-      '`config.data.drop_short_block` must be true or false, found 1',
-    ),
-  ],
-)
-def test_bad_value_is_named(section_class, given, problem):
-  with pytest.raises(ConfigError) as error:
-    section_class(**given)
-  assert error.value.problems == (problem,)
-  assert str(error.value) == f'Invalid config: {problem}.'
-
-
-def test_all_problems_of_a_section_at_once():
-  with pytest.raises(UserError) as error:
-    config_lib.ClientWorkConfig(
-      num_local_epochs=0, local_batch_size=-1, learning_rate=0
-    )
-  assert [problem.split('`')[1] for problem in error.value.problems] == [
-    'config.client_work.num_local_epochs',
-    'config.client_work.local_batch_size',
-    'config.client_work.learning_rate',
-  ]
-
-
-def test_fed_avg_reads_nothing_of_the_fisher():
-  average = AlgorithmConfig(name='fed_avg')
-  assert not hasattr(average, 'fisher_estimator')
-
-
-def test_the_section_must_be_of_the_class_that_the_method_reads():
-  with pytest.raises(ConfigError) as caught:
-    _config(algorithm=AlgorithmConfig(name='fed_fish'))
-  assert str(caught.value) == (
-    'Invalid config: `config.algorithm` must be a FedFishConfig with '
-    "algorithm.name 'fed_fish', found a AlgorithmConfig."
-  )
-
-
-def test_int_for_a_float_becomes_a_float():
-  server = config_lib.ServerConfig(learning_rate=1)
-  assert type(server.learning_rate) is float
-
-
-def test_sections_that_do_not_go_together():
-  with pytest.raises(ConfigError) as error:
-    _config(
-      model=config_lib.ModelConfig(preset='tiny', num_heads=3),
-      client_splits=config_lib.ClientSplitsConfig(held_out_fraction=0),
-    )
-  assert len(error.value.problems) == 2
-  assert '`width` must be a multiple of `num_heads` (3)' in str(error.value)
-  assert (
-    '`config.evaluation.num_clients` must be 0 when '
-    '`config.client_splits.held_out_fraction` is 0, found 4'
-  ) in str(error.value)
-
-
-def test_xla_takes_layers_that_are_written_out():
-  engine = config_lib.EngineConfig(xla=True)
-  looped = config_lib.ModelConfig(preset='tiny', layer_loop='foldl')
-  with pytest.raises(
-    ConfigError,
-    match='`config.engine.xla` must be false where the layers are looped over, '
-    'found true with 4 layers; set `--config.model.layer_loop=unrolled` to',
-  ):
-    _config(engine=engine, model=looped)
-  assert _config(engine=engine).engine.xla
+def test_facts_of_a_folder_need_no_folder(tmp_path):
+  facts = dict(image_height=20, image_width=16, image_channels=3)
+  values = to_json_dict(load_config('mnist_by_writer'))
+  assert 'resolved' not in values
+  values['data'] |= dict(corpus='image_folder', directory=str(tmp_path / 'no'))
+  values['client_splits']['held_out_fraction'] = 0.1
+  values['resolved'] = facts | dict(classes='a/b/c')
+  config = from_json_dict(values, 'config.json')
+  shape = config.model_shape()
+  assert (shape.image_shape, shape.num_classes) == ((20, 16, 3), 3)
+  assert config.resolved.class_names == (b'a', b'b', b'c')
+  assert to_json_dict(config) == values
 
 
 @pytest.mark.parametrize(
@@ -281,82 +65,111 @@ def test_xla_takes_layers_that_are_written_out():
   [
     ('in_process', 0, 20, 1),
     ('in_process', 4, 20, 4),
+    ('in_process', 0, None, 1),
     ('ray', 0, 20, 8),
     ('ray', 0, 5, 5),
+    # The cohort may have fewer clients.
+    ('ray', 0, None, 8),
     ('ray', 16, 20, 16),
     ('ray', 16, 5, 5),
   ],
 )
 def test_parts_of_a_cohort(kind, given, cohort_size, num_parts):
-  config = _config(
-    engine=config_lib.EngineConfig(kind=kind, num_partial_sums=given),
-    cohorts=config_lib.CohortsConfig(cohort_size=cohort_size),
+  config = planned_configs.shipped(
+    'demo',
+    engine__kind=kind,
+    engine__num_partial_sums=given,
+    cohorts__cohort_size=cohort_size,
   )
   assert config.num_partial_sums == num_parts
 
 
-def test_more_workers_than_parts():
-  with pytest.raises(
-    ConfigError,
-    match='`config.engine.num_workers` must be at most the number of parts into'
-    ' which a cohort is divided, 3, found 4; raise',
-  ):
-    _config(engine=config_lib.EngineConfig(kind='ray', num_workers=4))
-
-
-def test_every_setting_is_explained():
-  # The text under a field is not kept at run time: read it from the source.
-  import ast
-  import inspect
-
-  body = [
-    node
-    for module in (
-      config_lib,
-      config_data,
-      config_work,
-      config_privacy,
-      settings,
-    )
-    for node in ast.parse(inspect.getsource(module)).body
-  ]
-  sections = {
-    field.type.__name__ for field in dataclasses.fields(config_lib.TrainConfig)
-  }
-  classes = [node for node in body if isinstance(node, ast.ClassDef)]
-  assert sections <= {node.name for node in classes}
-  for node in classes:
-    if node.name in sections:
-      for field, text in zip(node.body, [*node.body[1:], None], strict=True):
-        if isinstance(field, ast.AnnAssign) and field.target.id != 'section':
-          assert isinstance(text, ast.Expr), f'{node.name}.{field.target.id}'
-
-
-@hypothesis.given(
-  section=st.sampled_from(dataclasses.fields(config_lib.TrainConfig)),
-  data=st.data(),
-)
-def test_whatever_is_given_is_accepted_or_named(section, data):
-  wild = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=5),
-    st.binary(max_size=3),
-    st.lists(st.integers(), max_size=2),
-    st.dictionaries(st.text(max_size=2), st.integers(), max_size=1),
+@pytest.mark.parametrize('name', ['demo', 'mnist_personal'])
+def test_cohort_of_all_clients_of_a_partition(name):
+  # B10: of images as of text.
+  settings = _MERGE if name == 'demo' else dict(partition__num_clients=5)
+  config = planned_configs.shipped(
+    name, cohorts__cohort_size=None, engine__kind='ray', **settings
   )
-  names = [field.name for field in dataclasses.fields(section.type)]
-  given = {name: data.draw(wild, label=name) for name in names}
-  try:
-    built = section.type(**given)
-  except ConfigError as error:
-    assert '\n' not in str(error)
-    assert {problem.split('`')[1] for problem in error.problems} <= {
-      f'config.{section.name}.{name}' for name in names
-    }
-  else:
-    for name, annotation in typing.get_type_hints(section.type).items():
-      if annotation is float:
-        assert math.isfinite(getattr(built, name))
+  num_clients = settings['partition__num_clients']
+  assert (config.cohort_size, config.num_partial_sums) == (num_clients,) * 2
+  per_client = client_steps.max_tokens_per_client(config)
+  assert client_steps.max_tokens_per_round(config) == num_clients * per_client
+
+
+@pytest.mark.parametrize(
+  ('settings', 'rows'),
+  [
+    # 50 batches of 4.
+    (
+      dict(
+        client_work__num_local_steps=50,
+        client_work__max_sequences_per_client=None,
+      ),
+      (200, 4),
+    ),
+    (dict(client_work__max_sequences_per_client=None), (None, 4)),
+    (dict(client_work__max_sequences_per_client=3), (3, 3)),
+  ],
+)
+def test_sequences_of_a_round(settings, rows):
+  work = planned_configs.shipped('demo', **settings).client_work
+  assert (work.max_rows, work.max_batch_rows) == rows
+
+
+@pytest.mark.parametrize(
+  ('base', 'settings', 'fractions'),
+  [
+    # Without personal models all rows are trained on.
+    ('demo', {}, (0.0, 0.0)),
+    ('demo', dict(client_splits__test_fraction=0.25), (0.0, 0.25)),
+    ('demo', _LOCAL, (0.0, 0.2)),
+    ('demo', _FOMO, (0.2, 0.2)),
+    ('demo', _FOMO | dict(client_splits__validation_fraction=0.1), (0.1, 0.2)),
+    # A client is tested on its twin.
+    ('mnist_personal', {}, (0.2, 0.0)),
+    (
+      'mnist_personal',
+      _LOCAL | dict(client_splits__validation_fraction=None),
+      (0.0, 0.0),
+    ),
+    ('mnist_personal', dict(partition__held_out='whole'), (0.2, 0.2)),
+  ],
+)
+def test_fractions_of_rows(base, settings, fractions):
+  assert planned_configs.shipped(base, **settings).row_fractions == fractions
+
+
+def test_batches_of_dp_sgd():
+  settings = dict(algorithm__name='fed_avg', local_privacy__clip_norm=1.0)
+  assert planned_configs.shipped('demo', **settings).drops_last_batch
+  drawn = planned_configs.shipped(
+    'demo',
+    **settings,
+    client_work__num_local_steps=5,
+    client_work__max_sequences_per_client=None,
+    local_privacy__sampling='poisson',
+  )
+  # No row comes before another in a stream.
+  assert not drawn.marks_repeats and not drawn.drops_last_batch
+
+
+@pytest.mark.parametrize(
+  ('settings', 'traffic'),
+  [(dict(algorithm__num_downloads=3), (1, 3)), (_LOCAL, (0, 0))],
+)
+def test_traffic_of_personal_methods(settings, traffic):
+  config = planned_configs.shipped('mnist_personal', **settings)
+  assert config.method.traffic(config) == traffic
+
+
+def test_settings_of_a_partition_reach_it():
+  config = planned_configs.shipped('mnist_by_writer', **_IMAGES)
+  partition = config.partition.build(partition_seed=7)
+  assert (partition.scheme, partition.num_clients, partition.seed) == (
+    'per_client_sampling',
+    100,
+    7,
+  )
+  assert partition.parameters == (('alpha', 0.1),)
+  assert schema.PartitionConfig().build(partition_seed=7) is None

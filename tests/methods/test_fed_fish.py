@@ -16,7 +16,7 @@ from models.functional_model import ModelSpec, build_language_model
 from models.model_shapes import weight_shapes
 from models.transformer_config import TransformerConfig
 from tff_fedfish import build_fed_avg, build_fed_fish
-from tff_fedfish.config_fields import ConfigError
+from tff_fedfish.fields import ConfigError
 from tff_fedfish.methods.fed_fish.process import (
   DeltaAndFisher,
   FisherMean,

@@ -11,7 +11,7 @@ import small_runs
 
 from models.model_shapes import num_parameters
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.planning import plan
 from tff_fedfish.run import checkpoints, metrics_files, run_directory
 

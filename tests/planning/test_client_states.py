@@ -7,7 +7,7 @@ import statistics
 import planned_configs
 import pytest
 
-from tff_fedfish.config_fields import ConfigError
+from tff_fedfish.fields import ConfigError
 from tff_fedfish.methods import Slot
 from tff_fedfish.planning.client_states import states_on_disk
 

@@ -4,7 +4,7 @@ import json
 import pathlib
 import shlex
 
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.evaluation import results
 from tff_fedfish.reporting import loading, report, settings
 

@@ -8,7 +8,7 @@ import pytest
 import small_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.config import schema as config
 from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.run import run_directory

@@ -9,8 +9,8 @@ import numpy as np
 import planned_configs
 import pytest
 
-from tff_fedfish.config_fields import Section
 from tff_fedfish.evaluation import client_evaluator
+from tff_fedfish.fields import Section
 from tff_fedfish.methods import method, registry
 from tff_fedfish.run import learning_setup
 from tff_fedfish.runtime.in_process_context import set_in_process_context

@@ -15,8 +15,7 @@ from ml_collections import ConfigDict
 
 
 def get_config():
-  config = runpy.run_path({demo!r})['get_config']()
-  config.unlock()
+  config = ConfigDict(runpy.run_path({demo!r})['get_config']())
 {base}
   return config.lock()
 

@@ -13,7 +13,7 @@ import pytest
 import small_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load
 from tff_fedfish.evaluation import client_evaluator, results
 from tff_fedfish.reporting import findings, loading
 from tff_fedfish.run import metrics_files, run_directory
@@ -140,7 +140,7 @@ def test_a_search_reads_no_row_that_arms_are_scored_on(
   rows = []
   for one in (*search.runs, arm):
     one.config_path.parent.mkdir(parents=True, exist_ok=True)
-    values = config_loading.to_json_dict(one.config)
+    values = load.to_json_dict(one.config)
     one.config_path.write_text(json.dumps(values))
     for command in one.pending_commands():
       assert main(command) == 0

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load
 from tff_fedfish.errors import UserError
 from tff_fedfish.sweeping import expand, searches
 
@@ -47,9 +47,7 @@ def test_arms_by_hand(sweep_file):
     ('fed_fish-E4-R30', 30, both),
   ]
   assert {arm.config.seeds.cohort_seed for arm in arms} == {9}
-  assert config_loading.differences(file.base, arms[4].config) == [
-    'training.num_rounds'
-  ]
+  assert load.differences(file.base, arms[4].config) == ['training.num_rounds']
 
 
 def test_sizes_are_those_of_the_preset(sweep_file):
@@ -80,7 +78,7 @@ def test_search_runs_by_hand(sweep_file):
     'search/fed_fish-server_lr2',
   ]
   run = runs[1]
-  assert {*config_loading.differences(file.base, run.config)} == {
+  assert {*load.differences(file.base, run.config)} == {
     'algorithm.name',
     'client_splits.held_out_fraction',
     'evaluation.num_clients',
@@ -102,8 +100,8 @@ def test_search_runs_by_hand(sweep_file):
 def test_a_corpus_that_holds_clients_out_itself(sweep_file):
   file = sweep_file(
     {'grid': {'seeds.model_seed': [1]}, 'learning_rate_search': _SEARCH},
-    'config = runpy.run_path("configs/mnist_by_writer.py")["get_config"]()',
-    'config.unlock()',
+    'config = ConfigDict(runpy.run_path("configs/mnist_by_writer.py")'
+    '["get_config"]())',
   )
   assert file.base.client_splits.held_out_fraction is None
   # f = 0, and v = 0.1: search runs leave its own held-out clients aside.

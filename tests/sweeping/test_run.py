@@ -16,7 +16,7 @@ import pytest
 
 from tff_fedfish import environment, files
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load
 from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
@@ -79,15 +79,13 @@ class _Stand:
   def _train(self, command, diverges):
     _, _, config_path, _, workdir, *_ = command
     values = json.loads(pathlib.Path(config_path).read_text())
-    config = config_loading.from_json_dict(values, config_path)
+    config = load.from_json_dict(values, config_path)
     workdir, num_rounds = pathlib.Path(workdir), config.training.num_rounds
     rounds = (0, num_rounds // 2, num_rounds - diverges)
     for round_num in rounds:
       path = workdir / 'checkpoints' / f'round_{round_num:08d}'
       path.mkdir(parents=True, exist_ok=True)
-    files.write_json(
-      workdir / 'config.json', config_loading.to_json_dict(config)
-    )
+    files.write_json(workdir / 'config.json', load.to_json_dict(config))
     limit = config.training.max_non_finite_rounds
     rows = [
       f'{r},4,{4 * (diverges and r > rounds[-1] - limit)}\n'

@@ -3,7 +3,7 @@
 import pytest
 import small_runs
 
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.run import cohort_data, metrics_files, run_inputs
 from tff_fedfish.training import run_checks
 

@@ -9,16 +9,15 @@ import subprocess
 import sys
 
 import numpy as np
-import planned_configs
 import pytest
 import small_image_folders
 import small_image_runs
 from PIL import Image
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import loading as config_loading
-from tff_fedfish.config_fields import ConfigError
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.data.client_ids import text_to_client_id
+from tff_fedfish.fields import ConfigError
 from tff_fedfish.planning import memory
 from tff_fedfish.run import run_directory
 from tff_fedfish.sweeping.expand import expand_arms
@@ -93,9 +92,9 @@ def _one_line(capsys):
 
 
 def test_config_json_says_what_was_read(run):
-  data = json.loads((run / 'config.json').read_text())['data']
-  assert data['image_height'] == data['image_width'] == 16
-  assert (data['image_channels'], data['classes']) == (1, 'cat/dog')
+  facts = json.loads((run / 'config.json').read_text())['resolved']
+  assert facts['image_height'] == facts['image_width'] == 16
+  assert (facts['image_channels'], facts['classes']) == (1, 'cat/dog')
   shape = run_directory.read_config(run).model_shape()
   assert (shape.image_shape, shape.num_classes) == ((16, 16, 1), 2)
 
@@ -222,8 +221,8 @@ class TestTransfer:
     assert _evaluate(run, other, tmp_path / 'e') == 2
     assert _one_line(capsys) == (
       f"fedfish: error: '{other}' must have the 2 classes of the model "
-      f'(`config.data.classes`), but it {found}. Name a corpus with the same '
-      'class directories.\n'
+      f'(`resolved.classes` of its config.json), but it {found}. Name a corpus '
+      'with the same class directories.\n'
     )
 
   def test_to_another_size(self, run, tmp_path, capsys):
@@ -243,28 +242,11 @@ class TestBeforeAnythingIsBuilt:
     # 3*3*1*32 + 32, 3*3*32*64 + 64, 6*6*64*128 + 128, 128*2 + 2.
     assert f'Model parameters {320 + 18_496 + 295_040 + 258:,}' in printed
 
-  def test_given_shape_needs_no_folder(self, tmp_path):
-    config = _config(
-      tmp_path / 'nowhere',
-      data__image_height=20,
-      data__image_width=16,
-      data__image_channels=3,
-      data__classes='a/b/c',
-    )
-    shape = config.model_shape()
-    assert (shape.image_shape, shape.num_classes) == ((20, 16, 3), 3)
-
-  def test_given_shape_is_checked(self, folder, tmp_path, capsys):
-    assert _train(folder, tmp_path / 'run', data__image_height=20) == 2
-    assert 'must have images of 20 x 16 x 1 in 2' in _one_line(capsys)
-    assert _train(folder, tmp_path / 'run', data__classes='cat/emu') == 2
-    assert "but it lacks 'emu'" in _one_line(capsys)
-
   def test_classes_of_any_bytes(self, tmp_path):
     names = ('a\nb', '\udcff', 'é', '%41', '<b>')
     small_image_folders.write_folder(tmp_path, classes=names, num_images=1)
     config = _config(tmp_path)
-    assert config.data.class_names == tuple(sorted(map(os.fsencode, names)))
+    assert config.resolved.class_names == tuple(sorted(map(os.fsencode, names)))
     assert config.model_shape().num_classes == 5
     values = json.loads(json.dumps(config_loading.to_json_dict(config)))
     assert config_loading.from_json_dict(values, 'config.json') == config
@@ -307,32 +289,6 @@ class TestBeforeAnythingIsBuilt:
         partition__num_clients=2,
       )
 
-  @pytest.mark.parametrize(
-    ('name', 'value', 'problem'),
-    [
-      ('image_height', 15, 'must be at least 16 and below 129, found 15'),
-      ('image_width', 129, 'must be at least 16 and below 129, found 129'),
-      ('image_channels', 2, 'must be 1 or 3, found 2'),
-      ('classes', 'cat', 'must be at least two names of directories, sorted'),
-      ('classes', 'dog/cat', "by their bytes, such as 'cat/dog', found 'dog/c"),
-      ('classes', '%zz/a', 'must be at least two names'),
-    ],
-  )
-  def test_wrong_settings(self, folder, name, value, problem):
-    with pytest.raises(ConfigError) as error:
-      _config(folder, **{f'data__{name}': value})
-    (found,) = error.value.problems
-    assert found.startswith(f'`config.data.{name}` must be ')
-    assert problem in found
-
-  def test_settings_of_other_corpora(self):
-    with pytest.raises(
-      ConfigError,
-      match="`config.data.classes` is read with corpus 'image_folder' only, "
-      "found 'a/b'; leave it out",
-    ):
-      planned_configs.shipped('mnist_by_writer', data__classes='a/b')
-
   def test_bomb_takes_little_memory_and_no_tensorflow(self, other, tmp_path):
     (other / 'ben/cat/0.png').write_bytes(small_image_folders.bomb())
     code = """if True:
@@ -373,11 +329,10 @@ def test_runs_of_a_sweep_have_the_shape(folder, tmp_path):
   path = tmp_path / 'sweep.py'
   path.write_text(
     pathlib.Path(small_image_runs.CONFIG).read_text()
-    + "\n\ndef get_sweep():\n  return ConfigDict({'grid': "
-    "{'model.preset': ['emnist_cnn', 'resnet18']}, 'budget': 'fixed_rounds'}, "
-    'allow_dotted_keys=True)\n'
+    + "\n\ndef get_sweep():\n  return {'grid': "
+    "{'model.preset': ['emnist_cnn', 'resnet18']}, 'budget': 'fixed_rounds'}\n"
   )
   arms = expand_arms(read_sweep_file(path, _overrides(folder)))
   # So that a finished run is known by its config.json.
   for arm in arms:
-    assert arm.config.data == _config(folder).data
+    assert arm.config.resolved == _config(folder).resolved

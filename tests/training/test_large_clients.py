@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from models import transformer
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.evaluation import client_evaluator
 from tff_fedfish.planning import plan
 from tff_fedfish.run import (
@@ -21,11 +21,12 @@ from tff_fedfish.run import (
   run_inputs,
 )
 
-_CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
+_ROOT = pathlib.Path(__file__).parents[2]
+_CENTRALIZED = str(_ROOT / 'docs/experiments/sweeps/centralized_tiny.py')
 
 
 def _train(inputs, workdir, name, **settings):
-  """Trains a shipped config on the small corpus."""
+  """Trains a config on the small corpus."""
   values = dict(
     client_work__num_local_epochs=1,
     client_work__max_sequences_per_client=None,
@@ -33,7 +34,7 @@ def _train(inputs, workdir, name, **settings):
     evaluation__num_clients=0,
     **settings,
   )
-  command = ['train', '--config', str(_CONFIGS / f'{name}.py')]
+  command = ['train', '--config', name]
   arguments = small_runs.overrides(*inputs, **values)
   assert main([*command, '--workdir', str(workdir), *arguments]) == 0
   return run_directory.read_config(workdir)
@@ -62,7 +63,7 @@ def test_centralised_rounds_are_one_plain_loop(small_tokens, tmp_path):
   config = _train(
     small_tokens,
     run,
-    'centralized_tiny',
+    _CENTRALIZED,
     client_work__num_local_steps=4,
     training__num_rounds=3,
   )
@@ -130,7 +131,7 @@ def test_the_barrier_scores_rows_that_come_twice_once(small_tokens, tmp_path):
   config = _train(
     small_tokens,
     run,
-    'centralized_tiny',
+    _CENTRALIZED,
     client_work__num_local_steps=50,
     client_work__local_batch_size=8,
     evaluation__barrier_every_num_rounds=1,
@@ -159,9 +160,7 @@ def test_diloco_350m_is_planned():
   assert found.num_weights > 300e6
 
 
-@pytest.mark.parametrize(
-  'name', ['diloco_tiny', 'diloco_350m', 'centralized_tiny']
-)
+@pytest.mark.parametrize('name', ['diloco_tiny', 'diloco_350m', _CENTRALIZED])
 def test_dry_run(small_tokens, capsys, name):
   corpus, vocabulary = small_tokens
   values = {
@@ -174,9 +173,8 @@ def test_dry_run(small_tokens, capsys, name):
     'engine.num_workers': 1,
   }
   arguments = [f'--config.{key}={value}' for key, value in values.items()]
-  path = str(_CONFIGS / f'{name}.py')
-  code = main(['train', '--config', path, '--dry_run', *arguments])
+  code = main(['train', '--config', name, '--dry_run', *arguments])
   printed = capsys.readouterr()
   assert code == 0, printed.err
   assert '1 up, 1 down (models per client)' in printed.out
-  assert config_loading.load_config(path).cohorts.cohort_size is None
+  assert config_loading.load_config(name).cohorts.cohort_size is None

@@ -8,7 +8,7 @@ import small_runs
 import tensorflow as tf
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.data import merged_clients, randomness
 from tff_fedfish.run import (
   checkpoints,

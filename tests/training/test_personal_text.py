@@ -8,7 +8,7 @@ import small_runs
 from stateful_runs import live_states
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.run import metrics_files, run_directory, run_inputs
 from tff_fedfish.training import run_checks
 

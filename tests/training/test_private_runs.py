@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import small_runs
 
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.evaluation import barrier
 from tff_fedfish.rounds import privacy
 from tff_fedfish.run import (

@@ -15,7 +15,7 @@ import small_runs
 
 from models.model_shapes import num_parameters
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.training import run_checks
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -83,8 +83,7 @@ class TestAllProblemsAtOnce:
       pathlib.Path(small_runs.CONFIG).read_text('utf-8')
       + '\n\ndef get_sweep():\n'
       '  grid = {"client_work.num_local_epochs": [1, 2]}\n'
-      '  sweep = dict(grid=grid, evaluate=[dict(fractions=[0])])\n'
-      '  return ConfigDict(sweep, allow_dotted_keys=True)\n'
+      '  return dict(grid=grid, evaluate=[dict(fractions=[0])])\n'
     )
     arguments = ['sweep', '--config', str(sweep), '--workdir']
     arguments += [str(tmp_path / 'w')]

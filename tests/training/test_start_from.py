@@ -14,7 +14,7 @@ import small_runs
 
 from models.image_models import initial_weights
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.export import json_config

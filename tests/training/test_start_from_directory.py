@@ -80,7 +80,7 @@ def test_first_positions_are_taken(
     ),
     (
       {'training__start_from': 'none/such'},
-      "but 'none/such' is none. Name one",
+      "none/such' is none. Name one",
     ),
     ({'data__sequence_length': 9}, 'has 8 positions. Lower it'),
     (

@@ -9,7 +9,7 @@ import small_runs
 import token_stores
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.data.token_store import TokenStore
 from tff_fedfish.run import cohort_data, run_inputs
 

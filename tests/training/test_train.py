@@ -11,7 +11,7 @@ import pytest
 import small_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.run import checkpoints, cohort_data, metrics_files
 from tff_fedfish.runtime.in_process_context import InProcessContext
 

@@ -61,7 +61,7 @@ def run_demo(
     UserError: If the directory cannot be used.
   """
   from tff_fedfish.cli.main import main
-  from tff_fedfish.config import files as config_files
+  from tff_fedfish.config import given
   from tff_fedfish.sweeping.expand import ARMS
   from tff_fedfish.sweeping.run import run_sweep
   from tff_fedfish.sweeping.sweep_file import read_sweep_file
@@ -76,7 +76,7 @@ def run_demo(
         return code
   pretraining, transfer = map(str, commands)
   file = read_sweep_file(
-    config_files.SHIPPED / 'demo.py',
+    given.SHIPPED / 'demo.py',
     [f'--config.data.directory={pretraining}', *overrides],
   )
   evaluations = tuple(

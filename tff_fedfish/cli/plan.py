@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Prints the plan."""
-  from tff_fedfish.config import loading as config_loading
+  from tff_fedfish.config import load as config_loading
 
   config = config_loading.load_config(arguments.config, arguments.extra)
   if arguments.output is not None:

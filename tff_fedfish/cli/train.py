@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Trains, or says what training would do."""
-  from tff_fedfish.config import loading as config_loading
+  from tff_fedfish.config import load as config_loading
   from tff_fedfish.run import trackers
 
   names = list(dict.fromkeys(arguments.tracker))

@@ -1,205 +1,64 @@
-"""Settings of a training run, with their units and bounds."""
+"""The config of a training run: its sections, and what follows from them."""
 
 import copy
 import dataclasses
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
-from models.transformer_config import (
-  FROM_DIRECTORY,
-  PRESETS,
-  TransformerConfig,
-)
-from tff_fedfish.config.cross_checks import problems_of
+from models.transformer_config import TransformerConfig
 from tff_fedfish.config.data_settings import (
-  IMAGE_SIZES,
   ClientSplitsConfig,
   CohortsConfig,
   DataConfig,
   PartitionConfig,
 )
 from tff_fedfish.config.optimizer_settings import ClientWorkConfig, ServerConfig
-from tff_fedfish.config.privacy_settings import LocalPrivacyConfig
-from tff_fedfish.config_fields import (
-  ConfigError,
-  Section,
-  number,
-  path,
-  seed,
-  setting,
+from tff_fedfish.config.rules import problems_of
+from tff_fedfish.config.run_settings import (
+  CheckpointsConfig,
+  EngineConfig,
+  EvaluationConfig,
+  LocalPrivacyConfig,
+  ModelConfig,
+  SeedsConfig,
+  TrainingConfig,
 )
+from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
+from tff_fedfish.fields import ConfigError, Section, number
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import Phase, Slot
 from tff_fedfish.methods.settings import AlgorithmConfig
 
-# Of a cohort that several workers share, where the config does not say.
 _MAX_PARTIAL_SUMS = 8
-# Of a client's rows, for validation and for tests, where the config says none.
+# Default fraction of a client's rows for validation, and for tests.
 _PART_FRACTION = 0.2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig(Section, section='model'):
-  """The model. Sizes left at None become the preset's."""
+class ResolvedConfig(Section, section='resolved'):
+  """Facts of a folder of images, read when a run starts; no settings."""
 
-  preset: str
-  """A name of `PRESETS` in models/transformer_config.py; 'custom': all four
-  sizes are given here; 'from_directory': those of the directory that
-  `training.start_from` names; for images 'emnist_cnn', 'resnet18', 'linear',
-  'lenet' or 'fed_net_cnn', which read nothing else of this section."""
-  num_layers: int | None = number(None, at_least=1)
-  """Blocks of attention and MLP, >= 1."""
-  width: int | None = number(None, at_least=1)
-  """Size of the residual stream, a multiple of `num_heads`."""
-  num_heads: int | None = number(None, at_least=1)
-  """Attention heads, >= 1."""
-  vocabulary_size: int | None = number(None, at_least=1)
-  """Token ids, special ones included; the vocabulary must have this size."""
-  position_embedding: Literal['learned', 'rotary'] = 'learned'
-  """'learned' (one vector a position) or 'rotary' (no weights)."""
-  compute_dtype: Literal['float32', 'bfloat16'] = 'float32'
-  """Type of the matrix products; the weights stay float32."""
-  layer_loop: Literal['auto', 'unrolled', 'foldl'] = 'auto'
-  """'unrolled' (fastest), 'foldl' (builds fast whatever the depth), 'auto'."""
+  image_height: int | None = number(None, at_least=16, below=129)
+  """Height of the images. Unit: pixels."""
+  image_width: int | None = number(None, at_least=16, below=129)
+  """Width of the images. Unit: pixels."""
+  image_channels: int | None = number(None, at_least=1, below=4)
+  """1 (grey) or 3 (RGB)."""
+  classes: str | None = None
+  """Class directories, sorted by bytes, with slashes between: 'cat/dog'."""
 
-  def cross_problems(self, *, are_fields_right: bool) -> list[str]:
-    """See `Section`; also sets the sizes of the preset."""
-    if not isinstance(self.preset, str):
-      return []
-    if self.preset == 'custom':
-      return [
-        f"`config.model.{name}` is required with preset 'custom'"
-        for name in PRESETS['tiny']
-        if getattr(self, name) is None
-      ]
-    if self.preset == FROM_DIRECTORY:
-      return []
-    if self.preset in PRESETS:
-      for name, value in PRESETS[self.preset].items():
-        if getattr(self, name) is None:
-          object.__setattr__(self, name, value)
-      return []
-    if self.preset in IMAGE_MODELS:
-      return [
-        f'`config.model.{name}` must be left at {getattr(ModelConfig, name)} '
-        f'with preset {self.preset!r}, found {value!r}'
-        for name, value in self.changed().items()
-        if name != 'preset'
-      ]
-    return [
-      f'`config.model.preset` must be one of {", ".join(PRESETS)}, custom, '
-      f'{FROM_DIRECTORY}, {", ".join(IMAGE_MODELS)}, found {self.preset!r}'
-    ]
+  @property
+  def class_names(self) -> tuple[bytes, ...]:
+    """Names of the class directories, by label."""
+    return tuple(map(text_to_client_id, self.classes.split('/')))
 
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SeedsConfig(Section, section='seeds'):
-  """One seed per purpose, each in [0, 2^31)."""
-
-  model_seed: int = seed(1)
-  """Initial weights."""
-  cohort_seed: int = seed(2)
-  """The clients of each round."""
-  split_seed: int = seed(3)
-  """Held-out clients, their personalization and evaluation sets, and the rows
-  of the other clients that are not trained on."""
-  shuffle_seed: int = seed(4)
-  """The order of a client's sequences in a round; with images the noise:
-  dropout and distortions."""
-  partition_seed: int = seed(5)
-  """The partition of a corpus."""
-  privacy_seed: int = seed(6)
-  """The noise and the drawn batches of DP-SGD. Whoever knows it can take the
-  noise away again."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingConfig(Section, section='training'):
-  """How long a run lasts."""
-
-  num_rounds: int = number(at_least=1, below=10**8)
-  """The last round, >= 1. May grow when a run is resumed."""
-  max_non_finite_rounds: int = number(10, at_least=0, changes_results=False)
-  """Stop after so many rounds in a row in which no client with data returned a
-  finite update, or whose mean update was not finite. 0: never stop. May change
-  when a run is resumed."""
-  start_from: str | None = path(None)
-  """Checkpoint of another run, or a run directory (its last checkpoint), or a
-  directory with a GPT-2 of transformers, whose weights a new run begins with; a
-  head for another number of classes is drawn, and of more positions than the
-  run has, the first ones are taken. None: all weights are drawn. Not read again
-  when a run is resumed."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationConfig(Section, section='evaluation'):
-  """Scores of models while a run trains, on a fixed sample of clients."""
-
-  every_num_rounds: int = number(at_least=0, changes_results=False)
-  """Round 0 and the last are always scored; 0: only those two."""
-  num_clients: int = number(at_least=0, changes_results=False)
-  """Held-out clients in the sample; with models of clients' own, the first
-  participating clients, each scored on its own test rows. 0: no scores during
-  training."""
-  max_sequences_per_client: int = number(64, at_least=0, changes_results=False)
-  """Sequences used of a client, half of them scored, and of a client's own test
-  rows all; 0: all."""
-  split_unit: Literal['documents', 'sequences'] = setting(
-    'documents', changes_results=False
-  )
-  """Halves of a held-out client, one of which is scored, are made of whole
-  documents, or of 'sequences', blocks of the joined text. Images are split one
-  by one."""
-  batch_size: int = number(16, at_least=1)
-  """Sequences per step of an evaluation or of a client's validation, >= 1;
-  changes the speed, and the last bits of losses."""
-  barrier_every_num_rounds: int = number(0, at_least=0, changes_results=False)
-  """Measure the Client-Server Barrier every N rounds and after the last round.
-  0 disables it. Each measurement takes about as long as one single-worker
-  round: the clients train again in the driver process."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CheckpointsConfig(Section, section='checkpoints'):
-  """Checkpoints to save and to keep."""
-
-  every_num_rounds: int = number(at_least=0, changes_results=False)
-  """Round 0 and the last are always saved; 0: only those two."""
-  keep_last: int = number(0, at_least=0, changes_results=False)
-  """Latest checkpoints kept beside round 0's; 0: all."""
-  keep_every_num_rounds: int = number(0, at_least=0, changes_results=False)
-  """Checkpoints of multiples of this are kept beside those; 0: none."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EngineConfig(Section, section='engine'):
-  """Execution of the rounds."""
-
-  kind: Literal['in_process', 'ray'] = setting(
-    'in_process', changes_results=False
-  )
-  """'in_process', or 'ray': worker processes, on one machine or a cluster."""
-  num_workers: int = number(1, at_least=1, changes_results=False)
-  """Worker processes of kind 'ray', >= 1; changes the speed only."""
-  threads_per_worker: int = number(1, at_least=1)
-  """TensorFlow threads of a worker, >= 1; may change the last bits."""
-  gpus_per_worker: float | None = number(
-    None, at_least=0, changes_results=False
-  )
-  """GPUs that Ray reserves for a worker, such as 1 or 0.5; None: 1 where the
-  cluster has one for every worker."""
-  ray_address: str = setting('local', changes_results=False)
-  """'local' starts Ray on this machine; 'auto' or HOST:PORT joins a cluster."""
-  num_partial_sums: int = number(0, at_least=0)
-  """Parts into which a cohort is divided and summed up, which fixes the last
-  bits of the result; 0: 1 in process, at most 8 with workers."""
-  quorum: float = number(0.5, at_least=0, below=1, changes_results=False)
-  """A round fails unless more than this share of its cohort took part."""
-  xla: bool = False
-  """Compiles forward and backward pass with XLA, which takes unrolled layers;
-  slower than without on a CPU."""
+  @property
+  def image_shape(self) -> tuple[int | None, ...]:
+    """Height, width and channels."""
+    return self.image_height, self.image_width, self.image_channels
 
 
 def resolved_partial_sums(
@@ -236,11 +95,35 @@ class TrainConfig:
   evaluation: EvaluationConfig
   checkpoints: CheckpointsConfig
   engine: EngineConfig = EngineConfig()
+  resolved: ResolvedConfig = ResolvedConfig()
 
   def __post_init__(self):
     # Each section is right by itself.
     if problems := problems_of(self):
       raise ConfigError(problems)
+
+  @property
+  def given(self) -> Mapping[str, Mapping[str, Any]]:
+    """Values by section and setting as they were given, before defaults.
+
+    Of a config that was built in Python, all values that are no defaults.
+    """
+    if hasattr(self, '_given'):
+      return self._given
+    return {
+      field.name: getattr(self, field.name).changed()
+      for field in dataclasses.fields(self)
+      if field.name != ResolvedConfig.section
+    }
+
+  def with_given(
+    self, values: Mapping[str, Mapping[str, Any]]
+  ) -> 'TrainConfig':
+    """Returns the config, which remembers the values that it was made of."""
+    config = copy.copy(self)
+    # Not a field: it is no setting.
+    object.__setattr__(config, '_given', values)
+    return config
 
   @property
   def method(self) -> Method:
@@ -267,10 +150,10 @@ class TrainConfig:
     """
     for phase in self.phases:
       if phase.last_round is None or round_num <= phase.last_round:
-        found = copy.copy(self)
+        config = copy.copy(self)
         # Not a field: it is no setting.
-        object.__setattr__(found, '_phase', phase)
-        return found
+        object.__setattr__(config, '_phase', phase)
+        return config
     return self
 
   def with_values(self, section: str, **values: Any) -> 'TrainConfig':
@@ -346,9 +229,8 @@ class TrainConfig:
     corpus = IMAGE_CORPORA[self.data.corpus]
     return ImageModelConfig(
       name=self.model.preset,
-      num_classes=corpus.num_classes or len(self.data.class_names),
-      image_shape=corpus.image_shape
-      or tuple(getattr(self.data, n) for n in IMAGE_SIZES),
+      num_classes=corpus.num_classes or len(self.resolved.class_names),
+      image_shape=corpus.image_shape or self.resolved.image_shape,
     )
 
   def transformer_config(self) -> TransformerConfig:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.config_fields import as_declared, number, unmet_requirement
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.personalization import MIN_SEQUENCES
 from tff_fedfish.evaluation.results import OWN_ROWS
+from tff_fedfish.fields import as_declared, number, unmet_requirement
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ import numpy as np
 import safetensors.numpy
 
 from tff_fedfish import files
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.exporting import model_card
 from tff_fedfish.exporting.trained_model import TrainedModel, load_trained_model

@@ -6,13 +6,13 @@ import re
 
 import numpy as np
 
-from tff_fedfish.config_fields import as_declared, number, unmet_requirement
 from tff_fedfish.data.client_ids import client_id_to_text, text_to_client_id
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.token_store import TokenStore, open_text
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.trained_model import TrainedModel, load_trained_model
+from tff_fedfish.fields import as_declared, number, unmet_requirement
 from tff_fedfish.run import run_inputs
 
 # Pieces without text: BERT's [CLS], [MASK] and [unused7], SentencePiece's <s>.

@@ -6,11 +6,11 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tff_fedfish.config.optimizer_settings import unread_settings
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.exporting.trained_model import TrainedModel
+from tff_fedfish.fields import unread as unread_of
 from tff_fedfish.methods import registry
 from tff_fedfish.run import corpus_identity, metrics_files, run_inputs
 from tff_fedfish.version import __version__
@@ -189,7 +189,7 @@ def _settings(config: TrainConfig, *sections: str) -> dict[str, Any]:
   if config.partition.scheme is None:
     unread.add('seeds.partition_seed')
   for of in (config.client_work, config.server):
-    unread |= {f'{of.section}.{name}' for name in unread_settings(of)}
+    unread |= {f'{of.section}.{name}' for name in unread_of(of, config)}
   return {
     f'{section}.{name}': value
     for section in sections

@@ -5,7 +5,7 @@ A method is one module here, with its builder and its METHOD, one line in
 package spells a method's name.
 """
 
-from tff_fedfish.config_fields import number
+from tff_fedfish.fields import number
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import ClientCost, Column, Slot, Traffic
 from tff_fedfish.methods.settings import AlgorithmConfig

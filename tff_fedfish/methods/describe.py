@@ -1,16 +1,13 @@
 """Descriptions of methods: as JSON values and as Markdown."""
 
-import ast
 import dataclasses
-import inspect
-import textwrap
 import types
 import typing
 from collections.abc import Iterable
 from typing import Any
 
 from models.image_model_config import EMNIST_SHAPE, ImageModelConfig
-from tff_fedfish.config_fields import Section
+from tff_fedfish.fields import docs_of
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import AlgorithmConfig, kind_of, own_fields
 
@@ -118,32 +115,22 @@ def _shared_settings() -> list[dict[str, Any]]:
 
 
 def _settings(section_class, fields) -> list[dict[str, Any]]:
-  docs = _docs_of(section_class)
+  docs = docs_of(section_class)
   return [
     {
       'name': field.name,
       'kind': (kind := kind_of(field)),
       **({'choices': _choices(field.type)} if kind == 'choice' else {}),
-      **{k: v for k, v in field.metadata.items() if v is not None},
+      **{
+        k: v
+        for k, v in field.metadata.items()
+        if v is not None and k not in ('may_change', 'read_with', 'required')
+      },
       'default': field.default,
       'doc': docs.get(field.name, ''),
     }
     for field in fields
   ]
-
-
-def _docs_of(section_class: type[Section]) -> dict[str, str]:
-  """Returns the docstring under each field of a config's section, by name."""
-  docs = {}
-  for cls in reversed(section_class.__mro__):
-    if not dataclasses.is_dataclass(cls):
-      continue
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body
-    for field, text in zip(body, body[1:], strict=False):
-      if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-        # ast.Expr after a field is its docstring.
-        docs[field.target.id] = ' '.join(str(text.value.value).split())
-  return docs
 
 
 def _choices(annotation) -> list[str]:

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from tff_fedfish.config_fields import number
+from tff_fedfish.fields import number
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import (
   ClientCost,

@@ -19,8 +19,8 @@ import collections
 import dataclasses
 from typing import Any, Literal
 
-from tff_fedfish.config_fields import number
 from tff_fedfish.errors import require
+from tff_fedfish.fields import number
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import ClientCost, Column
 from tff_fedfish.methods.settings import AlgorithmConfig, require_choices

@@ -24,7 +24,7 @@ no projection head.
 import dataclasses
 from typing import Any
 
-from tff_fedfish.config_fields import number
+from tff_fedfish.fields import number
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import ClientCost, Slot
 from tff_fedfish.methods.settings import AlgorithmConfig

@@ -6,8 +6,8 @@ import typing
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
-from tff_fedfish.config_fields import Section
 from tff_fedfish.errors import require_one_of
+from tff_fedfish.fields import Section
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig

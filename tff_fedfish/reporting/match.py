@@ -18,8 +18,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from tff_fedfish.config import files as config_files
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import names
 from tff_fedfish.config.schema import EngineConfig, resolved_partial_sums
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting.evaluations import Evaluation
@@ -64,7 +63,7 @@ _SAMPLE = tuple(
 _WITHOUT_RESULTS = frozenset(
   name
   for method in registry.BUILT_IN.values()
-  for name, field in config_files.fields_of(method).items()
+  for name, field in names.fields_of(method).items()
   if not field.metadata.get('changes_results', True)
 )
 _PARTIAL_SUMS = 'engine.num_partial_sums'
@@ -357,7 +356,7 @@ def grouped(items: Iterable[Any], key: Callable) -> dict[Any, list]:
 
 def _settings(run: Run, counts: Callable[[str], bool]) -> Key:
   """Returns the settings that a run reads and that count, by name."""
-  values = flatten(config_loading.with_defaults(run.config))
+  values = flatten(run.config)
   if run.identity:
     # The same corpus may lie elsewhere.
     del values['data.directory']

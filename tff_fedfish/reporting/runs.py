@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry

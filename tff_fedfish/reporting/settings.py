@@ -68,11 +68,9 @@ def reproduction_config(runs: Sequence[Run]) -> str:
   lines = [
     '"""The configuration of the runs in this report."""',
     '',
-    'import ml_collections',
-    '',
     '',
     'def get_config():',
-    '  config = ml_collections.ConfigDict()',
+    '  config = {}',
   ]
   for section, values in merged.items():
     lines.append(f'  config[{section!r}] = {{')
@@ -155,7 +153,7 @@ def _trained_config(run):
   return {
     section: {k: v for k, v in values.items() if run.reads(f'{section}.{k}')}
     for section, values in published(run.config).items()
-    if section != 'schema_version'
+    if section not in ('schema_version', 'resolved')
   }
 
 

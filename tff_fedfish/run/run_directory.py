@@ -13,7 +13,8 @@ from typing import Any
 
 from models.model_shapes import ModelShape
 from tff_fedfish import files
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
+from tff_fedfish.config import names
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.environment import environment_facts
@@ -21,27 +22,11 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.run import checkpoints, corpus_identity, metrics_files
 from tff_fedfish.run.corpus_identity import CorpusIdentity
 
-CONFIG_NAME = 'config.json'
+CONFIG_NAME = config_loading.CONFIG_NAME
 CHECKPOINTS_NAME = 'checkpoints'
 UPLOADS_NAME = 'uploads'
 VOCABULARY_NAME = 'vocabulary'
-MAY_CHANGE = frozenset(
-  {
-    'training.num_rounds',
-    'training.max_non_finite_rounds',
-    'checkpoints.every_num_rounds',
-    'checkpoints.keep_last',
-    'checkpoints.keep_every_num_rounds',
-    'engine.num_workers',
-    'engine.gpus_per_worker',
-    'engine.ray_address',
-    'engine.quorum',
-    # The first two may have moved; their content is compared.
-    'data.directory',
-    'data.vocabulary',
-  }
-)
-"""Settings that may differ when a run is resumed."""
+MAY_CHANGE = names.MAY_CHANGE
 
 _VOCABULARY_KEY = 'vocabulary_fingerprint'
 _SETTINGS_KEY = 'settings_fingerprint'
@@ -49,6 +34,7 @@ _WIDTHS_KEY = 'model_widths'
 
 _WRITTEN_NAMES = (
   CONFIG_NAME,
+  config_loading.GIVEN_NAME,
   corpus_identity.CORPUS_NAME,
   VOCABULARY_NAME,
   'environment.json',
@@ -74,21 +60,6 @@ def read_config(run_directory: str | os.PathLike) -> TrainConfig:
   return config
 
 
-def continued_config(
-  config: TrainConfig, workdir: str | os.PathLike
-) -> TrainConfig:
-  """Returns the config with what it leaves to the run in the directory."""
-  kept = _config_or_none(pathlib.Path(workdir))
-  if kept is None:
-    return config
-  starts = kept.training.start_from, config.training.start_from
-  if None not in starts and files.are_same(*starts):
-    # Both configs spell it alike.
-    start = kept.training.start_from
-    config = config.with_values('training', start_from=start)
-  return config
-
-
 def checkpoint_to_resume(
   config: TrainConfig, workdir: str | os.PathLike
 ) -> checkpoints.Checkpoint | None:
@@ -107,8 +78,8 @@ def checkpoint_to_resume(
   kept = _config_or_none(workdir)
   if kept is None:
     return None
-  found = config_loading.differences(kept, config)
-  if changed := [name for name in found if name not in MAY_CHANGE]:
+  different = config_loading.differences(kept, config)
+  if changed := [name for name in different if name not in MAY_CHANGE]:
     raise UserError(
       f'`--workdir` {str(workdir)!r} holds a run with another config, '
       f'different in {", ".join(changed)}. Name another directory for a new '
@@ -121,14 +92,14 @@ def checkpoint_to_resume(
     directory,
     logged_rounds=metrics_files.logged_rounds(workdir / 'metrics.csv'),
   )
-  found = checkpoints.load_checkpoint(path, None, verify=False)
-  if found.round_num > config.training.num_rounds:
+  checkpoint = checkpoints.load_checkpoint(path, None, verify=False)
+  if checkpoint.round_num > config.training.num_rounds:
     raise UserError(
       f'`--config.training.num_rounds` is {config.training.num_rounds}, but '
-      f'the run in {str(workdir)!r} has done {found.round_num} rounds. Raise '
-      'it, or name another --workdir.'
+      f'the run in {str(workdir)!r} has done {checkpoint.round_num} rounds. '
+      'Raise it, or name another --workdir.'
     )
-  return found
+  return checkpoint
 
 
 @contextlib.contextmanager
@@ -166,6 +137,9 @@ def start(
     for leftover in workdir.glob(f'.{name}.*'):
       shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
   files.write_json(workdir / CONFIG_NAME, config_loading.to_json_dict(config))
+  given = workdir / config_loading.GIVEN_NAME
+  if not given.exists():
+    files.write_json(given, config_loading.to_given_dict(config))
   corpus_identity.write_identity(workdir, corpus)
   vocabulary = workdir / VOCABULARY_NAME
   if tokenizer is not None and not vocabulary.exists():

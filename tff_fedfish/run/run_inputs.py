@@ -60,7 +60,11 @@ def require_cohort(config: TrainConfig, split: ClientSplit) -> None:
   """Raises UserError unless the participating clients make a cohort."""
   cohort_size = config.cohorts.cohort_size
   num_clients = len(training_clients(config, split))
-  # All of no clients are no cohort either.
+  if not num_clients:
+    raise UserError(
+      f'{config.data.directory!r} must have clients to train on, but has none '
+      'that is not held out. Lower `--config.client_splits.held_out_fraction`.'
+    )
   if (cohort_size or 1) <= num_clients:
     return
   remedy = 'group the corpus by a finer key'
@@ -318,12 +322,12 @@ def _require_classes(config, clients, directory):
   """Raises UserError unless labels mean what they meant to the model."""
   if not clients.class_names:
     return
-  wanted, found = {*config.data.class_names}, {*clients.class_names}
+  wanted, found = {*config.resolved.class_names}, {*clients.class_names}
   if different := sorted(wanted - found) or sorted(found - wanted):
     name = os.fsdecode(different[0])
     verb = 'lacks' if different[0] in wanted else 'also has'
     raise UserError(
       f'{str(directory)!r} must have the {len(wanted)} classes of the model '
-      f'(`config.data.classes`), but it {verb} {name!r}. Name a corpus with '
-      'the same class directories.'
+      f'(`resolved.classes` of its config.json), but it {verb} {name!r}. Name '
+      'a corpus with the same class directories.'
     )

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.config_fields import as_declared, path
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.options import (
   EvaluationOptions,
   require_measurable,
 )
+from tff_fedfish.fields import as_declared, path
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
@@ -52,7 +52,7 @@ def expand_arms(
   names = [f'algorithm.{n}' for n in file.values.sections.get('algorithm', ())]
   if unread := _unread_by_all(arms, names):
     methods = dict.fromkeys(config.algorithm.name for config in arms)
-    config_loading.print_unread(list(methods), unread)
+    load.print_unread(list(methods), unread)
   return list(arms.values())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tff_fedfish import files
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load
 from tff_fedfish.errors import UserError
 from tff_fedfish.sweeping.runs import Run
 from tff_fedfish.sweeping.searches import Search
@@ -30,7 +30,7 @@ def write_record(
   """
   values = {
     'schema_version': _SCHEMA_VERSION,
-    'base': config_loading.to_json_dict(file.base),
+    'base': load.to_json_dict(file.base),
     **file.definition,
     'search_runs': [],
     'learning_rates': [],
@@ -99,7 +99,7 @@ def _differences(
   recorded: dict[str, Any], file: SweepFile, source: str
 ) -> list[str]:
   """Returns the names of what changed since sweep.json was written."""
-  base = config_loading.from_json_dict(recorded['base'], source)
+  base = load.from_json_dict(recorded['base'], source)
   # As JSON: a tuple is a list there.
   now = files.parse_json(json.dumps(file.definition))
   before, grid = recorded['grid'], now['grid']
@@ -107,6 +107,6 @@ def _differences(
     value in grid[key] for key, values in before.items() for value in values
   ):
     now['grid'] = before
-  return config_loading.differences(base, file.base) + [
+  return load.differences(base, file.base) + [
     f'`{key}`' for key in KEYS if recorded.get(key) != now.get(key)
   ]

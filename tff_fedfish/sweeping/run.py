@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 from tff_fedfish import files
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.progress import Progress
@@ -142,7 +142,7 @@ class _Sweep:
     for run in pending:
       # Editing the sweep file must not change runs that are to come.
       run.config_path.parent.mkdir(parents=True, exist_ok=True)
-      files.write_json(run.config_path, config_loading.to_json_dict(run.config))
+      files.write_json(run.config_path, load.to_json_dict(run.config))
     num_done = len(runs) - len(pending)
     with Progress(title, len(runs), unit='run', completed=num_done) as progress:
 

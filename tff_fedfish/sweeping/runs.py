@@ -4,7 +4,7 @@ import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.run import checkpoints, divergence, run_directory
@@ -75,7 +75,7 @@ class Run:
     ):
       return False
     try:
-      return not config_loading.differences(
+      return not load.differences(
         run_directory.read_config(self.directory), self.config
       )
     except UserError:

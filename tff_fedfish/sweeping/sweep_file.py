@@ -2,13 +2,10 @@
 
 import dataclasses
 import os
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tff_fedfish.config import files as config_files
-from tff_fedfish.config import loading as config_loading
-from tff_fedfish.config.files import ConfigValues
+from tff_fedfish.config import given, load
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
@@ -38,7 +35,7 @@ class SweepFile:
   """As typed."""
   definition: Mapping[str, Any]
   """What `get_sweep()` returned."""
-  values: ConfigValues
+  values: given.Given
   """Settings of the base and the overrides, of any method of the grid."""
   base: TrainConfig
   """Config that `get_config()` and the overrides give."""
@@ -59,8 +56,8 @@ class SweepFile:
       ConfigError: Naming the run and all unknown and wrong settings.
     """
     source = repr(f'{self.path}, run {run_name}')
-    values = config_files.with_settings(self.values, settings, source)
-    return config_loading.build_config(values)[0]
+    values = given.with_settings(self.values, settings, source)
+    return load.build_config(values)[0]
 
   def without_unread(self, settings: Settings) -> Settings:
     """Returns the settings of a run without those its method does not read.
@@ -122,10 +119,8 @@ def read_sweep_file(
     UserError: If the file cannot be used, an override is none or sets what
       the sweep varies, or `get_sweep()` returns anything wrong.
   """
-  values = config_loading.read_values(path, overrides)
-  sweep = config_files.plain(
-    config_files.call_in_file(pathlib.Path(path), 'get_sweep', _ADVICE)
-  )
+  values = given.read_values(path, overrides)
+  sweep = given.call_in_file(path, 'get_sweep', _ADVICE)
   try:
     parsed = _parse_sweep(sweep)
   except ValueError as error:
@@ -141,7 +136,7 @@ def read_sweep_file(
   # The base may hold settings of any method of the grid.
   for point in grid.product(parsed['axes']):
     registry.find_or_none(str(point.get(_METHOD, '')))
-  base = config_loading.build_config(values)[0]
+  base = load.build_config(values)[0]
   epochs = parsed.pop('epochs') or base.client_work.num_local_epochs
   return SweepFile(
     path=str(path),

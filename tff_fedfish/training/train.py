@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish import files
-from tff_fedfish.config import loading as config_loading
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, communication, plan
@@ -52,7 +52,6 @@ def train(
   )
   stages = Stages()
   with run_directory.lock(workdir):
-    config = run_directory.continued_config(config, workdir)
     checked = run_checks.check_run(config, workdir, stage=stages)
     checked.history.require_not_diverged()
     if checked.is_finished:
@@ -113,19 +112,7 @@ def solve(
       f'first round, but {str(kept)!r} does not exist. Train it with '
       '`--config.algorithm.keeps_uploads=true`.'
     )
-  config = config_loading.changed_run_config(
-    run_directory.read_config(run),
-    source,
-    overrides,
-    settings={
-      'training.num_rounds': 1,
-      # No client trains, also not to measure the barrier.
-      'evaluation.barrier_every_num_rounds': 0,
-      # A copy of the same uploads is kept only where it is asked for.
-      'algorithm.keeps_uploads': False,
-    },
-    may_change=run_directory.MAY_CHANGE - {'training.num_rounds'},
-  )
+  config = _solving_config(source, overrides)
   if config.method.solver is None:
     raise UserError(
       '`--config.algorithm.name` must be a one-shot method, found '
@@ -144,6 +131,32 @@ def solve(
   return train(config, workdir, kept_uploads=kept_uploads)
 
 
+def _solving_config(source, overrides):
+  """Returns the config of a run for one round of a solver."""
+  typed = [o for o in overrides if o.startswith('--config.')]
+  typed = {o.removeprefix('--config.').partition('=')[0] for o in typed}
+  may_change = run_directory.MAY_CHANGE - {'training.num_rounds'}
+  for name in sorted(typed - may_change):
+    if not name.startswith('algorithm.'):
+      raise UserError(
+        f'`--config.{name}` must be as in {str(source)!r}, whose clients are '
+        'used as they were trained. Leave it out.'
+      )
+  settings = {
+    'training.num_rounds': 1,
+    # No client trains, also not to measure the barrier.
+    'evaluation.barrier_every_num_rounds': 0,
+    # A copy of the same uploads is kept only where it is asked for.
+    'algorithm.keeps_uploads': False,
+  }
+  fixed = [
+    f'--config.{name}={value}'
+    for name, value in settings.items()
+    if name not in typed
+  ]
+  return config_loading.load_config(source, [*fixed, *overrides])
+
+
 def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
   """Describes a run and checks it; writes nothing.
 
@@ -160,8 +173,7 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     # A directory that does not exist would be created.
     if workdir is not None and os.path.isdir(workdir):
       stack.enter_context(run_directory.lock(workdir))
-      config = run_directory.continued_config(config, workdir)
-    checked = run_checks.check_run(config, workdir, stage=Stages())
+      checked = run_checks.check_run(config, workdir, stage=Stages())
   checked.history.require_not_diverged()
   if checked.start is not None:
     print(checked.start.describe())

@@ -33,7 +33,7 @@ from typing import Literal
 
 from models.model_shapes import weight_shapes
 from models.transformer_config import LOGITS_TENSORS
-from tff_fedfish.config_fields import number
+from tff_fedfish.fields import number
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import ClientCost, Column, Traffic
 from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal
 
-from tff_fedfish.config_fields import number, setting
+from tff_fedfish.fields import number, setting
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.one_shot.uploads import (
   UploadKind,

@@ -29,7 +29,7 @@ import math
 import numpy as np
 
 from models.model_shapes import num_parameters
-from tff_fedfish.config_fields import number
+from tff_fedfish.fields import number
 from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
 from tff_fedfish.methods.one_shot.uploads import (
   SolveContext,

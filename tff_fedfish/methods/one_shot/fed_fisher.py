@@ -27,7 +27,7 @@ import numpy as np
 
 from models.layers import layers_of, matrix_of, with_matrix
 from models.model_shapes import num_parameters
-from tff_fedfish.config_fields import number
+from tff_fedfish.fields import number
 from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
 from tff_fedfish.methods.one_shot.uploads import (
   SolveContext,

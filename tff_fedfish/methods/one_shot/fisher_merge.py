@@ -13,7 +13,7 @@ import dataclasses
 
 import numpy as np
 
-from tff_fedfish.config_fields import number
+from tff_fedfish.fields import number
 from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
 from tff_fedfish.methods.one_shot.uploads import (
   SolveContext,

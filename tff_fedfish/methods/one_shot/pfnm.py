@@ -59,7 +59,7 @@ from models.permutations import (
   permutation_groups,
   take_units,
 )
-from tff_fedfish.config_fields import number
+from tff_fedfish.fields import number
 from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
 from tff_fedfish.methods.one_shot.uploads import (
   SolveContext,

@@ -20,7 +20,7 @@ import math
 
 from models.layers import layers_of
 from models.model_shapes import num_parameters, weight_shapes
-from tff_fedfish.config_fields import number
+from tff_fedfish.fields import number
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import (
   Column,

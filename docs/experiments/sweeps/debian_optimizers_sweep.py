@@ -9,39 +9,25 @@ are web hosts, on code hosts their owners:
       --input 'tff_fedfish/corpora/debian_descriptions/c4-train.*.json.gz'
 """
 
-from ml_collections import ConfigDict
+from tff_fedfish.config.given import base
 
 
-def get_config() -> ConfigDict:
-  """Returns the base of all runs; docs/settings.md lists them."""
-  config = ConfigDict(
-    dict(
-      algorithm=dict(name='fed_avg'),
-      client_work=dict(
-        num_local_epochs=4,
-        local_batch_size=4,
-        max_sequences_per_client=8,
-        learning_rate=0.1,
-      ),
-      server=dict(optimizer='adam', learning_rate=1e-3),
-      model=dict(preset='tiny'),
-      data=dict(
-        directory='corpora/debian_by_owner',
-        vocabulary='demo',
-        sequence_length=64,
-      ),
-      cohorts=dict(cohort_size=8),
-      training=dict(num_rounds=60),
-      evaluation=dict(
-        every_num_rounds=20, num_clients=64, max_sequences_per_client=16
-      ),
-      checkpoints=dict(every_num_rounds=0),
-    )
+def get_config() -> dict:
+  """Returns the base of all runs."""
+  return base(
+    'debian_sweep',
+    {
+      'algorithm.name': 'fed_avg',
+      'checkpoints.every_num_rounds': 0,
+      'checkpoints.keep_last': 0,
+      'evaluation.every_num_rounds': 20,
+      'evaluation.num_clients': 64,
+      'training.num_rounds': 60,
+    },
   )
-  return config.lock()
 
 
-def get_sweep() -> ConfigDict:
+def get_sweep() -> dict:
   """Returns the pairs of optimizers with their learning rates."""
   clients = [('sgd', 0.0, rate) for rate in (0.03, 0.1, 0.3)]
   clients += [('adamw', 0.1, rate) for rate in (3e-4, 1e-3, 3e-3)]
@@ -57,6 +43,4 @@ def get_sweep() -> ConfigDict:
     'server.learning_rate',
   )
   rows = [(*client, *server) for client in clients for server in servers]
-  return ConfigDict(
-    dict(grid={','.join(settings): rows}), allow_dotted_keys=True
-  )
+  return dict(grid={','.join(settings): rows})

@@ -1,0 +1,533 @@
+"""Config files, overrides, config.json, given.json, and what is refused."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+from tff_fedfish.cli.main import main
+from tff_fedfish.config import describe, given
+from tff_fedfish.config.given import base
+from tff_fedfish.config.load import (
+  differences,
+  from_json_dict,
+  load_config,
+  to_given_dict,
+  to_json_dict,
+)
+from tff_fedfish.errors import UserError
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+_SHIPPED = (
+  *('c4_1_5b', 'debian_sweep', 'demo', 'diloco_350m', 'diloco_tiny'),
+  *('fashion_mnist_one_shot', 'fashion_mnist_tct', 'fed_fish_mix'),
+  *('mnist_by_writer', 'mnist_personal', 'small_c4', 'stack_overflow_350m'),
+)
+
+
+@pytest.fixture
+def config_file(tmp_path):
+  """Writes a config file: demo with other lines in its `get_config`."""
+
+  def write(*lines, text=None):
+    path = tmp_path / 'mine.py'
+    body = ''.join(f'  {line}\n' for line in lines)
+    path.write_text(
+      text
+      if text is not None
+      else 'from tff_fedfish.config.given import base\n'
+      f'def get_config():\n  config = base("demo")\n{body}  return config\n'
+    )
+    return path
+
+  return write
+
+
+def _message(path, *overrides):
+  with pytest.raises(UserError) as error:
+    load_config(path, overrides)
+  assert '\n' not in str(error.value)
+  return str(error.value)
+
+
+class TestShippedConfigs:
+  def test_names(self, capsys):
+    assert tuple(given.shipped_configs()) == _SHIPPED
+    assert main(['configs']) == 0
+    assert 'small_c4' in capsys.readouterr().out
+
+  @pytest.mark.parametrize('name', _SHIPPED)
+  def test_every_one_loads_anywhere(self, name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    config = load_config(name)
+    assert from_json_dict(to_json_dict(config), 'config.json') == config
+    # Nothing is missing but the corpus, and vocabularies that do not ship.
+    assert main(['train', '--config', name, '--dry_run']) == 2
+    lines = capsys.readouterr().err.splitlines()
+    errors = [line for line in lines if line.startswith('fedfish: error')]
+    vocabulary = config.data.vocabulary
+    is_complete = vocabulary in (None, 'demo')
+    assert len(errors) == (1 if is_complete else 2), errors
+    assert config.data.directory in errors[0]
+    assert all('does not exist' in e or vocabulary in e for e in errors)
+
+  @pytest.mark.parametrize(
+    ('name', 'settings'),
+    [
+      # Dhawan et al. (2024), Table 2; of EMNIST the cohort is halved.
+      ('stack_overflow_350m', (16, 1_500, 4, 16, 128, 1e-2, 1e-3)),
+      ('c4_1_5b', (8, 10_000, 4, 16, 1_024, 1e-2, 1e-3)),
+      ('mnist_by_writer', (32, 200, 10, 100, None, 1e-3, 1e-3)),
+    ],
+  )
+  def test_published_settings(self, name, settings):
+    config = load_config(name)
+    assert settings == (
+      config.cohorts.cohort_size,
+      config.training.num_rounds,
+      config.client_work.local_batch_size,
+      config.client_work.max_sequences_per_client,
+      config.data.sequence_length,
+      config.server.learning_rate,
+      config.client_work.learning_rate,
+    )
+
+  def test_a_file_of_that_name_wins(self, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / 'small_c4').write_bytes(
+      (given.SHIPPED / 'demo.py').read_bytes()
+    )
+    assert load_config('small_c4') == load_config('demo')
+
+  def test_base_with_changes(self):
+    changed = base('demo', {'training.num_rounds': 3, 'seeds.model_seed': 9})
+    assert changed['training'] == {'num_rounds': 3}
+    assert changed['seeds'] == {'model_seed': 9}
+    assert changed['model'] == base('demo')['model']
+
+
+def test_overrides_take_the_type_of_their_setting():
+  config = load_config(
+    'demo',
+    [
+      '--config.client_work.num_local_epochs=8',
+      *('--config.server.learning_rate', '1'),
+      '--config.data.drop_short_block=True',
+      '--config.data.directory=a=b',
+      '--config.model.num_layers=None',
+      '--config.model.width=256',
+      '--config.algorithm.name=fed_avg',
+      '--config.seeds.cohort_seed=7',
+      # A choice that may be None.
+      '--config.partition.scheme=none',
+    ],
+  )
+  assert config.client_work.num_local_epochs == 8
+  assert config.server.learning_rate == 1.0
+  assert config.data.drop_short_block is True
+  assert config.data.directory == 'a=b'
+  assert config.model.num_layers == 4  # The preset's.
+  assert config.model.width == 256
+  assert config.algorithm.name == 'fed_avg'
+  assert config.seeds.cohort_seed == 7  # In no section of the file.
+  assert config.partition.scheme is None
+
+
+@pytest.mark.parametrize(
+  ('overrides', 'words'),
+  [
+    (
+      ['--config.client_work.num_epochs=3'],
+      '`--config.client_work.num_epochs` is unknown; the nearest known one is '
+      '`--config.client_work.num_local_epochs`',
+    ),
+    (
+      # The same name in another section is nearer than another name in this.
+      ['--config.training.cohort_size=3'],
+      'the nearest known one is `--config.cohorts.cohort_size`',
+    ),
+    (['--config.cohorts.cohort_size.x=3'], '.cohort_size.x` is unknown'),
+    (['--config.=3'], '`--config.` is unknown'),
+    (
+      ['--config.model=tiny'],
+      'is unknown; the nearest known one is `--config.',
+    ),
+    (['--config.resolved.classes=a/b'], '.resolved.classes` is unknown'),
+    (['--config.data.classes=a/b'], '.data.classes` was removed: Leave it out'),
+    (
+      ['--config.training.num_rounds=1e3'],
+      "`config.training.num_rounds` must be an int, found '1e3'",
+    ),
+    (
+      ['--config.server.learning_rate=fast'],
+      "`config.server.learning_rate` must be a number, found 'fast'",
+    ),
+    (['--config.data.drop_short_block=1'], "must be true or false, found '1'"),
+    (['--config.training.num_rounds=None'], "must be an int, found 'None'"),
+    (['--config.evaluation.split_unit=None'], 'must be one of documents, seq'),
+    (
+      ['--config.training.num_rounds=3', '--config.training.num_rounds', '4'],
+      '`--config.training.num_rounds` is given twice; give it once',
+    ),
+    (
+      ['--config.training.num_rounds', '--config.seeds.model_seed=1'],
+      '`--config.training.num_rounds` needs a value, as '
+      '--config.training.num_rounds=VALUE',
+    ),
+    (['--cofnig.training.num_rounds=3'], "unrecognized argument '--cofnig."),
+  ],
+)
+def test_bad_override(overrides, words):
+  assert words in _message('demo', *overrides)
+
+
+def test_all_problems_at_once(config_file):
+  path = config_file(
+    'config["client_work"]["num_epochs"] = 1',
+    'config["cohorts"] = dict(size=4)',
+    'config["severs"] = dict(a=1)',
+    'del config["training"]',
+    'config["model"]["width"] = "wide"',
+    'config["seeds"] = 3',
+  )
+  assert _message(
+    path, '--config.seeds.model_sed=1', '--config.server.beta_1=2'
+  ) == (
+    f'Invalid config {str(path)!r}: '
+    '`--config.seeds.model_sed` is unknown; the nearest known one is '
+    '`--config.seeds.model_seed`; '
+    '`config.client_work.num_epochs` is unknown; the nearest known one is '
+    '`config.client_work.num_local_epochs`; '
+    '`config.cohorts.size` is unknown; the nearest known one is '
+    '`config.cohorts.cohort_size`; '
+    '`config.severs` is unknown; the nearest known one is `config.server`; '
+    '`config.seeds` must be a section of settings, found 3; '
+    '`config.server.beta_1` must be finite and at least 0 and below 1, found '
+    '2.0; '
+    "`config.model.width` must be an int or None, found 'wide'; "
+    '`config.cohorts.cohort_size` is required; '
+    '`config.training.num_rounds` is required.'
+  )
+
+
+@pytest.mark.parametrize(
+  'name', ['no.py', '__init__', '../configs/demo', 'demo.py', '', '.']
+)
+def test_only_files_and_names_of_shipped_configs(name, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  problem = 'is a directory' if name in ('', '.') else 'does not exist'
+  message = _message(name)
+  assert '`--config` must name a file or a shipped config' in message
+  assert f'{problem}. The shipped ones are {", ".join(_SHIPPED)}.' in message
+
+
+@pytest.mark.parametrize(
+  ('text', 'words'),
+  [
+    ('x = 1\n', 'must define a function `get_config()`, but defines none'),
+    ('get_config = 3\n', 'must define a function `get_config()`'),
+    (
+      'def get_config():\n  pass\n',
+      'must return a dictionary, found NoneType. Correct the file',
+    ),
+    (
+      '\ndef get_config():\n  return 1 / 0\n',
+      'must run without errors, but raised ZeroDivisionError: division by '
+      'zero in line 3',
+    ),
+    ('import no_such_module\n', 'raised ModuleNotFoundError'),
+    ('x = (\n', 'raised SyntaxError'),
+    ('\x00', 'raised'),
+    ('raise SystemExit("a\\nb")\n', 'raised SystemExit: a b in line 1'),
+    ('def get_config(x):\n  pass\n', 'raised TypeError'),
+    (
+      'from ml_collections import ConfigDict, config_dict as c\n'
+      'def get_config():\n'
+      '  return ConfigDict(dict(a=c.required_placeholder(int)))\n',
+      'must run without errors, but raised RequiredValueError',
+    ),
+  ],
+)
+def test_file_that_cannot_be_used(config_file, text, words):
+  path = config_file(text=text)
+  message = _message(path)
+  assert words in message
+  assert repr(str(path)) in message
+
+
+def test_a_config_dict_is_accepted(config_file):
+  path = config_file(
+    'from ml_collections import ConfigDict',
+    'config = ConfigDict(config).lock()',
+  )
+  assert load_config(path, ['--config.training.num_rounds=30']) == load_config(
+    'demo'
+  )
+  assert os.listdir(path.parent) == ['mine.py']
+
+
+class TestConfigJson:
+  def test_is_whole_and_returns_the_config(self):
+    config = load_config('demo', ['--config.server.learning_rate=1e-3'])
+    values = json.loads(json.dumps(to_json_dict(config)))
+    assert values['schema_version'] == given.SCHEMA_VERSION
+    assert values['server'] == dataclasses.asdict(config.server)
+    # Resolved: the sizes stand there, not only the preset's name.
+    assert values['model']['num_layers'] == 4
+    assert values['seeds']['shuffle_seed'] == config.seeds.shuffle_seed
+    assert from_json_dict(values, 'config.json') == config
+
+  def test_is_a_config_file(self, tmp_path):
+    config = load_config('demo', ['--config.seeds.model_seed=7'])
+    path = tmp_path / 'config.json'
+    path.write_text(json.dumps(to_json_dict(config)))
+    assert load_config(path) == config
+    other = load_config(path, ['--config.training.num_rounds=31'])
+    assert differences(config, other) == ['training.num_rounds']
+    path.write_text('{')
+    assert 'must hold the config of a run, but cannot be read' in _message(path)
+
+  @pytest.mark.parametrize(
+    ('values', 'words'),
+    [
+      (
+        {'schema_version': 4},
+        "'run/config.json' must have `schema_version` 3 with this version of "
+        'fedfish, found 4. Update fedfish.',
+      ),
+      (
+        {'schema_version': 2},
+        'found 2. Train the run again, or use the version that wrote it.',
+      ),
+      ({'schema_version': '1'}, "of at least 1, found '1'. Name another run."),
+      ({'schema_version': True}, 'found True'),
+      ({}, 'found None'),
+      ([], 'found None'),
+      (None, 'must be the config.json of a run'),
+    ],
+  )
+  def test_of_another_version(self, values, words):
+    with pytest.raises(UserError) as error:
+      from_json_dict(values, 'run/config.json')
+    assert words in str(error.value)
+
+  def test_damaged(self):
+    values = to_json_dict(load_config('demo'))
+    del values['data']['directory']
+    values['data']['vocab'] = 'v'
+    values['cohorts'] = []
+    with pytest.raises(UserError) as error:
+      from_json_dict(values, 'run/config.json')
+    assert str(error.value) == (
+      "Invalid config 'run/config.json': `config.data.vocab` is unknown; the "
+      'nearest known one is `config.data.vocabulary`; '
+      '`config.cohorts` must be a section of settings, found []; '
+      '`config.data.directory` is required.'
+    )
+
+  @pytest.mark.parametrize(
+    ('facts', 'words'),
+    [
+      ({'image_height': -1}, '`config.resolved.image_height` must be'),
+      (
+        {'image_heighu': 20},
+        '`config.resolved` must hold facts of images',
+      ),
+      (
+        {'classes': 'a/%zz'},
+        '`config.resolved` must hold facts of images',
+      ),
+      ([], '`config.resolved` must hold facts of images'),
+    ],
+  )
+  def test_damaged_facts(self, facts, words):
+    values = to_json_dict(load_config('demo')) | {'resolved': facts}
+    with pytest.raises(UserError, match=words):
+      from_json_dict(values, 'run/config.json')
+
+
+def test_differences():
+  first = load_config('demo')
+  assert differences(first, load_config('demo')) == []
+  second = load_config(
+    'demo',
+    [
+      '--config.training.num_rounds=7',
+      '--config.training.max_non_finite_rounds=7',
+      '--config.algorithm.name=fed_avg',
+      '--config.model.preset=small',
+    ],
+  )
+  assert differences(first, second) == [
+    'algorithm.name',
+    'model.preset',
+    'model.num_layers',
+    'model.width',
+    'model.num_heads',
+    'model.vocabulary_size',
+    'training.num_rounds',
+  ]
+
+
+class TestContinuedRun:
+  """Settings of a run that was started before."""
+
+  @pytest.fixture
+  def start(self, tmp_path):
+    """Writes config.json and given.json of a run; returns its directory."""
+
+    def write(*overrides, **changes):
+      config = load_config('demo', overrides)
+      values = to_json_dict(config)
+      for name, value in changes.items():
+        section, _, setting = name.partition('__')
+        values[section][setting] = value
+      (tmp_path / 'config.json').write_text(json.dumps(values))
+      (tmp_path / 'given.json').write_text(json.dumps(to_given_dict(config)))
+      return tmp_path
+
+    return write
+
+  def _differences(self, run, *overrides):
+    config = load_config('demo', overrides, workdir=run)
+    kept = json.loads((run / 'config.json').read_text())
+    return differences(from_json_dict(kept, 'config.json'), config)
+
+  def test_given_values(self, start):
+    run = start('--config.seeds.model_seed=7', '--config.data.vocabulary=~/v')
+    values = json.loads((run / 'given.json').read_text())
+    assert values['seeds'] == {'model_seed': 7}
+    assert values['training'] == {'num_rounds': 30}
+    assert values['data'] == {
+      'directory': str(pathlib.Path.cwd() / base('demo')['data']['directory']),
+      'vocabulary': os.path.expanduser('~/v'),
+      'sequence_length': 64,
+    }
+    assert to_given_dict(load_config('demo'))['data']['vocabulary'] == 'demo'
+
+  def test_what_nobody_gives_stays_as_it_was_resolved(self, start):
+    # As if a default had been another one.
+    run = start(seeds__model_seed=9)
+    assert self._differences(run) == []
+    assert load_config('demo', workdir=run).seeds.model_seed == 9
+    # It may also be given, if it is the same.
+    assert self._differences(run, '--config.seeds.model_seed=9') == []
+    assert self._differences(run, '--config.seeds.model_seed=1') == [
+      'seeds.model_seed'
+    ]
+
+  def test_what_was_given_must_be_given_or_the_default(self, start):
+    run = start('--config.seeds.model_seed=7', '--config.seeds.split_seed=3')
+    assert self._differences(run) == ['seeds.model_seed']
+    assert self._differences(run, '--config.seeds.model_seed=7') == []
+
+  def test_what_may_change_is_as_given_now(self, start):
+    run = start(engine__num_workers=2)
+    assert self._differences(run) == ['engine.num_workers']
+
+  def test_sizes_of_a_directory_that_is_gone(self, start, tmp_path):
+    start_from = f'--config.training.start_from={tmp_path}/gone'
+    run = start(start_from)
+    values = json.loads((run / 'config.json').read_text())
+    values['model'] |= dict(preset='from_directory', width=64)
+    (run / 'config.json').write_text(json.dumps(values))
+    settings = [start_from, '--config.model.preset=from_directory']
+    # None is left to the directory, too.
+    settings.append('--config.model.width=None')
+    assert self._differences(run, *settings) == []
+    assert load_config('demo', settings, workdir=run).model.width == 64
+
+  def test_another_method(self, start):
+    run = start()
+    names = self._differences(run, '--config.algorithm.name=fed_avg')
+    assert names == ['algorithm.name']
+
+  def test_damaged_files_are_left_to_the_run(self, start):
+    run = start()
+    (run / 'given.json').unlink()
+    assert load_config('demo', workdir=run) == load_config('demo')
+    (run / 'config.json').write_text('{')
+    assert load_config('demo', workdir=run) == load_config('demo')
+
+  def test_spellings_of_one_start(self, tmp_path):
+    (tmp_path / 'link').symlink_to(tmp_path / 'model')
+    first, *others = (
+      load_config('demo', [f'--config.training.start_from={start}'])
+      for start in (
+        tmp_path / 'model',
+        f'{tmp_path}//model/',
+        tmp_path / 'link',
+        tmp_path / 'other',
+        None,
+      )
+    )
+    found = [differences(first, other) for other in others]
+    assert found == [[], [], ['training.start_from'], ['training.start_from']]
+
+
+def test_answers_without_tensorflow():
+  program = (
+    'import sys\n'
+    'from tff_fedfish.config.load import load_config\n'
+    'load_config("demo")\n'
+    "heavy = ('tensorflow', 'tensorflow_federated', 'apache_beam', 'jax')\n"
+    'print([name for name in heavy if name in sys.modules])\n'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', program],
+    cwd=_ROOT,
+    check=True,
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+  assert done.stdout == '[]\n'
+
+
+class TestSettingsOfAnotherMethod:
+  def test_in_a_file_they_are_left_out_and_named(self, config_file, capsys):
+    path = config_file(
+      'config["algorithm"] = dict(name="fed_avg", relative_floor=0.5,'
+      ' fisher_estimator="example_sq")'
+    )
+    assert 'relative_floor' not in to_json_dict(load_config(path))['algorithm']
+    assert capsys.readouterr().err == (
+      'fedfish: note: fed_avg ignores algorithm.relative_floor, '
+      'algorithm.fisher_estimator\n'
+    )
+
+  @pytest.mark.parametrize('is_first', [True, False])
+  def test_as_a_flag_it_is_an_error_in_any_order(self, is_first):
+    flags = ['--config.algorithm.name=fed_avg']
+    flags.insert(0 if is_first else 1, '--config.algorithm.relative_floor=0.5')
+    assert (
+      '`--config.algorithm.relative_floor` is not read by fed_avg, but by '
+      'fed_fish; leave it out, or set `--config.algorithm.name` to one of these'
+    ) in _message('demo', *flags)
+
+  def test_a_flag_for_the_method_of_another_flag(self, config_file):
+    path = config_file('config["algorithm"] = dict(name="fed_avg")')
+    flags = ['--config.algorithm.relative_floor=0.5']
+    flags.append('--config.algorithm.name=fed_fish')
+    assert load_config(path, flags).algorithm.relative_floor == 0.5
+
+  def test_an_unknown_method_and_all_else_at_once(self):
+    text = _message(
+      'demo', '--config.algorithm.name=fedfish', '--config.seeds.model_seed=-1'
+    )
+    assert '`config.algorithm.name` must be one of fed_avg, fed_fish' in text
+    assert "found 'fedfish'" in text
+    assert '`config.seeds.model_seed` must be at least 0' in text
+
+
+def test_the_page_of_settings_is_generated(capsys):
+  assert main(['configs', '--markdown']) == 0
+  page = capsys.readouterr().out
+  assert page == describe.to_markdown()
+  assert page == (_ROOT / 'docs' / 'settings.md').read_text('utf-8'), (
+    'run `fedfish configs --markdown > docs/settings.md`'
+  )

@@ -1,0 +1,268 @@
+"""Settings as given by a file and on the command line, before any check."""
+
+import ast
+import contextlib
+import dataclasses
+import os
+import pathlib
+import runpy
+import traceback
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tff_fedfish import files
+from tff_fedfish.config import names
+from tff_fedfish.config.names import PREFIX
+from tff_fedfish.errors import UserError
+from tff_fedfish.methods import registry
+from tff_fedfish.methods.settings import AlgorithmConfig
+
+SHIPPED = pathlib.Path(__file__).resolve().parents[2] / 'configs'
+"""The directory of the shipped configs; an installation has it, too."""
+SCHEMA_VERSION = 3
+"""Version of config.json and given.json."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+  """Settings of a file and overrides, unchecked."""
+
+  source: str
+  """Name in errors."""
+  sections: Mapping[str, Any]
+  """Values by section and setting. `algorithm` may hold settings of several
+  methods."""
+  facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  """Values of the section `resolved`, which only a config.json has."""
+  overridden: frozenset[str] = frozenset()
+  """Names of the overridden settings, as 'section.setting'."""
+  problems: tuple[str, ...] = ()
+  """Clauses on overrides that cannot be applied."""
+
+
+def read_values(
+  path: str | os.PathLike, overrides: Sequence[str] = ()
+) -> Given:
+  """Reads a config file and applies overrides, without checking the result.
+
+  See `load.load_config`.
+
+  Raises:
+    UserError: If the file cannot be used, or an argument is no override.
+  """
+  file = _find_config(path)
+  if file.suffix == '.json':
+    with files.explained(file, 'the config of a run', 'Name another file.'):
+      values = from_json(files.parse_json(file.read_bytes()), str(file))
+  else:
+    values = Given(repr(str(path)), call_in_file(file, 'get_config'))
+  return apply_overrides(values, overrides)
+
+
+def base(
+  name: str, changes: Mapping[str, Any] | None = None
+) -> dict[str, dict[str, Any]]:
+  """Returns the values of a shipped config, for a config file to build on.
+
+  Args:
+    name: Name of the shipped config.
+    changes: Other values, by 'section.setting'.
+  """
+  values = Given(name, call_in_file(SHIPPED / f'{name}.py', 'get_config'))
+  return with_settings(values, changes or {}, name).sections
+
+
+def apply_overrides(values: Given, overrides: Sequence[str]) -> Given:
+  """Returns the values with overrides, as typed, applied.
+
+  Raises:
+    UserError: If an argument is no override.
+  """
+  pairs, problems = _split_overrides(overrides)
+  name = pairs.get('algorithm.name', names.method_name(values.sections))
+  method = registry.find_or_none(name)
+  settings = {}
+  for dotted, text in pairs.items():
+    section, _, leaf = dotted.partition('.')
+    if section == AlgorithmConfig.section and leaf != 'name':
+      # The settings of a module that cannot be imported are not known.
+      if not method and '.' in name:
+        continue
+    field = names.fields_of(method).get(dotted) or names.field_of_any(dotted)
+    if field is None:
+      problems.append(names.unknown(dotted, PREFIX, method))
+    else:
+      settings[dotted] = _parse(text, field.type)
+  return dataclasses.replace(
+    with_settings(values, settings, values.source),
+    overridden=frozenset(pairs),
+    problems=tuple(problems),
+  )
+
+
+def with_settings(
+  values: Given, settings: Mapping[str, Any], source: str
+) -> Given:
+  """Returns the values with others for some settings.
+
+  Args:
+    values: The values.
+    settings: Values by 'section.setting'.
+    source: Name of the result in errors.
+  """
+  sections = dict(values.sections)
+  for setting, value in settings.items():
+    section, leaf = setting.split('.')
+    if isinstance(given := sections.get(section, {}), Mapping):
+      sections[section] = {**given, leaf: value}
+  return dataclasses.replace(values, sections=sections, source=source)
+
+
+def from_json(values: Any, source: str) -> Given:
+  """Returns the settings of a parsed config.json.
+
+  Raises:
+    UserError: If it was written by another version, or is no config; names
+      its `source`.
+  """
+  is_object = isinstance(values, Mapping)
+  version = values.get('schema_version') if is_object else None
+  if type(version) is not int or version < 1:
+    raise UserError(
+      f'{source!r} must be the config.json of a run, with an integer '
+      f'`schema_version` of at least 1, found {version!r}. Name another run.'
+    )
+  if version != SCHEMA_VERSION:
+    advice = 'Update fedfish.'
+    if version < SCHEMA_VERSION:
+      advice = 'Train the run again, or use the version that wrote it.'
+    raise UserError(
+      f'{source!r} must have `schema_version` {SCHEMA_VERSION} with this '
+      f'version of fedfish, found {version}. {advice}'
+    )
+  sections = dict(values)
+  del sections['schema_version']
+  return Given(repr(source), sections, facts=sections.pop('resolved', {}))
+
+
+def shipped_configs() -> dict[str, str]:
+  """Returns the first line of each shipped config's docstring, by name."""
+  return {
+    path.stem: ast.get_docstring(ast.parse(path.read_text('utf-8'))).split(
+      '\n'
+    )[0]
+    for path in sorted(SHIPPED.glob('[!_]*.py'))
+  }
+
+
+def call_in_file(
+  path: str | os.PathLike,
+  function: str,
+  advice: str = 'Correct the file; `fedfish configs` lists examples.',
+) -> dict[str, Any]:
+  """Returns the dictionary that a function of a Python file returns.
+
+  Args:
+    path: The file or the name, as typed after `--config`. The file is run.
+    function: Name of the function. It may also return an
+      `ml_collections.ConfigDict`.
+    advice: Ends the errors.
+
+  Raises:
+    UserError: If there is no such file, it does not run, or the function is
+      missing or returns anything else.
+  """
+  path = _find_config(path)
+  try:
+    called = runpy.run_path(str(path)).get(function)
+    values = _plain(called()) if callable(called) else None
+  except (Exception, SystemExit) as error:
+    # The last frame inside the file: what the reader can change.
+    lines = [
+      frame.lineno
+      for frame in traceback.extract_tb(error.__traceback__)
+      if frame.filename == str(path)
+    ]
+    line = lines[-1] if lines else getattr(error, 'lineno', None)
+    where = f' in line {line}' if line else ''
+    text = ' '.join(f'{type(error).__name__}: {error}'.split())
+    raise UserError(
+      f'`--config` {str(path)!r} must run without errors, but raised '
+      f'{text.removesuffix(":")}{where}. {advice}'
+    ) from error
+  if not callable(called):
+    raise UserError(
+      f'`--config` {str(path)!r} must define a function `{function}()`, but '
+      f'defines none. {advice}'
+    )
+  if not isinstance(values, Mapping):
+    raise UserError(
+      f'`{function}()` in {str(path)!r} must return a dictionary, found '
+      f'{type(values).__name__}. {advice}'
+    )
+  return dict(values)
+
+
+def _plain(value):
+  """Returns a value with every ConfigDict in it as a dictionary."""
+  if hasattr(value, 'to_dict'):
+    value = value.to_dict()
+  if isinstance(value, Mapping):
+    return {key: _plain(inner) for key, inner in value.items()}
+  return value
+
+
+def _find_config(typed):
+  """Returns the file that `--config` names; it wins over a shipped one."""
+  path = pathlib.Path(typed)
+  if path.is_file():
+    return path
+  shipped = SHIPPED / f'{path}.py'
+  if shipped.parent == SHIPPED and str(path) in shipped_configs():
+    return shipped
+  problem = 'is a directory' if path.is_dir() else 'does not exist'
+  raise UserError(
+    '`--config` must name a file or a shipped config, but '
+    f'{str(path)!r} {problem}. The shipped ones are '
+    f'{", ".join(shipped_configs())}.'
+  )
+
+
+def _split_overrides(arguments):
+  """Returns text by dotted name, and clauses on repeated or missing values."""
+  pairs, problems, remaining = {}, [], list(arguments)
+  while remaining:
+    argument = remaining.pop(0)
+    if not argument.startswith(PREFIX):
+      raise UserError(
+        f'unrecognized argument {argument!r}. Settings are overridden as '
+        '--config.section.setting=value.'
+      )
+    name, equals, text = argument.removeprefix(PREFIX).partition('=')
+    if not equals:
+      if not remaining or remaining[0].startswith('--'):
+        problems.append(f'`{PREFIX}{name}` needs a value, as {argument}=VALUE')
+        continue
+      text = remaining.pop(0)
+    if name in pairs:
+      problems.append(f'`{PREFIX}{name}` is given twice; give it once')
+      continue
+    pairs[name] = text
+  return pairs, problems
+
+
+def _parse(text, annotation):
+  """Returns the value that `text` spells, or `text` where it spells none."""
+  choices = typing.get_args(annotation)
+  if text.lower() == 'none' and {None, types.NoneType} & {*choices}:
+    return None
+  if isinstance(annotation, types.UnionType):
+    annotation = choices[0]
+  if annotation is bool:
+    return {'true': True, 'false': False}.get(text.lower(), text)
+  if annotation in (int, float):
+    with contextlib.suppress(ValueError):
+      return annotation(text)
+  return text

@@ -1,0 +1,254 @@
+"""From given settings to a checked `TrainConfig`, and from there to JSON."""
+
+import contextlib
+import dataclasses
+import operator
+import os
+import pathlib
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from tff_fedfish import files, removed
+from tff_fedfish.config import given, names, resolve
+from tff_fedfish.config.given import Given
+from tff_fedfish.config.schema import ResolvedConfig, TrainConfig
+from tff_fedfish.errors import UserError
+from tff_fedfish.fields import ConfigError
+from tff_fedfish.methods import registry
+from tff_fedfish.methods.settings import AlgorithmConfig
+
+CONFIG_NAME = 'config.json'
+"""Every setting of a run, resolved."""
+GIVEN_NAME = 'given.json'
+"""Settings of a run as they were given, before defaults."""
+
+
+def load_config(
+  path: str | os.PathLike,
+  overrides: Sequence[str] = (),
+  *,
+  workdir: str | os.PathLike | None = None,
+) -> TrainConfig:
+  """Reads a config file, applies overrides and checks the result.
+
+  Settings of other methods in the file are left out and named on standard
+  error.
+
+  Args:
+    path: A Python file whose `get_config()` returns a dictionary of sections,
+      which is run, or the config.json of a run, or the name of a shipped
+      config.
+    overrides: Arguments as typed: '--config.section.setting=value', or that
+      name and the value as two arguments.
+    workdir: Directory where the run starts or continues. A run that continues
+      keeps what neither its first start nor this one gives.
+
+  Raises:
+    UserError: If the file or a directory that it names cannot be used, or an
+      argument is no override.
+    ConfigError: Naming all unknown, repeated, missing and wrong settings, and
+      overrides of settings that the method does not read.
+  """
+  values = given.read_values(path, overrides)
+  if workdir is not None:
+    values = _continued(values, pathlib.Path(workdir))
+  config, unread = build_config(values, required=values.overridden)
+  if unread:
+    print_unread([config.algorithm.name], unread)
+  return config
+
+
+def build_config(
+  values: Given, *, required: Collection[str] = ()
+) -> tuple[TrainConfig, list[str]]:
+  """Checks values and builds the config of their method.
+
+  Args:
+    values: The values.
+    required: Settings, as 'section.setting', that the method must read.
+
+  Returns:
+    The config, and the settings that were left out as the method does not read
+    them, as 'section.setting'.
+
+  Raises:
+    ConfigError: Naming all unknown, missing and wrong settings.
+  """
+  problems, method = [*values.problems], None
+  if name := names.method_name(values.sections):
+    try:
+      method = registry.find(name)
+    except UserError as error:
+      problems.append(str(error).removesuffix('.'))
+  known, unread = _known_settings(values, method, required, problems)
+  sections = _build_sections(known, method, problems)
+  try:
+    facts = resolve.facts_of(values.facts)
+    if not problems:
+      config = TrainConfig(**resolve.resolve(sections, facts))
+      return config.with_given(known), unread
+  except ConfigError as error:
+    problems += error.problems
+  raise ConfigError(problems, values.source)
+
+
+def print_unread(methods: Sequence[str], settings: Sequence[str]) -> None:
+  """Names settings that no method of a command reads, on standard error."""
+  verb = 'ignores' if len(methods) == 1 else 'ignore'
+  print(
+    f'fedfish: note: {", ".join(methods)} {verb} {", ".join(settings)}',
+    file=sys.stderr,
+  )
+
+
+def to_json_dict(config: TrainConfig) -> dict[str, Any]:
+  """Returns the content of config.json: every setting, resolved, by section."""
+  values = {'schema_version': given.SCHEMA_VERSION}
+  values |= dataclasses.asdict(config)
+  if config.resolved == ResolvedConfig():
+    del values['resolved']
+  return values
+
+
+def from_json_dict(values: Any, source: str) -> TrainConfig:
+  """Returns the config that `to_json_dict` turned into `values`.
+
+  Raises:
+    UserError: See `given.from_json`.
+    ConfigError: Naming all unknown, missing and wrong settings.
+  """
+  return build_config(given.from_json(values, source))[0]
+
+
+def to_given_dict(config: TrainConfig) -> dict[str, Any]:
+  """Returns the content of given.json; paths are absolute."""
+  values = {'schema_version': given.SCHEMA_VERSION}
+  for section, settings in config.given.items():
+    values[section] = {
+      name: resolve.absolute(value)
+      if f'{section}.{name}' in names.PATHS
+      else value
+      for name, value in settings.items()
+    }
+  return values
+
+
+def differences(first: TrainConfig, second: TrainConfig) -> list[str]:
+  """Returns the names, as 'section.setting', in which two configs differ.
+
+  `training.max_non_finite_rounds` is left out: it says when a run is given up
+  and changes none of its numbers.
+  """
+  sections = dataclasses.asdict(first), dataclasses.asdict(second)
+  return [
+    f'{section}.{name}'
+    for section, values in sections[0].items()
+    for name, value in values.items()
+    if sections[1][section].get(name, value) != value
+    and name != 'max_non_finite_rounds'
+  ]
+
+
+def _continued(values, workdir):
+  """Returns the values with those that the run in `workdir` resolved.
+
+  Settings that were given at its first start are not taken: without them they
+  have their default again, which may be another value.
+  """
+  try:
+    kept = from_json_dict(_read(workdir / CONFIG_NAME), CONFIG_NAME)
+  except (OSError, ValueError, UserError):
+    # `run_directory` says what is wrong with it.
+    return values
+  if kept.algorithm.name != names.method_name(values.sections):
+    return values
+  sections = [values.sections]
+  with contextlib.suppress(OSError, ValueError, UserError):
+    at_start = given.from_json(_read(workdir / GIVEN_NAME), GIVEN_NAME)
+    sections.append(at_start.sections)
+  left = {
+    name: operator.attrgetter(name)(kept)
+    for name, field in names.fields_of(kept.method).items()
+    if name not in names.MAY_CHANGE
+    and not any(_gives(each, name, field) for each in sections)
+  }
+  values = given.with_settings(values, left, values.source)
+  facts = dataclasses.asdict(kept.resolved)
+  return dataclasses.replace(values, facts=facts)
+
+
+def _gives(sections, dotted, field):
+  """Returns whether a setting has a value; None by default is none."""
+  section, _, name = dotted.partition('.')
+  settings = sections.get(section)
+  if not isinstance(settings, Mapping) or name not in settings:
+    return False
+  return settings[name] is not None or field.default is not None
+
+
+def _read(path):
+  return files.parse_json(path.read_bytes())
+
+
+def _known_settings(values, method, required, problems):
+  """Returns the settings that the method reads, and the names of others.
+
+  Adds clauses on unknown ones to `problems`.
+  """
+  known, unread, fields = {}, [], names.fields_of(method)
+  name = names.method_name(values.sections)
+  is_missing = method is None and '.' in name
+  for section, settings in values.sections.items():
+    if section not in names.SECTIONS:
+      keys = settings if isinstance(settings, Mapping) else ()
+      dotted = [f'{section}.{key}' for key in keys]
+      dotted = [d for d in dotted if d in removed.SETTINGS] or [str(section)]
+      problems += [names.unknown(d, 'config.', method) for d in dotted]
+      continue
+    known[section] = {}
+    if not isinstance(settings, Mapping):
+      problems.append(
+        f'`config.{section}` must be a section of settings, found {settings!r}'
+      )
+      known[section] = None
+      continue
+    for key, value in settings.items():
+      dotted = f'{section}.{key}'
+      if dotted in fields:
+        known[section][key] = value
+      elif section == AlgorithmConfig.section and is_missing:
+        # The settings of a module that cannot be imported are not known.
+        pass
+      elif not names.field_of_any(dotted):
+        problems.append(names.unknown(dotted, 'config.', method))
+      elif dotted in required and method:
+        problems.append(
+          f'`{names.PREFIX}{dotted}` is not read by {name}, but by '
+          f'{", ".join(registry.readers(key))}; leave it out, or set '
+          f'`{names.PREFIX}algorithm.name` to one of these'
+        )
+      else:
+        unread.append(dotted)
+  return known, unread
+
+
+def _build_sections(known, method, problems):
+  """Returns the sections as their classes; adds what is wrong to `problems`."""
+  sections = {}
+  for name, section_class in names.SECTIONS.items():
+    if method and name == AlgorithmConfig.section:
+      section_class = method.settings
+    settings = known.get(name, {})
+    if settings is None:
+      continue
+    # A missing setting must not hide what is wrong with the others.
+    fields = dataclasses.fields(section_class)
+    missing = [f.name for f in fields if f.default is dataclasses.MISSING]
+    try:
+      sections[name] = section_class(
+        **dict.fromkeys(missing, dataclasses.MISSING) | settings
+      )
+    except ConfigError as error:
+      problems += error.problems
+  return sections

@@ -1,0 +1,81 @@
+"""Names of settings: which there are, by method, and the nearest known one."""
+
+import dataclasses
+import difflib
+from typing import Any
+
+from tff_fedfish import removed
+from tff_fedfish.config.schema import ResolvedConfig, TrainConfig
+from tff_fedfish.methods import registry
+from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.settings import AlgorithmConfig
+
+PREFIX = '--config.'
+SECTIONS = {
+  section.name: section.type
+  for section in dataclasses.fields(TrainConfig)
+  if section.type is not ResolvedConfig
+}
+"""Class of each section of settings, by its name."""
+
+
+def _declared(flag: str) -> frozenset[str]:
+  return frozenset(
+    f'{name}.{field.name}'
+    for name, section in SECTIONS.items()
+    for field in dataclasses.fields(section)
+    if field.metadata.get(flag)
+  )
+
+
+MAY_CHANGE = _declared('may_change')
+"""Settings that may have another value when a run is resumed."""
+PATHS = _declared('is_path')
+"""Settings that hold a path."""
+
+
+def fields_of(method: Method | None) -> dict[str, dataclasses.Field]:
+  """Returns the settings that a method reads, as 'section.setting' -> field.
+
+  None: those that all methods read.
+  """
+  settings = method.settings if method else AlgorithmConfig
+  return {
+    f'{name}.{field.name}': field
+    for name, section in SECTIONS.items()
+    for field in dataclasses.fields(
+      settings if name == AlgorithmConfig.section else section
+    )
+  }
+
+
+def field_of_any(dotted: str) -> dataclasses.Field | None:
+  """Returns the field of a setting that another method reads."""
+  section, _, name = dotted.partition('.')
+  readers = registry.readers(name) if section == AlgorithmConfig.section else ()
+  return (
+    registry.settings_of(registry.find(readers[0]))[name] if readers else None
+  )
+
+
+def method_name(sections: Any) -> str:
+  """Returns `algorithm.name` of unchecked values; '' if it is no string."""
+  section = sections.get(AlgorithmConfig.section)
+  name = section.get('name') if hasattr(section, 'get') else None
+  return name if isinstance(name, str) else ''
+
+
+def unknown(dotted: str, prefix: str, method: Method | None) -> str:
+  """Returns a clause that `dotted` is no setting, with the nearest one."""
+  if advice := removed.SETTINGS.get(dotted):
+    return f'`{prefix}{dotted}` was removed: {advice.removesuffix(".")}'
+  leaf, names = dotted.rpartition('.')[2], fields_of(method)
+  near = [
+    n for n in names if n.endswith(f'.{leaf}') or n.startswith(f'{leaf}.')
+  ]
+  candidates = near or [*names, *([] if '.' in dotted else SECTIONS)]
+  nearest = difflib.get_close_matches(dotted, candidates, n=1, cutoff=0)[0]
+  return (
+    f'`{prefix}{dotted}` is unknown; the nearest known one is '
+    f'`{prefix}{nearest}`'
+  )

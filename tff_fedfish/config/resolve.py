@@ -1,0 +1,97 @@
+"""Settings that a config leaves to the model or the images that it names."""
+
+import dataclasses
+import os
+from typing import Any
+
+from models.transformer_config import FROM_DIRECTORY
+from tff_fedfish.config.schema import ResolvedConfig
+from tff_fedfish.data.client_ids import client_id_to_text
+from tff_fedfish.errors import UserError
+from tff_fedfish.fields import ConfigError, Section
+
+
+def resolve(
+  sections: dict[str, Section], facts: ResolvedConfig
+) -> dict[str, Section]:
+  """Returns the sections of a config with all that is left to files.
+
+  Args:
+    sections: Sections by name, each right by itself.
+    facts: Facts that are known already; others are read.
+
+  Returns:
+    The sections, with `resolved`.
+
+  Raises:
+    UserError: If something has to be read, but cannot be.
+  """
+  sections = dict(sections)
+  training = sections['training']
+  if training.start_from is not None:
+    # All spellings of one start are the same run.
+    start_from = os.path.realpath(training.start_from)
+    sections['training'] = dataclasses.replace(training, start_from=start_from)
+  sections['model'] = _with_directory_sizes(**sections)
+  sections['resolved'] = _image_facts(sections['data'], facts)
+  return sections
+
+
+def facts_of(values: Any) -> ResolvedConfig:
+  """Returns the section `resolved` of a config.json.
+
+  Raises:
+    ConfigError: If it holds anything else.
+  """
+  try:
+    facts = ResolvedConfig(**values)
+    # Names may hold a wrong escape.
+    _ = facts.classes and facts.class_names
+  except (TypeError, ValueError) as error:
+    raise ConfigError(
+      [f'`config.resolved` must hold facts of images, found {values!r}']
+    ) from error
+  return facts
+
+
+def absolute(path: Any) -> Any:
+  """Returns a path, absolute; 'demo' and addresses of stores as they are."""
+  is_name = not isinstance(path, str) or path == 'demo' or '://' in path
+  return path if is_name else os.path.abspath(os.path.expanduser(path))
+
+
+def _with_directory_sizes(model, data, training, **_):
+  if model.preset != FROM_DIRECTORY or None not in model.sizes.values():
+    return model
+  if training.start_from is None:
+    raise UserError(
+      '`config.training.start_from` is required with preset '
+      f"'{FROM_DIRECTORY}'. Name the directory of the model."
+    )
+  from tff_fedfish.huggingface import pretrained
+
+  shape = pretrained.read_shape(
+    training.start_from, '--config.training.start_from', data.sequence_length
+  )
+  sizes = {
+    name: getattr(shape, name) if value is None else value
+    for name, value in model.sizes.items()
+  }
+  return dataclasses.replace(model, **sizes)
+
+
+def _image_facts(data, facts):
+  if data.corpus != 'image_folder' or facts.classes is not None:
+    return facts
+  # Late: it takes NumPy, which other configs need not wait for.
+  from tff_fedfish.data.images.folder import list_folder, read_image
+
+  folder = list_folder(data.directory)
+  # Other images are compared with the first when they are read.
+  height, width, channels = read_image(folder.paths[0]).shape
+  return ResolvedConfig(
+    image_height=height,
+    image_width=width,
+    image_channels=channels,
+    classes='/'.join(map(client_id_to_text, folder.class_names)),
+  )
