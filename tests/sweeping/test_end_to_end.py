@@ -16,7 +16,7 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.config import load
 from tff_fedfish.evaluation import client_evaluator, results
 from tff_fedfish.reporting import findings, loading
-from tff_fedfish.run import metrics_files, run_directory
+from tff_fedfish.run import run_directory, tables
 from tff_fedfish.sweeping import expand, run, searches
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -47,20 +47,20 @@ def test_two_arms_of_two_rounds(sweep_file, small_inputs, tmp_path, capsys):
   code = run.run_sweep(main, file, workdir, num_jobs=2)
   assert code == 0, capsys.readouterr()
   corpus = pathlib.Path(small_inputs[0]).name
-  tables = []
+  rows = []
   for name in ('fed_avg', 'fed_fish'):
     arm = workdir / 'arms' / name
     assert run_directory.read_config(arm).algorithm.name == name
-    tables.append(metrics_files.read_metrics(arm / 'metrics.csv'))
+    rows.append(tables.read_metrics(arm / 'metrics.csv'))
     found = results.read_evaluation(arm / 'evaluations' / corpus)
     assert found.summary['checkpoint'] == {'round': 2}
     assert found.summary['num_clients'] == 2
     assert found.barriers
   # The same model, clients and data: both see the same first training loss.
-  assert [len(rows) for rows in tables] == [3, 3]
+  assert [len(arm_rows) for arm_rows in rows] == [3, 3]
   for column, round_num in (('held_out/loss', 0), ('train/num_sequences', 2)):
-    assert tables[0][round_num][column] == tables[1][round_num][column]
-  assert tables[0][2]['held_out/loss'] != tables[1][2]['held_out/loss']
+    assert rows[0][round_num][column] == rows[1][round_num][column]
+  assert rows[0][2]['held_out/loss'] != rows[1][2]['held_out/loss']
 
 
 def test_search_chooses_the_rate_that_learns(
@@ -192,7 +192,7 @@ def test_stopped_by_a_signal_it_goes_on(sweep_file, small_inputs, tmp_path):
   first = workdir / 'arms' / 'seed1'
   before = {path: path.stat().st_mtime_ns for path in first.rglob('*')}
   assert main(command) == 0
-  assert len(metrics_files.read_metrics(second)) == 61
+  assert len(tables.read_metrics(second)) == 61
   assert {p: p.stat().st_mtime_ns for p in first.rglob('*')} == before
 
 
@@ -218,7 +218,7 @@ def test_an_arm_that_diverges(sweep_file, small_inputs, tmp_path, capsys):
     f'server_lr1e+30: diverged; its last good checkpoint is {good}\n'
   ) in output.err
   assert f'2 of 2 runs done, 1 of them diverged: {workdir}/arms\n' in output.out
-  assert metrics_files.read_metrics(arm / 'metrics.csv')[-1]['round'] == 3
+  assert tables.read_metrics(arm / 'metrics.csv')[-1]['round'] == 3
   corpus = pathlib.Path(small_inputs[0]).name
   found = results.read_evaluation(arm / 'evaluations' / corpus)
   assert found.summary['checkpoint'] == {'round': 0}

@@ -21,7 +21,7 @@ from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
 from tff_fedfish.planning import memory
-from tff_fedfish.run import run_directory, run_inputs
+from tff_fedfish.run import client_data, run_directory
 from tff_fedfish.sweeping import dry_run, jobs, run
 
 _CLIENTS = [f'client {i}'.encode() for i in range(40)]
@@ -138,9 +138,9 @@ def _split(fraction):
 def stand(monkeypatch):
   stand = _Stand()
   monkeypatch.setattr(jobs, 'run_jobs', stand.run_jobs)
-  # In a process of its own; tests/training/test_run_checks.py has it for real.
+  # In a process of its own; tests/training/test_check.py has it for real.
   monkeypatch.setattr(run, '_require_runs', lambda configs: None)
-  monkeypatch.setattr(run_inputs, 'open_corpus', lambda config, path: None)
+  monkeypatch.setattr(client_data, 'open_corpus', lambda config, path: None)
   # Nobody pulls the plug here, and a disk takes its time.
   monkeypatch.setattr(os, 'fsync', lambda descriptor: None)
   return stand

@@ -27,14 +27,15 @@ from tff_fedfish.huggingface import pretrained
 from tff_fedfish.progress import Progress, Stages
 from tff_fedfish.run import (
   checkpoints,
-  client_states,
-  cohort_data,
+  client_data,
+  client_state,
+  cohorts,
   corpus_identity,
   divergence,
   pretrained_run,
   run_directory,
-  run_inputs,
 )
+from tff_fedfish.run.row_source import row_source
 
 
 def evaluate(
@@ -75,19 +76,19 @@ def evaluate(
     config = run_directory.read_config(run)
   stages = Stages()
   with stages('opening the corpus'):
-    corpus = run_inputs.open_corpus(config, data)
+    corpus = client_data.open_corpus(config, data)
   output = files.require_usable_output(
     output or run / 'evaluations' / pathlib.Path(data).resolve().name,
     '--output',
   )
-  open_checkpoint = (run_inputs if run else pretrained_run).open_checkpoint
+  open_checkpoint = (client_data if run else pretrained_run).open_checkpoint
   with stages('opening the checkpoint'):
     found, tokenizer = open_checkpoint(config, checkpoint)
   config = config.in_round(found.round_num)
   identity = corpus_identity.identify(config, corpus)
   split, kind = None, options.client_split
   if found.contents.get('corpus_fingerprint') == identity.fingerprint:
-    split = run_inputs.split_corpus(config, corpus)
+    split = client_data.split_corpus(config, corpus)
   # Of every other corpus all clients are held out.
   elif run is None or not _is_other_part(run, found.contents, identity):
     kind = 'transfer'
@@ -97,7 +98,7 @@ def evaluate(
   if config.method.personal(config) is not None or (
     options.barrier and config.kept_slots
   ):
-    states = client_states.states_of_checkpoint(found)
+    states = client_state.states_of_checkpoint(found)
   summarize = functools.partial(
     results.summarize_evaluation,
     corpus=identity.label(data),
@@ -122,12 +123,12 @@ def evaluate(
   with stages('choosing clients'):
     # Late: the errors above must not wait for TensorFlow.
     from tff_fedfish.evaluation import evaluation_clients
-    from tff_fedfish.run import learning_setup
+    from tff_fedfish.run import model_state
 
     sample = evaluation_clients.choose_clients(
       client_ids,
-      run_inputs.client_rows(
-        config, corpus, tokenizer, sequence_length=sequence_length
+      row_source(config).client_rows(
+        corpus, tokenizer, sequence_length=sequence_length
       ),
       split_seed=config.seeds.split_seed,
       split_unit=split_unit,
@@ -150,12 +151,12 @@ def evaluate(
     if run is None:
       weights = tuple(found.tensors.values())
       loaded = dataclasses.replace(
-        found, tensors=learning_setup.trainable_tensors(weights)
+        found, tensors=model_state.trainable_tensors(weights)
       )
     else:
       loaded = checkpoints.load_checkpoint(
         found.path,
-        '' if options.barrier else learning_setup.WEIGHTS_PREFIX,
+        '' if options.barrier else model_state.WEIGHTS_PREFIX,
         verify=False,
       )
     measurement = _Measurement(config, loaded, options)
@@ -165,8 +166,8 @@ def evaluate(
   if options.barrier:
     barriers, effective_clients = measurement.barrier(
       # Always what the run itself trains on.
-      run_inputs.training_clients(config, split),
-      run_inputs.training_rows(config, corpus, tokenizer),
+      row_source(config).training_clients(split),
+      row_source(config).training_rows(corpus, tokenizer),
       states,
     )
   summary = summarize(
@@ -305,7 +306,7 @@ class _Measurement:
 
   def __init__(self, config, loaded, options):
     from tff_fedfish.evaluation import client_evaluator
-    from tff_fedfish.run import learning_setup
+    from tff_fedfish.run import model_state
     from tff_fedfish.runtime.in_process_context import set_in_process_context
 
     set_in_process_context()
@@ -315,8 +316,8 @@ class _Measurement:
     self.learning_rate = options.learning_rate
     if self.learning_rate is None:
       self.learning_rate = config.fine_tuning_rate
-    self._weights = learning_setup.model_weights(
-      loaded.tensors, learning_setup.server_shapes(config, loaded), loaded.path
+    self._weights = model_state.model_weights(
+      loaded.tensors, model_state.server_shapes(config, loaded), loaded.path
     )
     self._evaluator = client_evaluator.build_evaluator(config)
 
@@ -344,32 +345,28 @@ class _Measurement:
 
   def barrier(self, participating, client_rows, states):
     from tff_fedfish.evaluation import barrier, effective_sample_size
-    from tff_fedfish.run import learning_setup
-    from tff_fedfish.run.kept_inputs import KeptInputs
+    from tff_fedfish.run import build, model_state
+    from tff_fedfish.run.client_inputs import ClientInputs
     from tff_fedfish.runtime import round_options
 
     config = self._config
-    process = learning_setup.build_learning_process(config)
-    learning_setup.require_declared_process(
-      config, process, with_trained_models=True
-    )
-    state = learning_setup.from_tensors(
+    process = build.build_learning_process(config)
+    build.require_trained_models(config, process)
+    state = model_state.from_tensors(
       self._loaded.tensors,
       process.initialize.type_signature.result,
       self._loaded.path,
     )
     round_num, kept = self._loaded.round_num + 1, None
     if states is not None:
-      kept = KeptInputs(
+      kept = ClientInputs(
         config=config,
         process=process,
         states=states,
         participating=participating,
       )
-    state = learning_setup.with_rates(process, state, config, round_num)
-    cohort = cohort_data.cohort(
-      config, participating, client_rows, round_num, kept
-    )
+    state = build.with_rates(process, state, config, round_num)
+    cohort = cohorts.cohort(config, participating, client_rows, round_num, kept)
     mass, fraction = effective_sample_size.informed_mass_of(config)
     effective = effective_sample_size.EffectiveClients(
       mass,

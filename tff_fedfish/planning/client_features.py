@@ -12,7 +12,7 @@ from tff_fedfish.printing import format_bytes
 _LABEL_BYTES = 4
 _FEATURE_BYTES = 2
 _FLOAT64_BYTES = 8
-# Rows of a batch of features, as in run/feature_files.py.
+# Rows of a batch of features, as in run/features.py.
 _BATCH_ROWS = 256
 # A Gram matrix, its eigenvectors, and what LAPACK works on.
 _GRAM_COPIES = 4

@@ -21,8 +21,8 @@ from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.reporting.evaluations import client_barriers, load_evaluation
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.run.corpus_identity import read_identity
-from tff_fedfish.run.metrics_files import read_metrics
 from tff_fedfish.run.run_directory import VOCABULARY_NAME
+from tff_fedfish.run.tables import read_metrics
 
 
 def load_runs(directories: Sequence[str | os.PathLike]) -> list[Run]:

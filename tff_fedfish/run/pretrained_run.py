@@ -10,7 +10,7 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.huggingface import pretrained
 from tff_fedfish.methods import registry
-from tff_fedfish.run import run_directory, run_inputs
+from tff_fedfish.run import client_data, run_directory
 from tff_fedfish.run.checkpoints import Checkpoint
 
 LEARNING_RATE = 0.1
@@ -68,7 +68,7 @@ def open_checkpoint(
       missing or damaged.
   """
   (vocabulary, *_) = pretrained.vocabularies(directory, '--checkpoint')
-  tokenizer = run_inputs.open_tokenizer(config, vocabulary)
+  tokenizer = client_data.open_tokenizer(config, vocabulary)
   checkpoint = Checkpoint(
     round_num=0,
     tensors=pretrained.read_weights(directory, config.model_shape()),

@@ -15,13 +15,13 @@ from tff_fedfish.config import load
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.progress import Progress
-from tff_fedfish.run import run_directory, run_inputs
+from tff_fedfish.run import client_data, run_directory
 from tff_fedfish.sweeping import jobs, record
 from tff_fedfish.sweeping.expand import ARMS, expand_arms
 from tff_fedfish.sweeping.runs import Run
 from tff_fedfish.sweeping.searches import arms_with_rates, read_searches
 from tff_fedfish.sweeping.sweep_file import SweepFile
-from tff_fedfish.training import run_checks
+from tff_fedfish.training import check
 
 
 def run_sweep(
@@ -71,7 +71,7 @@ def run_sweep(
       if request.data
     }
     for (_, directory), config in corpora.items():
-      run_inputs.open_corpus(config, directory)
+      client_data.open_corpus(config, directory)
     left = [run.config for run in runs if not run.is_done()]
     jobs.require_memory(left, num_jobs)
     return _Sweep(file, workdir, num_jobs, arms, train_options).run(run_command)
@@ -189,7 +189,7 @@ def _require_runs(configs: Sequence[TrainConfig]) -> None:
     initializer=warnings.filterwarnings,
     initargs=('ignore', 'pkg_resources is deprecated'),
   ) as pool:
-    lines = pool.submit(run_checks.problems_of, configs).result()
+    lines = pool.submit(check.problems_of, configs).result()
   if lines:
     raise UserErrors([UserError(line) for line in lines])
 
