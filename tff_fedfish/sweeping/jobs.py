@@ -62,8 +62,6 @@ def run_jobs(
     130 after SIGINT, 143 after SIGTERM, otherwise 0.
   """
   num_threads = max(1, len(os.sched_getaffinity(0)) // num_at_a_time)
-  # Spawned, not forked: TensorFlow does not survive a fork.
-  context = multiprocessing.get_context('spawn')
   waiting, running, is_told = collections.deque(runs), [], False
   with Interruption('rounds') as interruption:
     try:
@@ -71,10 +69,7 @@ def run_jobs(
         has_room = len(running) < num_at_a_time
         while waiting and has_room and not interruption.requested:
           run = waiting.popleft()
-          arguments = run_command, run, num_threads
-          process = context.Process(target=_carry_out, args=arguments)
-          process.start()
-          running.append((run, process))
+          running.append((run, _start(run_command, run, num_threads)))
           on_start(run)
           has_room = len(running) < num_at_a_time
         if interruption.requested and not is_told:
@@ -110,6 +105,20 @@ def failure_line(run: Run, exit_code: int) -> str:
   )
 
 
+def _start(
+  run_command: Callable[[Sequence[str]], int], run: Run, num_threads: int
+) -> multiprocessing.process.BaseProcess:
+  """Starts the process of a run; raises OSError if it can write no log."""
+  run.log.parent.mkdir(parents=True, exist_ok=True)
+  run.log.write_bytes(b'')
+  # Spawned, not forked: TensorFlow does not survive a fork.
+  process = multiprocessing.get_context('spawn').Process(
+    target=_carry_out, args=(run_command, run, num_threads)
+  )
+  process.start()
+  return process
+
+
 def _carry_out(
   run_command: Callable[[Sequence[str]], int], run: Run, num_threads: int
 ) -> None:
@@ -118,8 +127,7 @@ def _carry_out(
   os.setpgrp()
   # It ends, cleanly, when its parent is gone.
   threading.Thread(target=_end_with_parent, daemon=True).start()
-  run.log.parent.mkdir(parents=True, exist_ok=True)
-  log = os.open(run.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+  log = os.open(run.log, os.O_WRONLY | os.O_APPEND)
   os.dup2(log, 1)
   os.dup2(log, 2)
 
