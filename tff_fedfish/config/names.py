@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+from collections.abc import Mapping
 from typing import Any
 
 from tff_fedfish import removed
@@ -58,11 +59,19 @@ def field_of_any(dotted: str) -> dataclasses.Field | None:
   )
 
 
-def method_name(sections: Any) -> str:
+def method_name(settings: Mapping[str, Any]) -> str:
   """Returns `algorithm.name` of unchecked values; '' if it is no string."""
-  section = sections.get(AlgorithmConfig.section)
-  name = section.get('name') if hasattr(section, 'get') else None
+  name = settings.get('algorithm.name')
   return name if isinstance(name, str) else ''
+
+
+def is_of_missing_module(dotted: str, method_name: str) -> bool:
+  """Returns whether a setting may be of a module that cannot be imported."""
+  return (
+    dotted.startswith(f'{AlgorithmConfig.section}.')
+    and '.' in method_name
+    and registry.find_or_none(method_name) is None
+  )
 
 
 def unknown(dotted: str, prefix: str, method: Method | None) -> str:

@@ -167,7 +167,7 @@ class SweepFile:
       ConfigError: Naming all unknown and wrong settings.
     """
     source = repr(f'{self.path}, run {name}')
-    values = config_files.with_settings(self._values, settings, source)
+    values = self._values.with_settings(settings, source)
     return config_loading.build_config(values)[0]
 
   def without_unread(self, settings: Settings) -> Settings:
@@ -207,10 +207,9 @@ class SweepFile:
       if not of_search or key == 'learning_rate_search'
     }
     if not of_search:
-      section = AlgorithmConfig.section
-      of_base = self._values.sections.get(section, ())
+      of_base = [n for n in self._values.settings if n.startswith('algorithm.')]
       places |= {n: f'`--config.{n}`' for n in self._values.overridden}
-      places = {f'{section}.{name}': '' for name in of_base} | places
+      places = dict.fromkeys(of_base, '') | places
     unread = [
       name
       for name in sorted(places)
