@@ -20,21 +20,6 @@ SECTIONS = {
 """Class of each section of settings, by its name."""
 
 
-def _declared(flag: str) -> frozenset[str]:
-  return frozenset(
-    f'{name}.{field.name}'
-    for name, section in SECTIONS.items()
-    for field in dataclasses.fields(section)
-    if field.metadata.get(flag)
-  )
-
-
-MAY_CHANGE = _declared('may_change')
-"""Settings that may have another value when a run is resumed."""
-PATHS = _declared('is_path')
-"""Settings that hold a path."""
-
-
 def fields_of(method: Method | None) -> dict[str, dataclasses.Field]:
   """Returns the settings that a method reads, as 'section.setting' -> field.
 
@@ -48,6 +33,18 @@ def fields_of(method: Method | None) -> dict[str, dataclasses.Field]:
       settings if name == AlgorithmConfig.section else section
     )
   }
+
+
+MAY_CHANGE = frozenset(
+  name
+  for name, field in fields_of(None).items()
+  if field.metadata.get('may_change')
+)
+"""Settings that may have another value when a run is resumed."""
+PATHS = frozenset(
+  name for name, field in fields_of(None).items() if 'is_path' in field.metadata
+)
+"""Settings that hold a path."""
 
 
 def field_of_any(dotted: str) -> dataclasses.Field | None:
