@@ -49,8 +49,7 @@ def expand_arms(
   for arm in arms.values():
     for request in file.evaluations:
       request.require_measurable(arm.name, arm.config)
-  names = [f'algorithm.{n}' for n in file.values.sections.get('algorithm', ())]
-  if unread := _unread_by_all(arms, names):
+  if unread := _unread_by_all(arms, file.values.settings):
     methods = dict.fromkeys(config.algorithm.name for config in arms)
     load.print_unread(list(methods), unread)
   return list(arms.values())

@@ -56,8 +56,7 @@ class SweepFile:
       ConfigError: Naming the run and all unknown and wrong settings.
     """
     source = repr(f'{self.path}, run {run_name}')
-    values = given.with_settings(self.values, settings, source)
-    return load.build_config(values)[0]
+    return load.build_config(self.values.with_settings(settings, source))[0]
 
   def without_unread(self, settings: Settings) -> Settings:
     """Returns the settings of a run without those its method does not read.
