@@ -20,7 +20,7 @@ from tff_fedfish.run import (
   run_directory,
   store,
 )
-from tff_fedfish.sweeping.sweep_state import require_same_sweep
+from tff_fedfish.sweeping.record import require_same_sweep
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _NESTED = '[' * 200_000

@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 
-from tff_fedfish import corpora, demo
+from tff_fedfish import corpora
 
 # Rounds at the end of a run whose losses are averaged: a quarter.
 _MEASURED_SHARE = 0.25
@@ -30,7 +30,7 @@ class Input:
     from tff_fedfish.training import check
 
     self._config = config_loading.load_config(
-      demo.CONFIG, [*data_overrides(corpus), *overrides]
+      'demo', [*data_overrides(corpus), *overrides]
     )
     inputs = check.check_run(self._config)
     cache = dict(cache_bytes=0) if what == 'input' else {}
@@ -103,7 +103,7 @@ class Training:
     from tff_fedfish.cli.main import main
 
     start = time.perf_counter()
-    command = ['train', '--config', str(demo.CONFIG)]
+    command = ['train', '--config', 'demo']
     with contextlib.redirect_stdout(sys.stderr):
       code = main([*command, '--workdir', workdir, *self._arguments])
     if code:

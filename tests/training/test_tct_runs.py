@@ -331,7 +331,7 @@ def test_refused_settings(settings, words, small_images, tmp_path, capsys):
 def test_barrier_of_a_run_in_phases(small_images, whole, capsys):
   arguments = ['--checkpoint', str(whole), '--data', str(small_images)]
   assert main(['evaluate', *arguments, '--barrier']) == 2
-  assert '`--barrier` replays a round, whose clients' in capsys.readouterr().err
+  assert "`--barrier` is not available for 'tct'" in capsys.readouterr().err
 
 
 def test_no_start_from_a_convex_phase(small_images, whole, tmp_path, capsys):

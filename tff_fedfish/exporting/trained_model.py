@@ -15,6 +15,7 @@ from tff_fedfish.run import (
   checkpoints,
   client_data,
   client_state,
+  divergence,
   run_directory,
 )
 from tff_fedfish.run.row_source import row_source
@@ -66,7 +67,7 @@ def load_trained_model(
       the vocabulary of its run, is refused by `language_only`, or there is no
       such client or none is named where one is required.
   """
-  path = checkpoints.resolve_checkpoint(checkpoint)
+  path = divergence.resolve_checkpoint(checkpoint)
   run = path.parent.parent
   config = run_directory.read_config(run)
   if language_only and config.data.holds_images:

@@ -10,8 +10,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tff_fedfish.config import given, names
 from tff_fedfish.config import load as config_loading
-from tff_fedfish.config import names
 from tff_fedfish.data.tokenizers import METADATA_FILE
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import read_barriers
@@ -120,7 +120,7 @@ def _check_config(
   config: Mapping[str, Any], path: pathlib.Path
 ) -> Iterator[str]:
   """Raises UserError if a config.json is none; yields remarks."""
-  name = names.method_name(config)
+  name = names.method_name(given.from_sections(config, '').settings)
   if name and not registry.find_or_none(name):
     yield f'the method {name!r} cannot be loaded: its settings are as written'
     # The other sections are checked as those of any method.

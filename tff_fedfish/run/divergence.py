@@ -9,6 +9,7 @@ import collections
 import math
 import os
 import pathlib
+import sys
 from collections.abc import Iterable, Mapping
 
 from tff_fedfish.errors import FailedError, UserError
@@ -143,3 +144,24 @@ def diverged_checkpoint(run: str | os.PathLike) -> pathlib.Path | None:
     # `fedfish train` says what is wrong with it.
     return None
   return history.last_good_checkpoint() if history.has_diverged else None
+
+
+def resolve_checkpoint(
+  path: str | os.PathLike, option: str = '--checkpoint'
+) -> pathlib.Path:
+  """Returns the checkpoint that an option means, verified.
+
+  A run's directory stands for its last checkpoint. Of a run that stopped as it
+  diverged, it stands for the last good one; a line on standard error says so.
+
+  Raises:
+    UserError: See `checkpoints.resolve_checkpoint`.
+  """
+  good = diverged_checkpoint(path)
+  if good is not None:
+    print(
+      f'fedfish: note: the run in {str(path)!r} diverged; `{option}` takes its '
+      f'last good checkpoint, {good.name}.',
+      file=sys.stderr,
+    )
+  return checkpoints.resolve_checkpoint(good or path, option)

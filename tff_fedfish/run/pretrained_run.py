@@ -4,8 +4,8 @@ import os
 import pathlib
 
 from models.transformer_config import FROM_DIRECTORY, PRESETS
+from tff_fedfish.config import given
 from tff_fedfish.config import load as config_loading
-from tff_fedfish.config.given import Given
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.huggingface import pretrained
@@ -46,7 +46,7 @@ def config_of(
     'evaluation': {'every_num_rounds': 0, 'num_clients': 0},
     'checkpoints': {'every_num_rounds': 0},
   }
-  values = Given(str(directory), sections)
+  values = given.from_sections(sections, str(directory))
   return config_loading.build_config(values)[0]
 
 

@@ -10,7 +10,7 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.huggingface import pretrained
-from tff_fedfish.run import checkpoints, client_data, run_directory
+from tff_fedfish.run import client_data, divergence, run_directory
 
 _OPTION = '--config.training.start_from'
 _HEAD = ('head/kernel', 'head/bias')
@@ -115,7 +115,7 @@ def _pretrained_source(config, start):
 
 
 def _checkpoint_source(start):
-  path = checkpoints.resolve_checkpoint(start, _OPTION)
+  path = divergence.resolve_checkpoint(start, _OPTION)
   run = path.parent.parent
   config = run_directory.read_config(run)
   checkpoint, tokenizer = client_data.open_checkpoint(config, path)
