@@ -116,7 +116,10 @@ def test_too_little_text_is_refused_before_the_model_is_built(
   assert not (tmp_path / 'run').exists()
 
 
-def test_what_happens_before_round_1_is_printed(small_inputs, tmp_path, capsys):
+def test_what_happens_before_round_1_is_printed(
+  small_inputs, tmp_path, capsys, monkeypatch
+):
+  monkeypatch.setattr('tff_fedfish.progress._MIN_STAGE_SECONDS', 0)
   arguments = _arguments(small_inputs, tmp_path / 'run', training__num_rounds=1)
   assert main(arguments) == 0
   lines = capsys.readouterr().err.splitlines()
