@@ -53,10 +53,10 @@ def test_one_run_is_never_refused(machine):
 
 def test_all_processes_of_a_run_count():
   config = planned_configs.by_hand()
-  [process] = planned.of_config(config)
+  [process] = planned.process_memory(config)
   assert planned.run_bytes(config) == process.peak_bytes
   config = planned_configs.by_hand(engine__kind='ray', engine__num_workers=3)
-  driver, worker = planned.of_config(config)
+  driver, worker = planned.process_memory(config)
   expected = driver.peak_bytes + 3 * worker.peak_bytes
   assert planned.run_bytes(config) == expected
   # On a cluster the workers are elsewhere.

@@ -62,9 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
     plots = _make_directory(arguments.plots, corpus.directory)
   if arguments.vocabulary is not None:
     from tff_fedfish.data.tokenizers import load_tokenizer
-    from tff_fedfish.progress import Stages
+    from tff_fedfish.progress import stage
 
-    with Stages()('reading the vocabulary'):
+    with stage('reading the vocabulary'):
       tokenizer = load_tokenizer(arguments.vocabulary)
   print_counts(arguments.directory, corpus.manifest)
   if tokenizer is not None:

@@ -19,7 +19,7 @@ from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.options import EvaluationOptions
 from tff_fedfish.evaluation.personalization import MIN_SEQUENCES
 from tff_fedfish.huggingface import pretrained
-from tff_fedfish.progress import Progress, Stages
+from tff_fedfish.progress import Progress, stage
 from tff_fedfish.run import (
   checkpoints,
   client_states,
@@ -69,15 +69,14 @@ def evaluate(
     checkpoint = checkpoints.resolve_checkpoint(checkpoint)
     run = checkpoint.parent.parent
     config = run_directory.read_config(run)
-  stages = Stages()
-  with stages('opening the corpus'):
+  with stage('opening the corpus'):
     corpus = run_inputs.open_corpus(config, data)
   output = files.require_usable_output(
     output or run / 'evaluations' / pathlib.Path(data).resolve().name,
     '--output',
   )
   open_checkpoint = (run_inputs if run else pretrained_run).open_checkpoint
-  with stages('opening the checkpoint'):
+  with stage('opening the checkpoint'):
     found, tokenizer = open_checkpoint(config, checkpoint)
   config = config.in_round(found.round_num)
   if options.barrier and config.method.solver is not None:
@@ -123,10 +122,8 @@ def evaluate(
     # Late: the errors above must not wait for TensorFlow.
     from tff_fedfish.evaluation import own_tests
 
-    stages = Stages()
-    with stages('building the model'):
+    with stage('building the model'):
       measured = own_tests.OwnTests(config, corpus, tokenizer, found, states)
-    stages.release()
     return _evaluate_own_rows(
       measured, config, options, data, output, summarize, own_rows
     )
@@ -134,7 +131,7 @@ def evaluate(
   sequence_length = _sequence_length(config, options)
   split_unit = options.split_unit or config.evaluation.split_unit
 
-  with stages('choosing clients'):
+  with stage('choosing clients'):
     # Late: the errors above must not wait for TensorFlow.
     from tff_fedfish.evaluation import evaluation_clients
     from tff_fedfish.run import learning_setup
@@ -161,7 +158,7 @@ def evaluate(
       f'{MIN_SEQUENCES} {rows}, but none of its {len(client_ids)} has. Name '
       'another corpus.'
     )
-  with stages('building the model'):
+  with stage('building the model'):
     if run is None:
       weights = tuple(found.tensors.values())
       loaded = dataclasses.replace(
@@ -174,8 +171,7 @@ def evaluate(
         verify=False,
       )
     measurement = _Measurement(config, loaded, options)
-  stages.release()
-  clients = measurement.personalization(sample, stages)
+  clients = measurement.personalization(sample)
   barriers = effective_clients = None
   if options.barrier:
     barriers, effective_clients = measurement.barrier(
@@ -373,7 +369,7 @@ class _Measurement:
     )
     self._evaluator = client_evaluator.build_evaluator(config)
 
-  def personalization(self, sample, stages):
+  def personalization(self, sample):
     from tff_fedfish.evaluation.personalization import evaluate_clients
 
     rows = []
@@ -386,7 +382,7 @@ class _Measurement:
       learning_rate=self.learning_rate,
       non_trainable=self._weights.non_trainable,
     )
-    with stages('tracing, first client'):
+    with stage('tracing, first client'):
       first = next(clients)
     total = len(sample.clients)
     with Progress('evaluate', total, unit='client') as progress:
@@ -436,7 +432,7 @@ class _Measurement:
       num_partial_sums=config.num_partial_sums
     )
     with round_options.use_round_options(options):
-      with Stages()('replaying the round'):
+      with stage('replaying the round'):
         new_state = process.next(state, list(cohort)).state
       # Each client is trained, then the server's models are scored on it.
       with Progress('barrier', 2 * len(cohort), unit='step') as progress:

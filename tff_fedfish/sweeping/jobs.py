@@ -137,7 +137,7 @@ class Job:
 
 def round_cost(config: TrainConfig) -> int:
   """Returns the steps of a round's clients, to compare durations."""
-  steps = client_steps.of_config(config)
+  steps = client_steps.client_steps(config)
   steps_per_pass = steps.num_local_steps / config.client_work.num_local_epochs
   return round((config.cohort_size or 1) * steps_per_pass * steps.num_passes)
 

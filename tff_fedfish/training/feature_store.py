@@ -11,9 +11,9 @@ import numpy as np
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.methods.method import load
-from tff_fedfish.planning import client_features
+from tff_fedfish.planning import disk
 from tff_fedfish.printing import format_bytes
-from tff_fedfish.progress import Stages
+from tff_fedfish.progress import stage
 from tff_fedfish.run import (
   checkpoints,
   client_state_files,
@@ -64,7 +64,7 @@ class FeatureStore(RoundCallback):
         shutil.rmtree(path)
       checkpoints.remove_leftovers(path.parent)
 
-  def prepare(self, stages: Stages, should_stop: Callable[[], bool]) -> None:
+  def prepare(self, should_stop: Callable[[], bool]) -> None:
     """Checks that there is room, and computes what follows from features.
 
     Asks before each client whether to stop.
@@ -80,7 +80,7 @@ class FeatureStore(RoundCallback):
       self._require_room()
     elif self._features.work and not self._has_bases():
       shutil.rmtree(self._bases, ignore_errors=True)
-      with stages('computing the bases of the clients'):
+      with stage('computing the bases of the clients'):
         self._write_bases(should_stop)
 
   def _has_bases(self):
@@ -163,14 +163,14 @@ class FeatureStore(RoundCallback):
 
   def _require_room(self):
     run = self._run
-    sizes = client_features.on_disk(
+    num_bytes = disk.feature_bytes(
       run.config, run.client_rows, run.participating
     )
     free = shutil.disk_usage(run.workdir).free
-    if sizes.num_bytes > free:
+    if num_bytes > free:
       raise FailedError(
         f'The features of {len(run.participating)} clients take '
-        f'{format_bytes(sizes.num_bytes)}, but {format_bytes(free)} are free '
+        f'{format_bytes(num_bytes)}, but {format_bytes(free)} are free '
         f'in {str(run.workdir)!r}. Free disk space; the same command continues '
         f'after round {run.position.round_num}. Or start a new run with a '
         'smaller `--config.algorithm.num_features`.'

@@ -12,7 +12,7 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.evaluation import client_evaluator
 from tff_fedfish.methods.method import load
-from tff_fedfish.progress import Progress, Stages
+from tff_fedfish.progress import Progress, stage
 from tff_fedfish.run import (
   checkpoints,
   cohort_data,
@@ -49,7 +49,6 @@ def run_rounds(
   config: TrainConfig,
   workdir: pathlib.Path,
   checked: CheckedRun,
-  stages: Stages,
   kept_uploads: KeptUploads | None = None,
   trackers: Sequence[str] = (),
 ) -> int:
@@ -61,7 +60,7 @@ def run_rounds(
     UserError: If the checkpoint does not fit the process, or the process can
       only run in TFF's own context.
   """
-  run = _build(config, workdir, checked, stages)
+  run = _build(config, workdir, checked)
   with contextlib.ExitStack() as stack:
     run_directory.start(config, workdir, checked.tokenizer, checked.identity)
     stack.enter_context(checked.log)
@@ -95,12 +94,12 @@ def run_rounds(
       workers=workers,
     )
     if workers is not None and kept_uploads is None:
-      with stages('starting workers'), contextlib.suppress(RoundInterrupted):
+      with stage('starting workers'), contextlib.suppress(RoundInterrupted):
         workers.start(should_stop)
-    _RoundLoop(run, options, tracked, kept_uploads).run(stages)
+    _RoundLoop(run, options, tracked, kept_uploads).run()
     while _has_next_phase(run) and not options.should_stop():
-      run = _next_phase(run, stages)
-      _RoundLoop(run, options, tracked).run(stages)
+      run = _next_phase(run)
+      _RoundLoop(run, options, tracked).run()
   return _exit_code(run, interruption)
 
 
@@ -111,15 +110,15 @@ def _has_next_phase(run):
   return phase is not None and done == phase.last_round < num_rounds
 
 
-def _next_phase(run, stages):
+def _next_phase(run):
   """Builds the phase after a run's last round, and the state it begins with.
 
   Nothing is written: it is built again in a run that is resumed there.
   """
   done = run.position.round_num
   config = run.config.in_round(done + 1)
-  process, evaluator = _build_process(config, run.participating, stages)
-  with stages(f'beginning with phase {config.phase.name!r}'):
+  process, evaluator = _build_process(config, run.participating)
+  with stage(f'beginning with phase {config.phase.name!r}'):
     begin = load(config.phase.begin)
     state = begin(config, process, run.position.state)
   return dataclasses.replace(
@@ -132,7 +131,7 @@ def _next_phase(run, stages):
   )
 
 
-def _build(config, workdir, checked, stages):
+def _build(config, workdir, checked):
   """Builds the process of the position, and restores or draws its state."""
   client_rows = run_inputs.training_rows(
     config, checked.corpus, checked.tokenizer
@@ -143,16 +142,16 @@ def _build(config, workdir, checked, stages):
   config = config.in_round(round_num)
   set_in_process_context()
   participating = run_inputs.training_clients(config, checked.split)
-  process, evaluator = _build_process(config, participating, stages)
+  process, evaluator = _build_process(config, participating)
   if checked.checkpoint is None:
-    with stages('drawing the weights'):
+    with stage('drawing the weights'):
       state = process.initialize()
       if checked.start is not None:
         state = learning_setup.with_start_weights(
           process, state, config, checked.start
         )
   else:
-    with stages('restoring'):
+    with stage('restoring'):
       loaded = checkpoints.load_checkpoint(checked.checkpoint, verify=False)
       state_type = process.initialize.type_signature.result
       state = learning_setup.from_tensors(
@@ -171,9 +170,9 @@ def _build(config, workdir, checked, stages):
   )
 
 
-def _build_process(config, participating, stages):
+def _build_process(config, participating):
   """Returns the learning process of a phase, and what scores its model."""
-  with stages('building the model and its learning process'):
+  with stage('building the model and its learning process'):
     process = learning_setup.build_learning_process(
       config, num_clients=len(participating)
     )
@@ -213,11 +212,11 @@ class _RoundLoop:
       run.config, run.client_rows, run.workdir / run_directory.VOCABULARY_NAME
     )
 
-  def run(self, stages):
+  def run(self):
     """Runs the rounds that are left of the phase, and saves the last one."""
     with self._saved.writer, self._saved.saving_on_failure():
       with contextlib.suppress(RoundInterrupted):
-        self._run_rounds(stages)
+        self._run_rounds()
       self._saved.save()
       self._saved.writer.wait()
       self._kept.collect()
@@ -226,7 +225,7 @@ class _RoundLoop:
     kept = self._kept.checkpoint_contents(round_num)
     return kept | self._store.checkpoint_contents()
 
-  def _run_rounds(self, stages):
+  def _run_rounds(self):
     """Runs rounds until the phase's last, or until the run is to stop."""
     run, position = self._run, self._run.position
     history, num_rounds = run.checked.history, run.config.training.num_rounds
@@ -234,13 +233,13 @@ class _RoundLoop:
     if phase is not None and phase.last_round is not None:
       last = min(last, phase.last_round)
     if not run.is_resumed:
-      with stages('scoring round 0'):
+      with stage('scoring round 0'):
         self._finish(FinishedRound(round_num=0, state=position.state))
     if self._options.should_stop() or position.round_num == last:
       return
-    self._store.prepare(stages, self._options.should_stop)
+    self._store.prepare(self._options.should_stop)
     if self._kept_uploads is None:
-      with stages('tracing the round'):
+      with stage('tracing the round'):
         compiled = set_in_process_context().compile(run.process.next)
       if compiled is None:
         raise UserError(

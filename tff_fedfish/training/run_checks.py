@@ -23,7 +23,7 @@ from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.one_shot.uploads import summary_models
-from tff_fedfish.planning import client_features, client_states, memory
+from tff_fedfish.planning import disk, memory
 from tff_fedfish.printing import format_bytes
 from tff_fedfish.run import (
   corpus_identity,
@@ -188,7 +188,7 @@ def print_warnings(
   workdir: str | os.PathLike | None = None,
   *,
   split: ClientSplit | None = None,
-  features: client_features.FeaturesOnDisk | None = None,
+  features: int | None = None,
 ) -> None:
   """Warns on standard error where memory or disk may not be enough.
 
@@ -204,7 +204,7 @@ def print_warnings(
   )
   states = planned_states(config, split)
   state_bytes = (states and states.peak_bytes) or 0
-  feature_bytes = 0 if features is None else features.num_bytes
+  feature_bytes = features or 0
   while not parent.exists():
     parent = parent.parent
   for what, where, needed, available in (
@@ -237,21 +237,19 @@ def print_warnings(
 
 def planned_states(
   config: TrainConfig, split: ClientSplit | None
-) -> client_states.StatesOnDisk | None:
+) -> disk.StatesOnDisk | None:
   """Returns the size of the client states; None if there are none."""
   num_clients = None
   if split is not None:
     num_clients = len(run_inputs.training_clients(config, split))
-  return client_states.states_on_disk(config, num_clients)
+  return disk.states_on_disk(config, num_clients)
 
 
-def planned_features(
-  config: TrainConfig, checked: CheckedRun
-) -> client_features.FeaturesOnDisk | None:
+def planned_features(config: TrainConfig, checked: CheckedRun) -> int | None:
   """Returns the size of the features; None if there are none, or not known."""
   if config.method.features is None or checked.split is None:
     return None
-  return client_features.on_disk(
+  return disk.feature_bytes(
     config,
     run_inputs.training_rows(config, checked.corpus, checked.tokenizer),
     run_inputs.training_clients(config, checked.split),

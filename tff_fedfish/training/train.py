@@ -13,7 +13,8 @@ from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.planning import client_steps, communication, plan
-from tff_fedfish.progress import Stages
+from tff_fedfish.printing import format_bytes
+from tff_fedfish.progress import stage
 from tff_fedfish.run import checkpoints, run_directory
 from tff_fedfish.run import trackers as tracker_classes
 from tff_fedfish.training import run_checks
@@ -50,9 +51,8 @@ def train(
   workdir = files.require_usable_output(
     workdir, '--workdir', marker=run_directory.CONFIG_NAME
   )
-  stages = Stages()
   with run_directory.lock(workdir):
-    checked = run_checks.check_run(config, workdir, stage=stages)
+    checked = run_checks.check_run(config, workdir, stage=stage)
     checked.history.require_not_diverged()
     if checked.is_finished:
       print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
@@ -71,12 +71,11 @@ def train(
     run_checks.print_unknown_tokens(checked)
     if checked.start is not None:
       print(checked.start.describe(), file=sys.stderr)
-    stages.release()
     # Late: errors of config and data must not wait for TensorFlow.
-    with stages('importing TensorFlow Federated'):
+    with stage('importing TensorFlow Federated'):
       from tff_fedfish.training import round_loop
     return round_loop.run_rounds(
-      config, workdir, checked, stages, kept_uploads, trackers
+      config, workdir, checked, kept_uploads, trackers
     )
 
 
@@ -173,7 +172,7 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     # A directory that does not exist would be created.
     if workdir is not None and os.path.isdir(workdir):
       stack.enter_context(run_directory.lock(workdir))
-      checked = run_checks.check_run(config, workdir, stage=Stages())
+      checked = run_checks.check_run(config, workdir, stage=stage)
   checked.history.require_not_diverged()
   if checked.start is not None:
     print(checked.start.describe())
@@ -185,7 +184,7 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     print(line)
   features = run_checks.planned_features(config, checked)
   if features is not None:
-    print(f'Features on disk: {features}.')
+    print(f'Features on disk: {format_bytes(features)}.')
   run_checks.print_warnings(
     config, workdir, split=checked.split, features=features
   )
