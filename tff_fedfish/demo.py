@@ -193,9 +193,6 @@ def print_results(runs: Sequence[str]) -> None:
   print_table(
     'Loss in nats per token; best of a column: *',
     *main_table(load_runs(runs), measures=('loss', 'barrier', 'cost')),
-    has_frame=True,
-    # Long headings are folded instead.
-    pipe_width=120,
   )
 
 
