@@ -19,7 +19,6 @@ _HEAVY = ('tensorflow', 'tensorflow_text', _TFF, _BEAM)
 _CHAIN = (
   {'__init__', '__main__'},
   {'cli'},
-  {'doctor'},
   {'sweeping'},
   {'training', 'reporting', 'exporting'},
   {'evaluation'},
@@ -108,7 +107,7 @@ def _answers_at_once(importer: str) -> bool:
     _reads_arguments(importer)
     or _is_in(importer, 'configs', 'models.layers', 'models.transformer_config')
     or (method != importer and method.count('.') <= 1)
-    or (_room(importer) or '') in ('doctor', 'environment', 'errors', 'files')
+    or (_room(importer) or '') in ('environment', 'errors', 'files')
     or _room(importer) in ('config', 'fields')
   )
 

@@ -30,42 +30,19 @@ def test_cells_are_data(capsys):
   ]
 
 
-def test_frame_and_columns(capsys):
-  printing.print_table(
-    'title',
-    ['a', 'name'],
-    [['1', 'x'], ['20', 'long']],
-    text_columns=(1,),
-    has_frame=True,
-  )
-  assert capsys.readouterr().out.splitlines() == [
-    '    title    ',
-    '┏━━━━┳━━━━━━┓',
-    '┃  a ┃ name ┃',
-    '┡━━━━╇━━━━━━┩',
-    '│  1 │ x    │',
-    '│ 20 │ long │',
-    '└────┴──────┘',
-  ]
-
-
 def test_a_pipe_has_room_and_whole_columns_are_cut(capsys, monkeypatch):
   # What a shell says of the terminal is not the width of the pipe.
   monkeypatch.setenv('COLUMNS', '20')
   cells = ['n' * 90, 'word ' * 20]
-  printing.print_table('t' * 150, ['', ''], [cells], whole_columns=(0,))
-  assert ['t' * 150] == capsys.readouterr().out.splitlines()[:1]
-  printing.print_table('t', ['', ''], [cells], text_columns=(0, 1))
-  assert f'{cells[0]}   {cells[1].rstrip()}' in capsys.readouterr().out
+  printing.print_table('t' * 150, ['', ''], [cells], text_columns=(0, 1))
+  out = capsys.readouterr().out
+  assert out.startswith('t' * 150 + '\n')
+  assert f'{cells[0]}   {cells[1].rstrip()}' in out
+  cells = ['n' * 150, 'word ' * 20]
   printing.print_table(
-    *('t', ['', ''], [cells]),
-    text_columns=(0, 1),
-    whole_columns=(0,),
-    pipe_width=120,
+    *('t', ['', ''], [cells]), text_columns=(0, 1), whole_columns=(0,)
   )
   lines = capsys.readouterr().out.splitlines()
-  # The other column is folded.
-  assert sum('word' in line for line in lines) > 1
   assert ['…' in line for line in lines if 'n' in line] == [True]
 
 
@@ -84,14 +61,13 @@ def _printed_at(capsys, monkeypatch):
   return print_at
 
 
-@pytest.mark.parametrize('has_frame', [True, False])
 @pytest.mark.parametrize('width', [120, 80, 60, 40, 20])
-def test_numbers_are_never_cut(printed_at, width, has_frame):
+def test_numbers_are_never_cut(printed_at, width):
   headings = ['Run', *(f'Held-out\nLoss\n{n} %' for n in range(8)), 'Seconds']
   rows = [
     [f'FedAvg, E = {n}', *(f'{n}.{k}93 *' for k in range(9))] for n in (1, 8)
   ]
-  lines = printed_at(width, 'Title', headings, rows, has_frame=has_frame)
+  lines = printed_at(width, 'Title', headings, rows)
   text = '\n'.join(lines)
   assert '…' not in text
   for row in rows:

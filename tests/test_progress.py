@@ -4,12 +4,12 @@ import io
 import re
 import subprocess
 import sys
-import threading
 
 import pytest
 from rich.console import Console
 
-from tff_fedfish.progress import Progress, Stages
+from tff_fedfish import progress as progress_lib
+from tff_fedfish.progress import Progress, stage
 
 
 class _Clock:
@@ -75,7 +75,7 @@ def test_a_line_per_tenth_and_no_more():
 
 def test_a_line_per_interval_when_rounds_are_slow():
   clock = _Clock()
-  progress, lines = _plain(1000, clock, interval_seconds=30)
+  progress, lines = _plain(1000, clock)
   with progress:
     for _ in range(9):
       clock.seconds += 10
@@ -97,7 +97,7 @@ def test_a_resumed_loop_estimates_by_its_own_speed():
 
 def test_speed_is_that_of_the_last_steps():
   clock = _Clock()
-  progress, lines = _plain(1000, clock, interval_seconds=1e9)
+  progress, lines = _plain(1000, clock)
   with progress:
     clock.seconds += 600.0  # The first round compiles.
     progress.advance(num_tokens=10)
@@ -108,27 +108,16 @@ def test_speed_is_that_of_the_last_steps():
   assert lines()[-1] == 'train: round 100/1,000, 10 tokens/s, 0:15:00 left'
 
 
-def test_loss_that_is_not_measured_every_time():
-  clock = _Clock()
-  progress, lines = _plain(2, clock)
-  with progress:
-    progress.advance(loss=3.0)
-    progress.advance()
-  assert lines() == [
-    'train: round 1/2, loss 3.0000',
-    'train: round 2/2, loss 3.0000',
-  ]
-
-
-def test_loss_that_is_not_finite():
+def test_loss_that_is_not_measured_or_not_finite():
   clock = _Clock()
   progress, lines = _plain(3, clock)
   with progress:
-    for loss in (3.0, float('nan'), float('inf')):
+    # Not measured in round 2.
+    for loss in (3.0, None, float('nan')):
       progress.advance(loss=loss)
   assert lines() == [
     'train: round 1/3, loss 3.0000',
-    'train: round 2/3, loss -',
+    'train: round 2/3, loss 3.0000',
     'train: round 3/3, loss -',
   ]
 
@@ -184,100 +173,43 @@ def test_plain_lines_on_a_dumb_terminal():
 
 def test_standard_output_stays_clean():
   script = (
-    'from tff_fedfish.progress import Progress\n'
-    'with Progress("evaluate", 1, unit="client") as p: p.advance()\n'
+    'from tff_fedfish import progress\n'
+    'progress._MIN_STAGE_SECONDS = 0\n'
+    'with progress.stage("opening"): pass\n'
+    'with progress.Progress("evaluate", 1, unit="client") as p: p.advance()\n'
   )
   done = subprocess.run(
     [sys.executable, '-c', script], capture_output=True, text=True, check=True
   )
   assert done.stdout == ''
-  assert done.stderr.startswith('evaluate: client 1/1')
+  first, second = done.stderr.splitlines()
+  assert re.fullmatch(r'opening \.\.\. \d+\.\d s', first)
+  assert second.startswith('evaluate: client 1/1')
 
 
-def _stages(clock, *, is_terminal=False, **options):
+@pytest.mark.parametrize(
+  ('is_terminal', 'seconds', 'expected'),
+  [
+    (True, 0.0, 'one [a] ...\r\x1b[Kone [a] ... 0.0 s\n'),
+    # Too short to be told.
+    (True, 100.0, 'one [a] ...\r\x1b[K'),
+    (False, 0.0, 'one [a] ... 0.0 s\n'),
+    (False, 100.0, ''),
+  ],
+)
+def test_stage(is_terminal, seconds, expected, monkeypatch):
+  monkeypatch.setattr(progress_lib, '_MIN_STAGE_SECONDS', seconds)
   stream = io.StringIO()
   console = Console(
     file=stream,
     force_terminal=is_terminal,
-    width=10,
+    width=5,
     _environ={'TERM': 'xterm'},
   )
-  return Stages(console=console, clock=clock, **options), stream
-
-
-def test_a_stage_on_a_terminal_is_completed_in_place():
-  clock = _Clock()
-  stages, stream = _stages(clock, is_terminal=True)
-  with stages('building the model'):
-    assert stream.getvalue() == 'building the model ...'
-    clock.seconds += 7.24
-  assert stream.getvalue() == (
-    'building the model ...\r\x1b[Kbuilding the model ... 7.2 s\n'
-  )
-
-
-def test_a_failing_stage_on_a_terminal_is_erased():
-  stages, stream = _stages(_Clock(), is_terminal=True)
-  with pytest.raises(KeyError), stages('opening the corpus'):
-    raise KeyError
-  assert stream.getvalue() == 'opening the corpus ...\r\x1b[K'
-
-
-def test_a_command_that_refuses_at_once_prints_no_stages():
-  clock = _Clock()
-  stages, stream = _stages(clock)
-  with stages('opening the [corpus]'):
-    clock.seconds += 0.5
-  with pytest.raises(KeyError), stages('reading the vocabulary'):
-    raise KeyError
-  assert stream.getvalue() == ''
-  stages.release()
-  assert stream.getvalue() == 'opening the [corpus] ... 0.5 s\n'
-  with stages('building the model'):
-    clock.seconds += 0.25
-  assert stream.getvalue().splitlines()[1:] == ['building the model ... 0.2 s']
-
-
-def test_a_stage_that_lasts_says_so_and_writes_what_was_held_back():
-  class Stream(io.StringIO):
-    def flush(self):
-      if 'vocabulary' in self.getvalue():
-        was_shown.set()
-
-  clock, was_shown, stream = _Clock(), threading.Event(), Stream()
-  stages = Stages(
-    console=Console(file=stream, force_terminal=False),
-    clock=clock,
-    patience_seconds=0.01,
-  )
-  with stages('opening the corpus'):
+  with stage('one [a]', console=console):
     pass
-  with stages('reading the vocabulary'):
-    assert was_shown.wait(timeout=300)
-    clock.seconds += 12
-  with stages('checking'):
-    pass
-  lines = stream.getvalue().splitlines()
-  # On a busy machine the others may last, too.
-  for line in ('opening the corpus ...', 'checking ...'):
-    if line in lines:
-      lines.remove(line)
-  assert lines == [
-    'opening the corpus ... 0.0 s',
-    'reading the vocabulary ...',
-    'reading the vocabulary ... 12.0 s',
-    'checking ... 0.0 s',
-  ]
-
-
-def test_stages_leave_standard_output_clean():
-  script = (
-    'from tff_fedfish.progress import Stages\n'
-    'stages = Stages(); stages.release()\n'
-    'with stages("opening the corpus"): pass\n'
-  )
-  done = subprocess.run(
-    [sys.executable, '-c', script], capture_output=True, text=True, check=True
-  )
-  assert done.stdout == ''
-  assert re.fullmatch(r'opening the corpus \.\.\. \d+\.\d s\n', done.stderr)
+  assert stream.getvalue() == expected
+  with pytest.raises(KeyError), stage('two', console=console):
+    raise KeyError
+  failed = 'two ...\r\x1b[K' if is_terminal else ''
+  assert stream.getvalue() == expected + failed

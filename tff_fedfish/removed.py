@@ -40,6 +40,7 @@ OPTIONS: dict[str, str] = {
   'plan --group': 'Group a few files, and multiply.',
   'plan --input_bytes': 'Group a few files, and multiply.',
   'plan --num_workers': 'Group a few files, and multiply.',
+  'plan --output': 'Redirect what is printed, or call plan_round in Python.',
 }
 """Advice by 'command --option'."""
 

@@ -53,7 +53,7 @@ def test_every_argument_arrives(fedfish, generated):
         top_k=7,
         seed=9,
         num_samples=3,
-        corpus='c',
+        personalize_on='c',
         client='i',
         personalization_epochs=2,
         learning_rate=0.25,

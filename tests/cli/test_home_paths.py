@@ -14,7 +14,8 @@ from tff_fedfish.methods import registry
 COMMANDS = {'group': 'tff_fedfish.cli.group'}
 _PATH_OPTIONS = {
   *('checkpoint', 'config', 'corpus', 'data', 'directory', 'input'),
-  *('output', 'path', 'plots', 'runs', 'uploads', 'vocabulary', 'workdir'),
+  *('output', 'path', 'personalize_on', 'plots', 'runs', 'uploads'),
+  *('vocabulary', 'workdir'),
 }
 _OTHER_TEXTS = {
   *('algorithm.name', 'engine.ray_address'),
@@ -38,7 +39,7 @@ def _options(parser):
 
 def test_every_option_that_is_a_path(home):
   expanding = set()
-  for action in _options(main._build_parser()):
+  for action in _options(main._build_parser(main._COMMANDS)):
     if action.metavar in ('DIR', 'FILE', 'FILE|NAME', 'GLOB', 'PATH', 'RUN'):
       assert action.type('~/a') == f'{home}/a', action
       expanding.add(action.dest)

@@ -34,7 +34,7 @@ class TestOptions:
       (dict(seed=-1), 'at least 0 and below 2147483648, found -1'),
       (dict(seed=2**31), 'below 2147483648, found 2147483648'),
       (
-        dict(corpus='x'),
+        dict(personalize_on='x'),
         '`--personalize_on` needs `--client`, which is not given',
       ),
       (
@@ -47,11 +47,11 @@ class TestOptions:
       ),
       (dict(learning_rate=0.1), '`--learning_rate` needs `--personalize_on`'),
       (
-        dict(corpus='x', client='y', personalization_epochs=0),
+        dict(personalize_on='x', client='y', personalization_epochs=0),
         '`--personalization_epochs` must be at least 1, found 0',
       ),
       (
-        dict(corpus='x', client='y', learning_rate=float('inf')),
+        dict(personalize_on='x', client='y', learning_rate=float('inf')),
         '`--learning_rate` must be finite and above 0, found inf',
       ),
       # All at once.
@@ -149,7 +149,7 @@ class TestText:
 class TestPersonalization:
   def _generate(self, run, corpus, **options):
     return _generate(
-      run, corpus=str(corpus), client=_CLIENT, temperature=0, **options
+      run, personalize_on=str(corpus), client=_CLIENT, temperature=0, **options
     )
 
   def test_before_and_after(self, small_inputs, small_run):
@@ -176,11 +176,13 @@ class TestPersonalization:
   def test_unknown_client(self, small_inputs, small_run):
     words = "one of the 12 clients of .* but 'hots4.org' is none of them"
     with pytest.raises(UserError, match=words):
-      _generate(small_run, corpus=str(small_inputs[0]), client='hots4.org')
+      _generate(
+        small_run, personalize_on=str(small_inputs[0]), client='hots4.org'
+      )
 
   def test_no_corpus(self, small_run, tmp_path):
     with pytest.raises(UserError, match='is not a grouped corpus'):
-      _generate(small_run, corpus=str(tmp_path), client='a')
+      _generate(small_run, personalize_on=str(tmp_path), client='a')
 
   def test_client_without_a_token(self, small_run, monkeypatch):
     corpus = types.SimpleNamespace(
@@ -189,4 +191,4 @@ class TestPersonalization:
     monkeypatch.setattr(generate, 'open_text', lambda _: corpus)
     words = "must have text for a sequence of 8 tokens, but 'mute' has less"
     with pytest.raises(UserError, match=words):
-      _generate(small_run, corpus='x', client='mute')
+      _generate(small_run, personalize_on='x', client='mute')

@@ -82,11 +82,11 @@ def test_dry_run_and_plan(small_inputs, capsys, tmp_path):
     config = config_loading.load_config(small_runs.CONFIG, arguments)
     plans[name] = plan.plan_round(config, timing=False)
   own, average = plans[_NAME], plans['fed_avg']
-  uplinks = [p.traffic.round_uplink_bytes for p in (own, average)]
+  uplinks = [p.round_sent.uplink_bytes for p in (own, average)]
   assert uplinks[0] == 2 * uplinks[1]
   # Sums of two models, where FedAvg has one.
   assert own.memory[0].peak_bytes > average.memory[0].peak_bytes
-  assert own.flops.client_sums > average.flops.client_sums
+  assert own.flops.updates > average.flops.updates
 
 
 def test_barrier_report_and_export(own_run, small_inputs, tmp_path, capsys):

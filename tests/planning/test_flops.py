@@ -10,7 +10,9 @@ from models import transformer, transformer_config
 from models.model_shapes import num_parameters
 from models.transformer_config import TransformerConfig, weight_shapes
 from tff_fedfish.planning import flops
+from tff_fedfish.planning.client_steps import client_steps
 
+_OWN = {'algorithm__name': 'own_methods.noisy_mean'}
 _SHAPE = TransformerConfig(
   num_layers=1, width=3, num_heads=1, vocabulary_size=5, sequence_length=4
 )
@@ -110,61 +112,58 @@ def test_round_by_hand():
   # A row: dense 24 * 4 * 9 = 864, attention 4 * 3 * 16 = 192, logits
   # 2 * 4 * 3 * 5 = 120: 1176 forward; 1728 + 480 + 240 = 2448 backward.
   # 15 rows, 2 epochs. N = 180; 3 clients of 6 local steps.
-  num_weights = num_parameters(config.transformer_config())
-  assert num_weights == 180
-  expected = dict(
-    local_forward=2 * 15 * 1176,
-    local_backward=2 * 15 * 2448,
-    pass_after_training=15 * (1176 + 2448),
-    client_optimizer=3 * 6 * 2 * 180,
-    # Delta 1; a product and a sum of 2 models.
-    client_sums=3 * 5 * 180,
-    # Quotient 1, Adam 12.
-    server=13 * 180,
-  )
-  assert flops.of_round(config) == flops.RoundFlops(
-    **expected,
-    total=sum(expected.values()),
-    # 3 passes of 15 rows of 4 tokens.
-    usual_estimate=6 * 180 * 3 * 15 * 4,
+  assert num_parameters(config.transformer_config()) == 180
+  assert flops.round_flops(config) == flops.RoundFlops(
+    local_training=2 * 15 * (1176 + 2448),
+    after_training=15 * (1176 + 2448),
+    # SGD 2; delta 1, a product and a sum of 2 models; quotient 1, Adam 12.
+    updates=(3 * 6 * 2 + 3 * 5 + 13) * 180,
   )
 
 
 @pytest.mark.parametrize(
-  ('settings', 'pass_after_training', 'client_sums'),
+  ('settings', 'num_passes_after', 'updates'),
   [
-    ({'algorithm__name': 'fed_avg'}, 0, 3 * (1 + 2) * 180),
-    ({'algorithm__fisher_estimator': 'last_epoch'}, 0, 3 * 5 * 180),
-    ({'algorithm__fisher_estimator': 'example_sq'}, 15 * 3624, 3 * 5 * 180),
+    ({'algorithm__name': 'fed_avg'}, 0, 3 * 6 * 2 + 3 * 3 + 13),
+    ({'algorithm__fisher_estimator': 'last_epoch'}, 0, 64),
+    ({'algorithm__fisher_estimator': 'example_sq'}, 1, 64),
+    # It sums two models, and passes over the rows as often as it is told.
+    (_OWN | {'algorithm__num_passes': 0}, 0, 64),
+    (_OWN, 1, 64),
+    # Quotient 1, w - lr g: 2.
+    ({'server__optimizer': 'sgd'}, 1, 3 * 6 * 2 + 3 * 5 + 3),
+    # AdamW with decay 14; quotient 1, and Nesterov's 6.
+    (
+      {
+        'client_work__optimizer': 'adamw',
+        'client_work__weight_decay': 0.1,
+        'server__optimizer': 'sgd',
+        'server__momentum': 0.9,
+        'server__nesterov': 'true',
+      },
+      1,
+      3 * 6 * 14 + 3 * 5 + 7,
+    ),
+    # Noise and a quotient per step; 4 for each of 30 rows.
+    (
+      {'algorithm__name': 'fed_avg', 'local_privacy__clip_norm': 1.0},
+      0,
+      3 * 6 * 4 + 3 * 3 + 13 + 4 * 30,
+    ),
   ],
+  ids=str,
 )
-def test_methods_differ_by_hand(settings, pass_after_training, client_sums):
-  count = flops.of_round(planned_configs.by_hand(**settings))
-  assert count.pass_after_training == pass_after_training
-  assert count.client_sums == client_sums
+def test_methods_and_optimizers_by_hand(settings, num_passes_after, updates):
+  count = flops.round_flops(planned_configs.by_hand(**settings))
+  assert count.after_training == num_passes_after * 15 * 3624
+  assert count.updates == updates * 180
 
 
-def test_server_sgd_by_hand():
-  # Quotient 1, w - lr g: 2.
-  config = planned_configs.by_hand(server__optimizer='sgd')
-  assert flops.of_round(config).server == 3 * 180
-
-
-def test_other_optimizers_by_hand():
-  # AdamW with decay 14, in 3 clients' 6 steps; quotient 1, and Nesterov's 6.
-  config = planned_configs.by_hand(
-    client_work__optimizer='adamw',
-    client_work__weight_decay=0.1,
-    server__optimizer='sgd',
-    server__momentum=0.9,
-    server__nesterov='true',
-  )
-  count = flops.of_round(config)
-  assert count.client_optimizer == 3 * 6 * 14 * 180
-  assert count.server == 7 * 180
-
-
-def test_usual_estimate_is_near_where_products_of_weights_dominate():
+def test_the_usual_estimate_is_near_where_products_of_weights_dominate():
   # 6 N D leaves attention out and counts embeddings that are only looked up.
-  count = flops.of_round(planned_configs.shipped('stack_overflow_350m'))
-  assert count.total == pytest.approx(count.usual_estimate, rel=0.05)
+  config = planned_configs.shipped('stack_overflow_350m')
+  steps = client_steps(config)
+  num_tokens = config.cohort_size * steps.num_sequences * steps.num_passes
+  num_tokens *= config.data.sequence_length
+  estimate = 6 * num_parameters(config.transformer_config()) * num_tokens
+  assert flops.round_flops(config).total == pytest.approx(estimate, rel=0.05)

@@ -12,11 +12,13 @@ client has its weights and a sum of squares: 3600 + 1.5 (2 W + 3968) = 11712.
 import planned_configs
 import pytest
 
-from tff_fedfish.planning import memory
+from models.image_model_config import ImageModelConfig
+from tff_fedfish.planning import client_memory, memory
 
 # With the graph of a layer that is written out.
 _PROCESS = 925_000_000 + 10_000_000
 _FED_AVG = {'algorithm__name': 'fed_avg'}
+_OWN = {'algorithm__name': 'own_methods.noisy_mean'}
 _MICRO = {'client_work__micro_batch_size': 1}
 
 
@@ -44,6 +46,8 @@ _MICRO = {'client_work__micro_batch_size': 1}
     ({'model__compute_dtype': 'bfloat16'}, 10308),
     # The sum of the parts before, too.
     (_FED_AVG | {'engine__num_partial_sums': 3}, 10632),
+    # FedAvg: 2880 + 1.5 (720 + 3968) and one more sum, two more models.
+    (_OWN, 9912 + 720 + 3 * 720),
     # Old and new state, and a client: 2160 + 2160 + 8112.
     ({'evaluation__barrier_every_num_rounds': 5}, 12432),
   ],
@@ -51,14 +55,14 @@ _MICRO = {'client_work__micro_batch_size': 1}
 )
 def test_one_process_by_hand(settings, expected):
   config = planned_configs.by_hand(**settings)
-  (found,) = memory.of_config(config)
+  (found,) = memory.process_memory(config)
   assert found.name == 'the process'
   assert found.peak_bytes - _PROCESS == expected
   assert memory.run_bytes(config) == found.peak_bytes
 
 
 def test_the_largest_parts():
-  (found,) = memory.of_config(planned_configs.by_hand())
+  (found,) = memory.process_memory(planned_configs.by_hand())
   assert list(found.largest_parts.items()) == [
     ('process', _PROCESS),
     ('activations', 2976),
@@ -69,7 +73,7 @@ def test_the_largest_parts():
 
 def test_driver_and_worker_by_hand():
   config = planned_configs.by_hand(engine__kind='ray', engine__num_workers=2)
-  driver, worker = memory.of_config(config)
+  driver, worker = memory.process_memory(config)
   assert (driver.name, worker.name) == ('the driver', 'each worker')
   # In the merge: state, broadcast, and four sums of 2 W.
   assert driver.peak_bytes - _PROCESS == 2160 + 720 + 4 * 1440
@@ -80,14 +84,14 @@ def test_driver_and_worker_by_hand():
 def test_large_buffers_go_back_to_the_system(monkeypatch):
   # Of 100 bytes and more: models (their largest tensor has 144 bytes),
   # activations (384) and scores (128), but not logits (160) once more.
-  monkeypatch.setattr(memory, '_MAX_HEAP_BUFFER_BYTES', 200)
-  (found,) = memory.of_config(planned_configs.by_hand(**_FED_AVG))
+  monkeypatch.setattr(client_memory, '_MAX_HEAP_BUFFER_BYTES', 200)
+  (found,) = memory.process_memory(planned_configs.by_hand(**_FED_AVG))
   # All but activations, whose largest buffer is 8 * 4 * 3 * 4 = 384:
   # 2880 + 4688 + (4688 - 2976) / 2.
   assert found.peak_bytes - _PROCESS == 8424
-  monkeypatch.setattr(memory, 'LARGE_MODEL_HEAP_BUFFER_BYTES', 100)
-  monkeypatch.setattr(memory, 'LARGE_MODEL_BYTES', 720)
-  (found,) = memory.of_config(planned_configs.by_hand(**_FED_AVG))
+  monkeypatch.setattr(client_memory, 'LARGE_MODEL_HEAP_BUFFER_BYTES', 100)
+  monkeypatch.setattr(client_memory, 'LARGE_MODEL_BYTES', 720)
+  (found,) = memory.process_memory(planned_configs.by_hand(**_FED_AVG))
   # Of no part a buffer is below 100.
   assert found.peak_bytes - _PROCESS == 7568
 
@@ -95,14 +99,20 @@ def test_large_buffers_go_back_to_the_system(monkeypatch):
 def test_what_large_models_give_back_is_as_in_the_engine():
   from tff_fedfish.runtime import large_models
 
-  assert memory.LARGE_MODEL_BYTES == large_models.MIN_MODEL_BYTES
-  assert memory.LARGE_MODEL_HEAP_BUFFER_BYTES == large_models.MIN_BUFFER_BYTES
+  assert client_memory.LARGE_MODEL_BYTES == large_models.MIN_MODEL_BYTES
+  assert (
+    client_memory.LARGE_MODEL_HEAP_BUFFER_BYTES == large_models.MIN_BUFFER_BYTES
+  )
 
 
 def test_only_layers_that_are_written_out_make_the_graph_larger():
-  # The ninth layer makes it a loop, without 8 times 10 MB of graph.
-  (unrolled,) = memory.of_config(planned_configs.by_hand(model__num_layers=8))
-  (looped,) = memory.of_config(planned_configs.by_hand(model__num_layers=9))
+  # The ninth layer makes it a loop, without 8 times 10 MB.
+  (unrolled,) = memory.process_memory(
+    planned_configs.by_hand(model__num_layers=8)
+  )
+  (looped,) = memory.process_memory(
+    planned_configs.by_hand(model__num_layers=9)
+  )
   assert unrolled.peak_bytes - looped.peak_bytes > 75_000_000
 
 
@@ -110,9 +120,56 @@ def test_long_sequences_form_logits_in_chunks():
   # 4 bytes of 2 * 1024 tokens and 50,000 ids are 410 MB, of which three are
   # alive together; a chunk has 64 MiB.
   settings = dict(algorithm__name='fed_avg', model__vocabulary_size=50_000)
-  (chunked,) = memory.of_config(
+  (chunked,) = memory.process_memory(
     planned_configs.by_hand(**settings, data__sequence_length=1024)
   )
   assert chunked.largest_parts['logits'] == 3 * 64 * 2**20
-  (whole,) = memory.of_config(planned_configs.by_hand(**settings))
+  (whole,) = memory.process_memory(planned_configs.by_hand(**settings))
   assert whole.largest_parts['logits'] == 3 * 4 * 8 * 50_000
+
+
+# The CNN has 1,199,882 weights.
+_CNN_BYTES = 4 * 1_199_882
+
+
+@pytest.mark.parametrize(
+  ('settings', 'num_models'),
+  [
+    # Weights and gradients of a client, the state, and a sum.
+    (_FED_AVG | {'server__optimizer': 'sgd'}, 2 + 1 + 1),
+    # One more sum, and two more models.
+    (_OWN | {'server__optimizer': 'sgd'}, 2 + 1 + 1 + 3),
+    # Adam's state, of FedFish a sum more, and its squares after training.
+    ({}, 3 + 3 + 2),
+    ({'algorithm__fisher_estimator': 'last_epoch'}, 3 + 3 + 2),
+  ],
+)
+def test_an_image_model_by_hand(settings, num_models):
+  config = planned_configs.shipped('mnist_by_writer', **settings)
+  (process,) = memory.process_memory(config)
+  # Four layers with kernels, all images, and four copies of 10 images' outputs:
+  # 26 * 26 * 32 + 24 * 24 * 64 = 58,496 values.
+  fixed = memory.PROCESS_BYTES + 4 * memory.UNROLLED_LAYER_BYTES
+  fixed += 70_000 * 28 * 28 + 10 * 16 * 58_496
+  assert process.peak_bytes == fixed + num_models * _CNN_BYTES
+  assert process.largest_parts['images'] == 70_000 * 28 * 28
+
+
+def test_outputs_of_the_resnet():
+  # 4 x 6 pixels, halved, rounded up, at stages 2 to 4: 24, 6, 2, 1.
+  # stem 24 * 64 = 1,536; stage 1: 4 * 24 * 64 = 6,144; then 5 outputs each:
+  # 5 * 6 * 128 = 3,840, 5 * 2 * 256 = 2,560, 5 * 1 * 512 = 2,560.
+  shape = ImageModelConfig(
+    name='resnet18', num_classes=2, image_shape=(4, 6, 3)
+  )
+  num_values = 1_536 + 6_144 + 3_840 + 2_560 + 2_560
+  assert shape.num_convolved() == num_values
+
+
+def test_features_of_rows_by_hand():
+  config = planned_configs.shipped('fashion_mnist_tct')
+  num_features, _ = config.method.features.sizes(config)
+  computed, trained_on, _ = client_memory.stages(config)[-3:]
+  # 256 rows twice in float32; six copies of weights for 10 classes.
+  assert computed['batch of features'] == 2 * 256 * 4 * num_features
+  assert trained_on['regression weights'] == 6 * 4 * 10 * (num_features + 1)

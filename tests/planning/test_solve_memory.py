@@ -101,7 +101,7 @@ def test_a_solve_over_ten_clients_takes_what_is_planned(
     tmp_path,
     *(f'{key}={value}' for key, value in settings.items()),
   )
-  (process,) = memory.of_config(config)
+  (process,) = memory.process_memory(config)
   # Idle, these are there.
   idle = memory.PROCESS_BYTES + 4 * num_parameters(config.model_shape())
   planned = process.peak_bytes - idle

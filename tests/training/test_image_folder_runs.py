@@ -177,7 +177,7 @@ def test_export_needs_no_folder(run, folder, tmp_path):
 
 
 def test_memory_of_the_images(folder):
-  process, *_ = memory.of_config(_config(folder))
+  process, *_ = memory.process_memory(_config(folder))
   # 6 clients x 2 classes x 4 images of 16 x 16 x 1 are read, and no others.
   assert process.peak_bytes < 2**30
 

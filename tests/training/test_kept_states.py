@@ -11,7 +11,7 @@ from stateful_runs import assert_same_run, live_states
 
 from models.model_shapes import num_parameters
 from tff_fedfish.cli.main import main
-from tff_fedfish.planning.client_states import states_on_disk
+from tff_fedfish.planning.disk import states_on_disk
 from tff_fedfish.run import (
   checkpoints,
   divergence,

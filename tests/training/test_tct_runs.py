@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shutil
 
 import gram_reference
@@ -295,7 +296,7 @@ def test_dry_run_says_what_phases_take(small_images, whole, capsys):
     "Phase 'features', rounds 3 to 3: 0.2001 models up and 1.2 down a round "
     'and client.'
   ) in text
-  assert 'Features on disk: 35.4 KiB for 23 rows of 785 features' in text
+  assert re.search(r'Features on disk: [\d.]+ KiB\.', text)
 
 
 @pytest.mark.parametrize(

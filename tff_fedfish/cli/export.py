@@ -35,16 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='saved_model, safetensors or both (default: both); '
     'huggingface: as transformers reads it',
   )
-  add_client_id(parser)
-
-
-def add_client_id(parser: argparse.ArgumentParser) -> None:
-  """Adds `--client_id`."""
   parser.add_argument(
     '--client_id',
-    metavar='ID',
-    help="of methods with models of clients' own: whose, as per_client.csv of "
-    '`fedfish evaluate` writes it',
+    metavar='TEXT',
+    help='id of the client whose personal model is exported, as per_client.csv '
+    'of `fedfish evaluate` has it; required with methods with personal models',
   )
 
 

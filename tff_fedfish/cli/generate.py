@@ -12,89 +12,33 @@ the same text.
 """
 
 import argparse
-import dataclasses
 import unicodedata
 
-from tff_fedfish.cli.export import add_client_id
+from tff_fedfish.cli.options import add_options, read_options
 
 SUMMARY = 'let a model write text, before and after personalization'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of `fedfish generate`."""
+  from tff_fedfish.exporting.options import GenerationOptions
+
   parser.add_argument(
     '--checkpoint',
     required=True,
     metavar='DIR',
     help='a checkpoint, or a run directory (its last)',
   )
-  parser.add_argument(
-    '--prompt',
-    default='',
-    metavar='TEXT',
-    help='how every sample begins (default: a new document)',
-  )
-  parser.add_argument(
-    '--num_tokens',
-    type=int,
-    default=64,
-    metavar='N',
-    help='tokens after the prompt, at most (default: %(default)s)',
-  )
-  parser.add_argument(
-    '--temperature',
-    type=float,
-    default=1.0,
-    metavar='T',
-    help='below 1: likelier tokens; 0: always the likeliest (default: '
-    '%(default)s)',
-  )
-  parser.add_argument(
-    '--top_k',
-    type=int,
-    metavar='K',
-    help='choose from the K likeliest tokens only (default: all)',
-  )
-  parser.add_argument(
-    '--seed', type=int, default=0, metavar='S', help='default: %(default)s'
-  )
-  parser.add_argument(
-    '--num_samples',
-    type=int,
-    default=1,
-    metavar='M',
-    help='default: %(default)s',
-  )
-  parser.add_argument(
-    '--personalize_on',
-    dest='corpus',
-    metavar='DIR',
-    help='a grouped corpus with the client to fine-tune on',
-  )
-  parser.add_argument(
-    '--client', metavar='ID', help='its id, as `fedfish inspect` shows it'
-  )
-  parser.add_argument(
-    '--personalization_epochs', type=int, metavar='N', help='default: 4'
-  )
-  parser.add_argument(
-    '--learning_rate',
-    type=float,
-    metavar='X',
-    help="of personalization (default: the run's client learning rate)",
-  )
-  add_client_id(parser)
+  add_options(parser, GenerationOptions)
 
 
 def run(arguments: argparse.Namespace) -> int:
   """Prints the samples."""
-  from tff_fedfish.exporting.generate import GenerationOptions, generate
+  from tff_fedfish.exporting.generate import generate
+  from tff_fedfish.exporting.options import GenerationOptions
 
-  names = [field.name for field in dataclasses.fields(GenerationOptions)]
-  samples = generate(
-    arguments.checkpoint,
-    GenerationOptions(**{name: getattr(arguments, name) for name in names}),
-  )
+  options = read_options(arguments, GenerationOptions)
+  samples = generate(arguments.checkpoint, options)
   if samples.after is not None:
     _print_side_by_side(samples)
     return 0

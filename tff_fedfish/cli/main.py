@@ -61,8 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(stream, io.TextIOWrapper):
       stream.reconfigure(errors='backslashreplace')
   try:
-    removed.require_current(sys.argv[1:] if argv is None else argv)
-    arguments, extra = _build_parser().parse_known_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
+    removed.require_current(argv)
+    arguments, extra = _build_parser(argv[:1]).parse_known_args(argv)
     if extra and not arguments.takes_extra:
       arguments.parser.error(f'unrecognized arguments: {" ".join(extra)}')
     arguments.extra = extra
@@ -84,7 +85,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
 
 
-def _build_parser() -> argparse.ArgumentParser:
+def _build_parser(commands: Sequence[str]) -> argparse.ArgumentParser:
+  """Returns a parser that knows all commands, and the arguments of some.
+
+  Arguments of one command may take a while to import.
+  """
   parser = _Parser(
     prog='fedfish',
     description='Federated language-model pretraining with function-space '
@@ -108,8 +113,9 @@ def _build_parser() -> argparse.ArgumentParser:
       allow_abbrev=False,
     )
     subparser.add_argument('--version', action='version', version=version)
-    module.add_arguments(subparser)
-    _expand_paths(subparser)
+    if name in commands:
+      module.add_arguments(subparser)
+      _expand_paths(subparser)
     subparser.set_defaults(
       run=module.run,
       parser=subparser,

@@ -22,31 +22,32 @@ class EvaluationOptions:
   """
 
   fractions: tuple[float, ...] = (0.0, 0.25, 0.5)
-  """Fractions of a client's data to personalize on, each in [0, 0.5]."""
+  """Fractions of a client's data to fine-tune on before scoring, each in
+  [0, 0.5]; the other half is kept for scoring."""
   client_split: Literal[
     'held_out', 'participating', 'own_test', 'own_validation'
   ] = 'held_out'
-  """Clients of the run's own corpus to evaluate. In another corpus all clients
-  are held out. 'own_test': those that train, each on its own test rows, see
-  `config.client_splits`; with models of clients' own, each with its own.
-  'own_validation': the same on their validation rows."""
+  """Clients of the run's own corpus to evaluate; in another corpus all clients
+  are held out. own_test: the clients that train, each on its own test rows and
+  with its personal model if it has one. own_validation: the same on validation
+  rows."""
   max_clients: int | None = number(None, at_least=1)
-  """Maximum number of clients. None: all with at least 4 sequences."""
+  """Maximum number of clients. Default: all with at least 4 sequences."""
   max_sequences_per_client: int | None = number(None, at_least=MIN_SEQUENCES)
-  """Maximum number of sequences per client. None: all."""
+  """Maximum number of sequences per client. Default: all."""
   sequence_length: int | None = number(None, at_least=1)
-  """Tokens per sequence, at most the model's; text only. None: as in
+  """Tokens per sequence, at most the model's; text only. Default: as in
   training."""
   split_unit: Literal['documents', 'sequences', None] = None
-  """Halves of a client are made of whole documents, or of sequences; text only.
-  None: as the run scores."""
+  """Unit in which a client's text is halved. Default: as in the run."""
   personalization_epochs: int = number(4, at_least=1)
-  """Epochs of fine-tuning, >= 1; 4 in Dhawan et al. (2024)."""
+  """Epochs of fine-tuning."""
   learning_rate: float | None = number(None, above=0)
-  """Learning rate of the fine-tuning, > 0. None: the run's base client rate."""
+  """Learning rate of the fine-tuning. Default: the run's client learning rate;
+  0.1 for a directory of transformers."""
   barrier: bool = False
-  """Whether to replay the next round for the Client-Server Barrier and the
-  effective number of clients."""
+  """Also measure the Client-Server Barrier: train the next round's clients
+  again and compare the new global model with theirs."""
 
   def __post_init__(self):
     problems = problems_of(vars(self), '--')

@@ -11,8 +11,8 @@ from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.token_store import TokenStore, open_text
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
+from tff_fedfish.exporting.options import GenerationOptions
 from tff_fedfish.exporting.trained_model import TrainedModel, load_trained_model
-from tff_fedfish.fields import as_declared, number, unmet_requirement
 from tff_fedfish.run.row_source import row_source
 
 # Pieces without text: BERT's [CLS], [MASK] and [unused7], SentencePiece's <s>.
@@ -21,58 +21,6 @@ _MARKER = re.compile(
   r'</?(s|pad|unk|cls|sep|mask|bos|eos)>',
   re.IGNORECASE,
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GenerationOptions:
-  """Settings of the samples and of the personalization before the second."""
-
-  prompt: str = ''
-  """Beginning of every sample; empty: the beginning of a document."""
-  num_tokens: int = number(64, at_least=1)
-  """Maximal number of tokens after the prompt, >= 1."""
-  temperature: float = 1.0
-  """Divides the logits. 0: always the likeliest token."""
-  top_k: int | None = number(None, at_least=1)
-  """Draw only from the k likeliest tokens. None: from all."""
-  seed: int = number(0, at_least=0, below=2**31)
-  """Seed of the draws, in [0, 2^31)."""
-  num_samples: int = number(1, at_least=1)
-  """Number of samples, >= 1."""
-  corpus: str | None = None
-  """A grouped corpus with a client to personalize on; None: no client."""
-  client: str | None = None
-  """The client, as per_client.csv writes it; given if `corpus` is."""
-  personalization_epochs: int | None = number(None, at_least=1)
-  """Passes of fine-tuning, >= 1; None: 4, as in `fedfish evaluate`."""
-  learning_rate: float | None = number(None, above=0)
-  """Learning rate of the fine-tuning, > 0; None: the run's base client rate."""
-  client_id: str | None = None
-  """Client whose own model writes, see `load_trained_model`."""
-
-  def __post_init__(self):
-    problems = []
-    for field in dataclasses.fields(self):
-      value = as_declared(getattr(self, field.name), field)
-      # The others have no bounds.
-      if field.metadata and (wanted := unmet_requirement(value, field)):
-        problems.append(f'`--{field.name}` must be {wanted}, found {value}')
-    # Less would be 0 or infinite in float32.
-    if self.temperature != 0 and not 1e-3 <= self.temperature <= 1e3:
-      problems.append(
-        '`--temperature` must be 0, for the likeliest token, or from 0.001 to '
-        f'1000, found {self.temperature}'
-      )
-    if self.corpus is None:
-      problems += [
-        f'`--{name}` needs `--personalize_on`, which is not given'
-        for name in ('client', 'personalization_epochs', 'learning_rate')
-        if getattr(self, name) is not None
-      ]
-    elif self.client is None:
-      problems.append('`--personalize_on` needs `--client`, which is not given')
-    if problems:
-      raise UserError('; '.join(problems) + '.')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,20 +50,20 @@ def generate(
     UserError: If the checkpoint, the corpus or its client cannot be used, or
       the model's numbers are not finite.
   """
-  if options.corpus is not None:
-    corpus = open_text(options.corpus)
+  if options.personalize_on is not None:
+    corpus = open_text(options.personalize_on)
     client_id = find_client(corpus, options.client)
   model = load_trained_model(
     checkpoint, client=options.client_id, language_only=True
   )
-  if options.corpus is not None:
+  if options.personalize_on is not None:
     sequences = _client_sequences(model, corpus, client_id)
   sampler = _Sampler(model, options)
   weights = tuple(model.weights.values())
   before = sampler.texts(
     weights, f'the model of round {model.round_num}', 'another checkpoint'
   )
-  if options.corpus is None:
+  if options.personalize_on is None:
     return Samples(model.round_num, before)
   after = sampler.texts(
     _fine_tune(model.config, weights, sequences, options),

@@ -1,0 +1,68 @@
+"""Command-line options made from the fields of a dataclass."""
+
+import argparse
+import dataclasses
+import typing
+from typing import Any, Literal
+
+_METAVARS = {int: 'N', float: 'X', str: 'TEXT'}
+
+
+def add_options(parser: argparse.ArgumentParser, options_class: type) -> None:
+  """Adds an option for each field, with its name, type and default.
+
+  The docstring of the field is the help.
+
+  Args:
+    parser: The parser of a command.
+    options_class: A dataclass with fields of bool, int, float, str, optional
+      ones of these, `Literal` and `tuple[float, ...]`.
+  """
+  from tff_fedfish.fields import docs_of
+
+  docs = docs_of(options_class)
+  for field in dataclasses.fields(options_class):
+    text = docs[field.name].removesuffix('.').replace('%', '%%')
+    text = text[0].lower() + text[1:]
+    if field.type is not bool and field.default not in (None, ''):
+      default = field.default
+      if isinstance(default, tuple):
+        default = ','.join(f'{number:g}' for number in default)
+      text = f'{text} (default: {default})'
+    parser.add_argument(
+      f'--{field.name}', default=field.default, help=text, **_keywords(field)
+    )
+
+
+def read_options(arguments: argparse.Namespace, options_class: type) -> Any:
+  """Returns the dataclass with the values of `add_options`.
+
+  Raises:
+    UserError: From the dataclass, if it refuses them.
+  """
+  names = [field.name for field in dataclasses.fields(options_class)]
+  return options_class(**{name: getattr(arguments, name) for name in names})
+
+
+def _keywords(field):
+  """Returns the keywords of `add_argument` that follow from a field's type."""
+  if field.type is bool:
+    return {'action': 'store_true'}
+  if field.metadata.get('is_path'):
+    return {'metavar': 'DIR'}
+  if field.type == tuple[float, ...]:
+    return {'type': _numbers, 'metavar': 'X,X,...'}
+  parts = typing.get_args(field.type)
+  if typing.get_origin(field.type) is Literal:
+    return {'choices': [choice for choice in parts if choice is not None]}
+  value_type = parts[0] if parts else field.type
+  return {'type': value_type, 'metavar': _METAVARS[value_type]}
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+  try:
+    return tuple(float(part) for part in text.split(','))
+  except ValueError as error:
+    raise argparse.ArgumentTypeError(
+      f'must be numbers separated by commas, found {text!r}'
+    ) from error
