@@ -173,7 +173,7 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     # A directory that does not exist would be created.
     if workdir is not None and os.path.isdir(workdir):
       stack.enter_context(run_directory.lock(workdir))
-      checked = run_checks.check_run(config, workdir, stage=Stages())
+    checked = run_checks.check_run(config, workdir, stage=Stages())
   checked.history.require_not_diverged()
   if checked.start is not None:
     print(checked.start.describe())
