@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tff_fedfish import corpora, files
-from tff_fedfish.config import given as config_files
+from tff_fedfish.config import given
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.sweeping import jobs
 from tff_fedfish.sweeping.jobs import Job
@@ -18,7 +18,7 @@ from tff_fedfish.sweeping.progress import JobsProgress
 
 PRETRAINING_NAME = 'debian_descriptions'
 TRANSFER_NAME = 'sotu_by_president'
-CONFIG = config_files.SHIPPED / 'demo.py'
+CONFIG = given.SHIPPED / 'demo.py'
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tff_fedfish.config import given as config_files
+from tff_fedfish.config import given
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
@@ -104,8 +104,8 @@ class SweepFile:
         the sweep varies, or `get_sweep()` returns anything wrong.
     """
     self.path = str(path)
-    self._values = config_files.read_values(path, overrides)
-    sweep = config_files.call_in_file(path, 'get_sweep', _ADVICE)
+    self._values = given.read_values(path, overrides)
+    sweep = given.call_in_file(path, 'get_sweep', _ADVICE)
     problems = [
       f'`{name}` is unknown; known are {", ".join(_KEYS)}'
       for name in sorted({*map(str, sweep)} - {*_KEYS})
