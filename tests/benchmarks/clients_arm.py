@@ -11,7 +11,8 @@ import json
 import time
 from collections.abc import Iterator
 
-from tff_fedfish.config import loading
+from tff_fedfish.config.load import load_config
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.run import cohort_data, corpus_identity, run_inputs
 
@@ -43,9 +44,9 @@ def _resident(name: str) -> float:
   return int(line.split()[1]) / 1024
 
 
-def config_of(directory: str) -> loading.config_lib.TrainConfig:
+def config_of(directory: str) -> TrainConfig:
   """Returns the demo's config, with another corpus."""
-  return loading.load_config('demo', [f'--config.data.directory={directory}'])
+  return load_config('demo', [f'--config.data.directory={directory}'])
 
 
 def main() -> None:
