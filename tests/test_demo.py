@@ -126,12 +126,12 @@ def test_failure_names_the_run_and_its_reason(demo, capsys):
   shutil.copytree(demo, run)
   shutil.rmtree(run / 'fed_avg_e8' / 'evaluations')
   config = json.loads((run / 'fed_avg_e8' / 'config.json').read_text())
-  config['seeds']['cohort_seed'] = 99
+  config['server']['learning_rate'] = 0.99
   (run / 'fed_avg_e8' / 'config.json').write_text(json.dumps(config))
   assert run_demo(main, run, _SETTINGS) == 2
   error = capsys.readouterr().err
   assert 'the run fed_avg_e8 ended with exit code 2' in error
-  assert 'different in seeds.cohort_seed' in error
+  assert 'different in server.learning_rate' in error
 
 
 @pytest.mark.parametrize('code', [130, 143])
