@@ -31,3 +31,19 @@ def get_config() -> dict:
     ),
     checkpoints=dict(every_num_rounds=10, keep_last=2),
   )
+
+
+def get_sweep() -> dict:
+  """Returns what varies and what is measured; docs/sweep.md lists it all."""
+  sizes = dict(max_clients=24, max_sequences_per_client=16)
+  return dict(
+    # Longest first: of two runs at a time, short ones fill the gaps.
+    grid={
+      'algorithm.name': ['fed_fish', 'fed_avg'],
+      'client_work.num_local_epochs': [8, 1],
+    },
+    evaluate=[
+      dict(barrier=True, **sizes),
+      dict(data='runs/demo/corpora/sotu_by_president', **sizes),
+    ],
+  )

@@ -168,7 +168,7 @@ def _kept_builds():
   with pytest.MonkeyPatch.context() as patch:
     # Some tests need no TensorFlow, which takes seconds to import.
     if 'tensorflow' in sys.modules:
-      patch.setattr('tff_fedfish.run.learning_setup.MAX_KEPT', 8)
+      patch.setattr('tff_fedfish.run.build.MAX_KEPT', 8)
     yield
 
 

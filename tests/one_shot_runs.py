@@ -5,8 +5,8 @@ import pathlib
 
 import numpy as np
 
-from tff_fedfish.run import checkpoints, learning_setup, run_directory
-from tff_fedfish.run.stored_uploads import StoredUploads
+from tff_fedfish.run import checkpoints, model_state, run_directory
+from tff_fedfish.run.uploads import StoredUploads
 
 SETTINGS = dict(
   cohorts__cohort_size=None,
@@ -27,9 +27,9 @@ def rows(run: pathlib.Path) -> list[dict[str, str]]:
 def weights(run: pathlib.Path) -> list[np.ndarray]:
   """Returns the weights of a run's, or a checkpoint's, checkpoint."""
   found = checkpoints.load_checkpoint(
-    checkpoints.resolve_checkpoint(run), learning_setup.TRAINABLE_PREFIX
+    checkpoints.resolve_checkpoint(run), model_state.TRAINABLE_PREFIX
   )
-  prefix = learning_setup.TRAINABLE_PREFIX
+  prefix = model_state.TRAINABLE_PREFIX
   return [found.tensors[f'{prefix}{i}'] for i in range(len(found.tensors))]
 
 
@@ -37,7 +37,8 @@ def uploads(run: pathlib.Path) -> StoredUploads:
   """Returns the uploads that a run kept of its first round."""
   config = run_directory.read_config(run)
   return StoredUploads(
-    run / 'uploads' / 'round_00000001',
+    run / 'uploads',
+    1,
     config.model_shape(),
     config.method.upload(config),
   )

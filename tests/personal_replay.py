@@ -9,12 +9,13 @@ import numpy as np
 from tff_fedfish.data import randomness
 from tff_fedfish.run import (
   checkpoints,
-  client_state_files,
-  cohort_data,
+  client_data,
+  cohorts,
   run_directory,
-  run_inputs,
+  tensor_files,
 )
-from tff_fedfish.run.client_states import ClientStates
+from tff_fedfish.run.client_state import ClientStates
+from tff_fedfish.run.row_source import row_source
 
 
 def initial_weights(run):
@@ -31,7 +32,7 @@ def kept_of(run, client_id):
   """Returns what a client kept last, (kernel, bias) or its row by slot."""
   path = ClientStates(run).path_for(client_id, 10**8)
   names = ('model/0', 'model/1', 'baseline/0', 'baseline/1', 'affinity/0')
-  found = client_state_files.read(path, names)
+  found = tensor_files.read(path, names)
   return dict(
     model=(found['model/0'], found['model/1']),
     baseline=(found['baseline/0'], found['baseline/1']),
@@ -78,10 +79,10 @@ class Replay:
 
   def __init__(self, run, corpus):
     self.config = run_directory.read_config(run)
-    opened = run_inputs.open_corpus(self.config, corpus)
-    split = run_inputs.split_corpus(self.config, opened)
-    self.participating = run_inputs.training_clients(self.config, split)
-    self.rows = run_inputs.with_test_rows(self.config, opened, opened)
+    opened = client_data.open_corpus(self.config, corpus)
+    split = client_data.split_corpus(self.config, opened)
+    self.participating = row_source(self.config).training_clients(split)
+    self.rows = row_source(self.config).with_test_rows(opened, opened)
     self.kept, self.num_downloads, self.num_helpful = {}, [0], 0
     self._initial = initial_weights(run)
 
@@ -90,7 +91,7 @@ class Replay:
     work = self.config.client_work
     for round_num in range(1, num_rounds + 1):
       found, num_downloads = {}, 0
-      for client in cohort_data.cohort(
+      for client in cohorts.cohort(
         self.config, self.participating, self.rows, round_num
       ):
         begun, affinity, num_sent = self.begin(client.client_id, round_num)

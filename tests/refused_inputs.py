@@ -1,7 +1,7 @@
 """Parts that cases of refused inputs share: copies, and ways to damage them.
 
 The cases are in `refused_settings`, `refused_methods`, `refused_runs`,
-`refused_corpora`, `refused_images` and `refused_directories`.
+`refused_images` and `refused_directories`.
 """
 
 import contextlib

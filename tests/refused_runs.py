@@ -1,11 +1,12 @@
 """Runs that cannot go on, and words of what is said."""
 
-import hashlib
 import json
 import os
 import re
 import shutil
 
+import own_trackers
+import pyarrow.parquet as pq
 import pytest
 import small_runs
 from refused_inputs import (
@@ -17,17 +18,17 @@ from refused_inputs import (
   removed,
 )
 
-from tff_fedfish.run import run_directory, trackers
+from tff_fedfish.run import client_data, run_directory, trackers
 
 
 def _absent_tracker(place):
   patch = place.stack.enter_context(pytest.MonkeyPatch.context())
-  patch.setitem(trackers.TRACKERS, 'absent', 'own_trackers:Absent')
+  patch.setitem(trackers.TRACKERS, 'absent', own_trackers.Absent)
   return [*place.arguments(), '--tracker', 'absent']
 
 
 _CONFIG = 'run/config.json'
-_DESCRIPTION = 'checkpoint/checkpoint.json'
+_MANIFEST = 'checkpoint/manifest.json'
 _STATE = 'checkpoint/state.safetensors'
 _METRICS = 'run/metrics.csv'
 
@@ -43,20 +44,14 @@ def _use(place):
   place.stack.enter_context(run_directory.lock(place.run))
 
 
-def _make_directory(place):
-  path = path_in(place, _DESCRIPTION)
-  path.unlink()
-  path.mkdir()
-
-
-def _replace_state(place):
-  """Puts another file in place of the tensors, and its sum where that is."""
-  content = b'no tensors'
-  path_in(place, _STATE).write_bytes(content)
-  path = path_in(place, _DESCRIPTION)
-  sha256 = hashlib.sha256(content).hexdigest()
-  state = dict(num_bytes=len(content), sha256=sha256)
-  path.write_text(json.dumps(json.loads(path.read_text()) | {'state': state}))
+def _contents(words, **contents):
+  """Returns the case of a checkpoint that keeps other values."""
+  return damaged(
+    words,
+    lambda place: small_runs.edit_manifest(
+      path_in(place, _MANIFEST), **contents
+    ),
+  )
 
 
 def _kept(words, damage):
@@ -88,12 +83,24 @@ def _change_case(place):
   path.write_text(json.dumps(value | {'lower_case': not value['lower_case']}))
 
 
+def _replace_while_open(place):
+  """Another process replaces the corpus's index once it was opened."""
+  path, read = place.corpus / 'index.parquet', client_data.open_tokenizer
+
+  def open_tokenizer(*arguments):
+    pq.write_table(pq.read_table(path).slice(1), path)
+    return read(*arguments)
+
+  patch = place.stack.enter_context(pytest.MonkeyPatch.context())
+  patch.setattr(client_data, 'open_tokenizer', open_tokenizer)
+
+
 def _newest(states):
   return max(states.glob('*/*.safetensors'))
 
 
 CASES = (
-  _kept('but holds that of 0. Restore it', shutil.rmtree),
+  _kept('clients expected, 0 found. Restore it', shutil.rmtree),
   _kept(
     'bytes, but has 9. Restore it',
     lambda states: os.truncate(_newest(states), 9),
@@ -102,7 +109,7 @@ CASES = (
     'cannot be read (No such file', lambda states: _newest(states).unlink()
   ),
   _kept(
-    'must name the states that clients kept',
+    "manifest.json' is damaged: it cannot be read",
     lambda states: (_newest(states).parent / 'manifest.json').write_text('{'),
   ),
   # The model that a new run begins with.
@@ -111,7 +118,7 @@ CASES = (
     lambda place: shutil.rmtree(place.run / 'checkpoints'),
   ),
   _start(
-    '`--config.training.start_from`: the checkpoint ',
+    "`--config.training.start_from`: '",
     lambda place: os.truncate(path_in(place, _STATE), 9),
   ),
   _start(
@@ -146,13 +153,21 @@ CASES = (
     _CONFIG,
     lambda config: config['seeds'].update(model_seed=77),
   ),
+  # Its corpus; tests/data has what may be wrong with one.
+  removed(
+    'is not a grouped corpus: it has no manifest.json', 'corpus/manifest.json'
+  ),
+  damaged('was replaced by another one. Start again', _replace_while_open),
   # Its checkpoint.
-  removed('checkpoint.json is missing', _DESCRIPTION),
-  damaged('checkpoint.json cannot be read (Is a directory)', _make_directory),
-  changed('checkpoint.json is not readable', _DESCRIPTION, b'{'),
-  removed('state.safetensors is missing', _STATE),
+  removed("manifest.json' is damaged: it cannot be read (No such", _MANIFEST),
   changed(
-    'state.safetensors must have SHA-256',
+    "manifest.json' is damaged: it cannot be read (`sha256` must be",
+    _MANIFEST,
+    lambda data: data.replace(b'"round": 4', b'"round": 5'),
+  ),
+  removed("state.safetensors' is damaged: it cannot be read", _STATE),
+  changed(
+    "state.safetensors' is damaged: it must have SHA-256",
     _STATE,
     lambda data: data[:-1] + bytes([data[-1] ^ 1]),
   ),
@@ -161,40 +176,14 @@ CASES = (
     _STATE,
     lambda data: data[:-1],
   ),
-  damaged('state.safetensors cannot be read', _replace_state),
-  edited(
-    'has schema version 99, but this fedfish reads',
-    _DESCRIPTION,
-    schema_version=99,
+  _contents(
+    'The run was trained on another corpus', corpus_fingerprint='another'
   ),
-  edited(
-    "checkpoint.json has no 'round'",
-    _DESCRIPTION,
-    lambda description: description.pop('round'),
+  _contents(
+    'was made with other settings than', settings_fingerprint='another'
   ),
-  edited("checkpoint.json has a wrong 'contents'", _DESCRIPTION, contents=7),
-  edited('checkpoint.json is of round 3', _DESCRIPTION, round=3),
-  edited(
-    "model_weights/trainable/0' must be",
-    _DESCRIPTION,
-    lambda d: d['tensors'].update(
-      {'global_model_weights/trainable/0': dict(dtype='int8', shape=[1])}
-    ),
-  ),
-  edited(
-    'The run was trained on another corpus',
-    _DESCRIPTION,
-    lambda d: d['contents'].update(corpus_fingerprint='another'),
-  ),
-  edited(
-    'was made with other settings than',
-    _DESCRIPTION,
-    lambda d: d['contents'].update(settings_fingerprint='another'),
-  ),
-  edited(
-    'was made with another vocabulary than',
-    _DESCRIPTION,
-    lambda d: d['contents'].update(vocabulary_fingerprint='another'),
+  _contents(
+    'was made with another vocabulary than', vocabulary_fingerprint='another'
   ),
   # Its metrics.
   removed('but it does not exist. Name a run directory', _METRICS),
@@ -208,12 +197,12 @@ CASES = (
     lambda data: data.replace(b'train/loss', b'train/other'),
   ),
   changed(
-    "line 2 does not (found ['0'])",
+    'must hold one number per column in every line, but does not (zip()',
     _METRICS,
     lambda data: re.sub(rb'\n0,.*', b'\n0', data),
   ),
   changed(
-    "line 3 does not (could not convert string to float: 'many')",
+    "but does not (could not convert string to float: 'many')",
     _METRICS,
     lambda data: re.sub(rb'\n1,[^,]*', b'\n1,many', data),
   ),

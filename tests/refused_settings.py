@@ -1,6 +1,5 @@
 """Configs and vocabularies that a run refuses, and words of what is said."""
 
-import small_runs
 from refused_inputs import (
   Case,
   changed,
@@ -24,12 +23,6 @@ def _sentencepiece_model(*pieces):
 
 _NORMAL, _UNKNOWN, _CONTROL = 1, 2, 3
 _SPECIAL = b'[PAD]\n[UNK]\n[END]\n'
-
-
-def _config(words, text):
-  return Case(
-    words, lambda place: place.arguments(config=place.file('c.py', text))
-  )
 
 
 def _vocabulary(words, name, content):
@@ -57,35 +50,6 @@ def _make_unreadable(place):
 
 _PIECES = 'vocabulary/vocab.txt'
 CASES = (
-  from_settings(
-    "fisher_reduction` must be 'sum' with fisher_estimator 'second_moment'",
-    algorithm__fisher_estimator='second_moment',
-    algorithm__fisher_reduction='mean',
-  ),
-  from_settings(
-    '`config.client_work.schedule_rounds` is required with learning_rate_sch',
-    client_work__learning_rate_schedule='cosine',
-  ),
-  from_settings('`config.model.preset` must be one of', model__preset='huge'),
-  from_settings('is read only with scheme', partition__alpha=1),
-  from_settings(
-    '`config.partition.scheme` must be one of',
-    partition__scheme='even',
-    partition__num_clients=2,
-  ),
-  from_settings(
-    "is required with scheme 'fixed_classes'",
-    partition__scheme='fixed_classes',
-    partition__num_clients=2,
-  ),
-  from_settings('must be 0 when', client_splits__held_out_fraction=0),
-  from_settings(
-    '`config.cohorts.cohort_size` must be at least 1', cohorts__cohort_size=0
-  ),
-  from_settings(
-    '`--config` must name a file or a shipped config',
-    config='nowhere.py',
-  ),
   from_settings(
     '`--config.cohorts.cohort_size` is 50, but only', cohorts__cohort_size=50
   ),
@@ -136,23 +100,6 @@ CASES = (
   ),
   Case(
     "unrecognized argument 'fast'", lambda place: [*place.arguments(), 'fast']
-  ),
-  # Config files.
-  _config('must run without errors, but raised ZeroDivisionError', '1 / 0'),
-  _config('must define a function `get_config()`', ''),
-  _config(
-    'must return a dictionary, found int',
-    'def get_config():\n  return 1',
-  ),
-  _config(
-    'must run without errors, but raised RequiredValueError',
-    'from ml_collections import ConfigDict, config_dict as c\n'
-    f'exec(open({small_runs.CONFIG!r}).read(), globals())\n'
-    'whole = get_config\n'
-    'def get_config():\n'
-    '  config = ConfigDict(whole())\n'
-    '  config.seeds = dict(model_seed=c.required_placeholder(int))\n'
-    '  return config\n',
   ),
   # Vocabularies that are files.
   _vocabulary('is neither. Name one', 'v.pdf', b''),

@@ -16,15 +16,15 @@ from tff_fedfish.methods.one_shot.uploads import (
   is_factor,
   summary_shapes,
 )
-from tff_fedfish.run import client_state_files
-from tff_fedfish.run.stored_uploads import StoredUploads
+from tff_fedfish.run.store import RoundStore
+from tff_fedfish.run.uploads import StoredUploads
 
 
 def write_uploads(config: TrainConfig, directory: pathlib.Path) -> None:
   """Draws the uploads of a cohort; factors are positive semidefinite."""
   shape, upload = config.model_shape(), config.method.upload(config)
   random = np.random.default_rng(1)
-  writer = client_state_files.RoundStates(directory)
+  writer = RoundStore(directory).begin(1)
   for client in range(config.cohort_size):
     tensors = {'client_weight/0': np.float32(client + 1)}
     for i, size in enumerate(weight_shapes(shape).values()):
@@ -36,7 +36,7 @@ def write_uploads(config: TrainConfig, directory: pathlib.Path) -> None:
       if is_factor(name):
         tensor = tensor @ tensor.T / size[0]
       tensors[f'summary/{i}'] = tensor
-    writer.add(client, b'%03d' % client, tensors)
+    writer.add_client(client, b'%03d' % client, tensors)
   writer.commit()
 
 
@@ -46,7 +46,8 @@ def open_uploads(
   """Returns a shipped config with settings, and its uploads."""
   config = planned_configs.shipped(name, **settings)
   return config, StoredUploads(
-    pathlib.Path(directory),
+    directory,
+    1,
     config.model_shape(),
     config.method.upload(config),
   )

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 
+from tff_fedfish import files
 from tff_fedfish.cli.main import main
 from tff_fedfish.run import run_directory
 
@@ -92,10 +93,16 @@ def write_config(run: pathlib.Path, values) -> None:
   (run / 'config.json').write_text(json.dumps(values))
   config = run_directory.read_config(run)
   fingerprint = run_directory.settings_fingerprint(config)
-  for path in run.glob('checkpoints/*/checkpoint.json'):
-    description = json.loads(path.read_text('utf-8'))
-    description['contents']['settings_fingerprint'] = fingerprint
-    path.write_text(json.dumps(description), 'utf-8')
+  for path in run.glob('checkpoints/*/manifest.json'):
+    edit_manifest(path, settings_fingerprint=fingerprint)
+
+
+def edit_manifest(path: pathlib.Path, **contents) -> None:
+  """Changes what the manifest of a round keeps, and its own SHA-256."""
+  manifest = json.loads(path.read_text('utf-8'))
+  del manifest['sha256']
+  manifest['contents'] |= contents
+  path.write_text(json.dumps(files.with_hash(manifest)), 'utf-8')
 
 
 def start(inputs, workdir, num_rounds: int, **settings) -> subprocess.Popen:

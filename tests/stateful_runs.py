@@ -1,19 +1,18 @@
 """Compares runs whose clients keep tensors."""
 
-from tff_fedfish.run import checkpoints
-from tff_fedfish.run.client_states import ClientStates
+from tff_fedfish.run import checkpoints, store
 
 
 def live_states(run):
-  """Returns the bytes of every client's newest state."""
-  states = ClientStates(run)
-  return {
-    client_id: (
-      version.round_num,
-      states.path_for(client_id, 10**8).read_bytes(),
-    )
-    for client_id, version in states._newest(10**8)
-  }
+  """Returns round and bytes of every client's newest state."""
+  states, newest = store.RoundStore(run / store.CLIENT_STATES), {}
+  for round_num in states.rounds():
+    files = store.by_client(states.manifest(round_num).files)
+    for client_id, entry in files.items():
+      path = states.path(round_num) / entry.file
+      if path.exists():
+        newest[client_id] = round_num, path.read_bytes()
+  return newest
 
 
 def assert_same_run(run, expected):

@@ -10,8 +10,8 @@ import subprocess
 import pytest
 import result_tables
 
-from tff_fedfish.sweeping.sweep_file import SweepFile
-from tff_fedfish.sweeping.sweep_runs import expand_arms
+from tff_fedfish.sweeping.expand import expand_arms
+from tff_fedfish.sweeping.sweep_file import read_sweep_file
 
 _ROOT = pathlib.Path(__file__).parents[1]
 _PAGES = _ROOT / 'docs' / 'experiments'
@@ -58,7 +58,7 @@ def test_results_are_small():
 )
 def test_runs_are_those_of_the_sweep(name):
   sweep = json.loads((result_tables.RESULTS / name / 'sweep.json').read_text())
-  file = SweepFile(_sweep(name))
+  file = read_sweep_file(_sweep(name))
   chosen = {
     repr(sorted(choice['for'].items())): choice['chosen']
     for choice in sweep['learning_rates']

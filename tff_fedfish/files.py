@@ -24,6 +24,17 @@ _HASH = 'sha256'
 
 
 @contextlib.contextmanager
+def naming(path: str | os.PathLike) -> Iterator[None]:
+  """Names a file in errors of the disk that name none, as those of a write."""
+  try:
+    yield
+  except OSError as error:
+    if error.filename is not None or error.errno is None:
+      raise
+    raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+
+
+@contextlib.contextmanager
 def write_atomically(path: str | os.PathLike, mode: str = 'w') -> Iterator[Any]:
   """Opens a temporary file beside `path` and renames it on success.
 
@@ -41,7 +52,7 @@ def write_atomically(path: str | os.PathLike, mode: str = 'w') -> Iterator[Any]:
     dir=path.parent, prefix=f'.{path.name}.'
   )
   try:
-    with os.fdopen(descriptor, mode, **text) as file:
+    with naming(path), os.fdopen(descriptor, mode, **text) as file:
       yield file
       file.flush()
       os.fsync(file.fileno())
@@ -325,7 +336,8 @@ def sync(path: str | os.PathLike) -> None:
   """
   descriptor = os.open(path, os.O_RDONLY)
   try:
-    os.fsync(descriptor)
+    with naming(path):
+      os.fsync(descriptor)
   except OSError as error:
     is_refusal = error.errno in (errno.EINVAL, errno.ENOTSUP)
     if not is_refusal or not os.path.isdir(path):

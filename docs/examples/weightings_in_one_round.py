@@ -23,7 +23,8 @@ from tff_fedfish.config.load import load_config
 from tff_fedfish.evaluation import client_evaluator, evaluation_clients
 from tff_fedfish.evaluation.statistics import t_half_width
 from tff_fedfish.printing import print_table
-from tff_fedfish.run import cohort_data, learning_setup, run_inputs
+from tff_fedfish.run import build, client_data, cohorts
+from tff_fedfish.run.row_source import row_source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +120,7 @@ def flat(tensors):
 
 def train_cohort(config, clients):
   """Returns the initial weights, and the cohort of round 1 after training."""
-  process = learning_setup.build_learning_process(config)
+  process = build.build_learning_process(config)
   state = process.initialize()
   start = [np.asarray(w) for w in process.get_model_weights(state).trainable]
   trained = process.trained_models(state, clients)
@@ -165,13 +166,13 @@ def best_step(loss):
 
 def compare(config, arguments):
   """Yields a row for each weighting, with the seeds of a config."""
-  corpus = run_inputs.open_corpus(config, config.data.directory)
-  tokenizer = run_inputs.open_tokenizer(config, config.data.vocabulary)
-  split = run_inputs.split_corpus(config, corpus)
-  rows = run_inputs.training_rows(config, corpus, tokenizer)
+  corpus = client_data.open_corpus(config, config.data.directory)
+  tokenizer = client_data.open_tokenizer(config, config.data.vocabulary)
+  split = client_data.split_corpus(config, corpus)
+  rows = row_source(config).training_rows(corpus, tokenizer)
   validation, scored = held_out_rows(config, split.held_out, rows, arguments)
-  participating = run_inputs.training_clients(config, split)
-  clients = cohort_data.cohort(config, participating, rows, 1)
+  participating = row_source(config).training_clients(split)
+  clients = cohorts.cohort(config, participating, rows, 1)
   start, cohort = train_cohort(config, clients)
   evaluator = client_evaluator.build_evaluator(config)
 

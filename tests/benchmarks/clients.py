@@ -27,7 +27,7 @@ from tff_fedfish.data import cohorts
 from tff_fedfish.data.corpus_index import index_sha256
 from tff_fedfish.data.manifest import MANIFEST_NAME, read_manifest
 from tff_fedfish.printing import print_table
-from tff_fedfish.run import run_inputs
+from tff_fedfish.run import client_data
 
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # The last one that hashed every client at every opening.
@@ -54,8 +54,8 @@ class _Bench:
   def _fill(self) -> None:
     """Writes the texts of the clients that will be read."""
     config = clients_arm.config_of(str(self._corpus))
-    corpus = run_inputs.open_corpus(config, self._corpus)
-    split = run_inputs.split_corpus(config, corpus)
+    corpus = client_data.open_corpus(config, self._corpus)
+    split = client_data.split_corpus(config, corpus)
     drawn = (
       (split.held_out, config.seeds.split_seed, 0, _NUM_READ),
       (split.participating, config.seeds.cohort_seed, 1, config.cohort_size),

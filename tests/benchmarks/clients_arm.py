@@ -11,9 +11,11 @@ import json
 import time
 from collections.abc import Iterator
 
-from tff_fedfish.config import loading
+from tff_fedfish.config import load
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.evaluation import evaluation_clients
-from tff_fedfish.run import cohort_data, corpus_identity, run_inputs
+from tff_fedfish.run import client_data, cohorts, corpus_identity
+from tff_fedfish.run.row_source import row_source
 
 
 class _Steps:
@@ -43,9 +45,9 @@ def _resident(name: str) -> float:
   return int(line.split()[1]) / 1024
 
 
-def config_of(directory: str) -> loading.config_lib.TrainConfig:
+def config_of(directory: str) -> TrainConfig:
   """Returns the demo's config, with another corpus."""
-  return loading.load_config('demo', [f'--config.data.directory={directory}'])
+  return load.load_config('demo', [f'--config.data.directory={directory}'])
 
 
 def main() -> None:
@@ -53,19 +55,19 @@ def main() -> None:
   parser = argparse.ArgumentParser()
   parser.add_argument('directory')
   config = config_of(parser.parse_args().directory)
-  tokenizer = run_inputs.open_tokenizer(config, config.data.vocabulary)
+  tokenizer = client_data.open_tokenizer(config, config.data.vocabulary)
   # Imports TensorFlow, which is none of these steps.
   tokenizer.encode_batch([b'words'])
   steps = _Steps()
   with steps('index'):
-    corpus = run_inputs.open_corpus(config, config.data.directory)
+    corpus = client_data.open_corpus(config, config.data.directory)
   with steps('division'):
-    split = run_inputs.split_corpus(config, corpus)
-    participating = run_inputs.training_clients(config, split)
+    split = client_data.split_corpus(config, corpus)
+    participating = row_source(config).training_clients(split)
   with steps('fingerprint'):
     identity = corpus_identity.identify(config, corpus)
   with steps('held-out sample'):
-    rows = run_inputs.client_rows(config, corpus, tokenizer)
+    rows = row_source(config).client_rows(corpus, tokenizer)
     sample = evaluation_clients.choose_clients(
       split.held_out,
       rows,
@@ -75,7 +77,7 @@ def main() -> None:
       max_sequences=config.evaluation.max_sequences_per_client,
     )
   with steps('cohort'):
-    cohort = cohort_data.cohort(config, participating, rows, 1)
+    cohort = cohorts.cohort(config, participating, rows, 1)
     for client in cohort:
       client.sequences()
   result = {

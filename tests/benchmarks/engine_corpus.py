@@ -7,7 +7,7 @@ from benchmarks.engine_figures import Figure, Goal, absent, measured, ratio
 from benchmarks.engine_processes import environment, once, take_turns
 from benchmarks.engine_settings import BFLOAT16, NO_BFLOAT16, Settings, say
 
-from tff_fedfish import demo
+from tff_fedfish.cli import demo
 
 
 def input_pipeline(settings: Settings) -> list[Figure]:

@@ -7,7 +7,7 @@ import statistics
 import sys
 import time
 
-from tff_fedfish import corpora, demo
+from tff_fedfish import corpora
 
 # Rounds at the end of a run whose losses are averaged: a quarter.
 _MEASURED_SHARE = 0.25
@@ -27,12 +27,12 @@ class Input:
     """
     from tff_fedfish.config import load as config_loading
     from tff_fedfish.data.client_sequences import ClientSequences
-    from tff_fedfish.training import run_checks
+    from tff_fedfish.training import check
 
     self._config = config_loading.load_config(
-      demo.CONFIG, [*data_overrides(corpus), *overrides]
+      'demo', [*data_overrides(corpus), *overrides]
     )
-    inputs = run_checks.check_run(self._config)
+    inputs = check.check_run(self._config)
     cache = dict(cache_bytes=0) if what == 'input' else {}
     client_sequences = ClientSequences(
       inputs.corpus,
@@ -45,11 +45,11 @@ class Input:
     self._what = what
     self._round_num = 0
     if what == 'training':
-      from tff_fedfish.run import learning_setup
+      from tff_fedfish.run import build
       from tff_fedfish.runtime.in_process_context import set_in_process_context
 
       set_in_process_context()
-      self._process = learning_setup.build_learning_process(self._config)
+      self._process = build.build_learning_process(self._config)
       self._state = self._process.initialize()
 
   def turn(self) -> dict:
@@ -73,9 +73,9 @@ class Input:
     return {'seconds': seconds, 'num_sequences': num_sequences}
 
   def _read(self):
-    from tff_fedfish.run import cohort_data
+    from tff_fedfish.run import cohorts
 
-    clients = cohort_data.cohort(
+    clients = cohorts.cohort(
       self._config, self._participating, self._client_rows, self._round_num
     )
     return [client.load().data for client in clients]
@@ -103,7 +103,7 @@ class Training:
     from tff_fedfish.cli.main import main
 
     start = time.perf_counter()
-    command = ['train', '--config', str(demo.CONFIG)]
+    command = ['train', '--config', 'demo']
     with contextlib.redirect_stdout(sys.stderr):
       code = main([*command, '--workdir', workdir, *self._arguments])
     if code:

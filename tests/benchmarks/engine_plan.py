@@ -9,7 +9,6 @@ from benchmarks.engine_figures import Figure, Goal, measured
 from benchmarks.engine_processes import MeasuredProcess, once, take_turns
 from benchmarks.engine_settings import OURS, Settings, Workload, say
 
-from tff_fedfish import demo
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.planning import plan as planning
@@ -93,7 +92,7 @@ def train_config(workload: Workload) -> TrainConfig:
   if workload.algorithm == 'fed_fish':
     values['algorithm.fisher_estimator'] = workload.fisher_estimator
   return config_loading.load_config(
-    demo.CONFIG,
+    'demo',
     [f'--config.{name}={value}' for name, value in values.items()],
   )
 

@@ -69,13 +69,13 @@ def test_method_that_cannot_be_imported(fedfish, small_run, tmp_path):
 def test_damaged_checkpoint(fedfish, tmp_path):
   checkpoint = tmp_path / 'checkpoints' / 'round_00000001'
   checkpoint.mkdir(parents=True)
-  (checkpoint / 'checkpoint.json').write_text(json.dumps({}))
+  (checkpoint / 'manifest.json').write_text(json.dumps({}))
   code, _, err = fedfish(
     'export', '--checkpoint', checkpoint, '--output', tmp_path / 'out'
   )
   assert code == 2
   assert re.fullmatch(
-    r'fedfish: error: `--checkpoint`: the checkpoint .* is damaged: .*\n', err
+    r"fedfish: error: `--checkpoint`: '.*/manifest.json' is damaged: .*\n", err
   )
 
 

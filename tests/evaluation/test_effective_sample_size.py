@@ -18,7 +18,7 @@ from tff_fedfish.evaluation.effective_sample_size import (
   informed_mass_of,
 )
 from tff_fedfish.methods.fed_fish.process import DeltaAndFisher
-from tff_fedfish.run import learning_setup
+from tff_fedfish.run import build
 
 
 def _squares(update, client_weight, state):
@@ -242,7 +242,7 @@ def test_mass_is_what_the_round_weighs_with(settings):
     **{f'algorithm__{name}': value for name, value in settings.items()},
   )
   clients = _clients()
-  process = learning_setup.build_learning_process(config)
+  process = build.build_learning_process(config)
   state = process.initialize()
   datasets = [to_dataset(rows, 2) for rows in clients]
   before = process.get_model_weights(state).trainable

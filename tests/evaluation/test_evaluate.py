@@ -19,8 +19,9 @@ from tff_fedfish.evaluation import (
   personalization,
   results,
 )
-from tff_fedfish.run import run_directory, run_inputs
-from tff_fedfish.training import run_checks
+from tff_fedfish.run import run_directory
+from tff_fedfish.run.row_source import row_source
+from tff_fedfish.training import check
 
 _STAGE = re.compile(r'(\w.*) \.\.\. \d+\.\d s')
 
@@ -127,11 +128,11 @@ class TestHeldOut:
     from tff_fedfish.data.client_sequences import ClientSequences
     from tff_fedfish.run import (
       checkpoints,
-      cohort_data,
-      learning_setup,
+      cohorts,
+      model_state,
       run_directory,
     )
-    from tff_fedfish.training import run_checks
+    from tff_fedfish.training import check
 
     output = tmp_path / 'out'
     third = small_run / 'checkpoints' / 'round_00000003'
@@ -142,8 +143,8 @@ class TestHeldOut:
       for barrier in results.read_evaluation(output).barriers
     }
     config = run_directory.read_config(small_run)
-    inputs = run_checks.check_run(config)
-    prefix = learning_setup.TRAINABLE_PREFIX
+    inputs = check.check_run(config)
+    prefix = model_state.TRAINABLE_PREFIX
     weights = checkpoints.load_checkpoint(
       small_run / 'checkpoints' / 'round_00000004', prefix
     ).tensors
@@ -157,7 +158,7 @@ class TestHeldOut:
       client.client_id: evaluator.score(
         tuple(weights.values()), client.sequences()
       ).loss
-      for client in cohort_data.cohort(
+      for client in cohorts.cohort(
         config,
         inputs.split.participating,
         sequences,
@@ -371,9 +372,9 @@ class TestUnknownTokens:
     ]
     data = grouping_jobs.group_lines(tmp_path, lines, num_shards=1)
     config = run_directory.read_config(small_run)
-    inputs = run_checks.check_run(config)
-    rows = run_inputs.client_rows(
-      config, grouped_corpus.GroupedCorpus(data), inputs.tokenizer
+    inputs = check.check_run(config)
+    rows = row_source(config).client_rows(
+      grouped_corpus.GroupedCorpus(data), inputs.tokenizer
     )
     evaluated = personalization.split_sequences(
       rows.sequences(b'h'),
@@ -405,8 +406,9 @@ class TestUnknownTokens:
 
 class TestStages:
   def test_what_happens_before_the_first_client(
-    self, small_inputs, small_run, tmp_path, capsys
+    self, small_inputs, small_run, tmp_path, capsys, monkeypatch
   ):
+    monkeypatch.setattr('tff_fedfish.progress._MIN_STAGE_SECONDS', 0)
     flags = ['--fractions', '0', '--max_clients', '2']
     assert _evaluate(small_run, small_inputs[0], tmp_path / 'out', *flags) == 0
     lines = capsys.readouterr().err.splitlines()

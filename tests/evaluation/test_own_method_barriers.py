@@ -13,11 +13,13 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import client_evaluator, results
 from tff_fedfish.run import (
-  cohort_data,
-  learning_setup,
+  build,
+  client_data,
+  cohorts,
   run_directory,
-  run_inputs,
+  tables,
 )
+from tff_fedfish.run.row_source import row_source
 
 
 @pytest.fixture(scope='module')
@@ -52,12 +54,12 @@ def measure(small_inputs, tmp_path_factory):
 
 
 def _cohort(config, workdir):
-  corpus = run_inputs.open_corpus(config, config.data.directory)
-  tokenizer = run_inputs.open_tokenizer(config, workdir / 'vocabulary')
-  return cohort_data.cohort(
+  corpus = client_data.open_corpus(config, config.data.directory)
+  tokenizer = client_data.open_tokenizer(config, workdir / 'vocabulary')
+  return cohorts.cohort(
     config,
-    run_inputs.split_corpus(config, corpus).participating,
-    run_inputs.client_rows(config, corpus, tokenizer),
+    client_data.split_corpus(config, corpus).participating,
+    row_source(config).client_rows(corpus, tokenizer),
     1,
   )
 
@@ -73,7 +75,7 @@ def _kish(masses):
 def test_clients_train_as_those_of_the_method(measure):
   workdir, output, config, cohort = measure('own_methods.first_epoch')
   assert config.client_work.num_local_epochs == 2
-  process = learning_setup.build_learning_process(config)
+  process = build.build_learning_process(config)
   evaluator = client_evaluator.build_evaluator(config)
   state = process.initialize()
   before = tuple(process.get_model_weights(state).trainable)
@@ -98,8 +100,10 @@ def test_clients_train_as_those_of_the_method(measure):
   # Those of FedAvg are other models.
   for client in cohort:
     assert found[client.client_id] > loss_after(client, 2) + 1e-4
-  measured = workdir / 'barrier' / 'round_00000001.csv'
-  assert measured.read_bytes() == (output / 'barrier.csv').read_bytes()
+  row = tables.read_metrics(workdir / 'metrics.csv')[1]
+  summary = json.loads((output / 'summary.json').read_text())
+  loss = summary['client_server_barrier']['loss']
+  assert row['barrier/loss'] == loss['mean']
 
 
 def test_without_a_mass_clients_count_by_their_weight(measure):
@@ -115,7 +119,7 @@ def test_with_a_mass_clients_count_by_it(measure):
   _, output, config, cohort = measure(
     'own_methods.magnitude_mean', algorithm__magnitude_power=0.5
   )
-  process = learning_setup.build_learning_process(config)
+  process = build.build_learning_process(config)
   trained = process.trained_models(process.initialize(), cohort)
   # w |d|^0.5.
   masses = np.array(
@@ -136,10 +140,8 @@ def test_with_a_mass_clients_count_by_it(measure):
 
 def test_a_process_that_gives_no_models():
   config = planned_configs.by_hand()
-  process = learning_setup.build_learning_process(config)
-  learning_setup.require_declared_process(
-    config, process, with_trained_models=True
-  )
+  process = build.build_learning_process(config)
+  build.require_trained_models(config, process)
   plain = tff.learning.templates.LearningProcess(
     process.initialize,
     process.next,
@@ -147,9 +149,7 @@ def test_a_process_that_gives_no_models():
     process.set_model_weights,
   )
   with pytest.raises(UserError) as caught:
-    learning_setup.require_declared_process(
-      config, plain, with_trained_models=True
-    )
+    build.require_trained_models(config, plain)
   assert str(caught.value) == (
     'The Client-Server Barrier requires a process with `trained_models`, but '
     "the one that 'fed_fish' builds has none. Build it with "

@@ -14,7 +14,7 @@ from tff_fedfish.data import client_splits
 from tff_fedfish.errors import FailedError
 from tff_fedfish.exporting import export, model_card
 from tff_fedfish.exporting.trained_model import load_trained_model
-from tff_fedfish.run import metrics_files
+from tff_fedfish.run import tables
 
 
 def _card(checkpoint, formats=('safetensors',)):
@@ -66,7 +66,7 @@ def test_model_and_rounds(card, small_run):
   assert rows['round'] == '4 of 4'
   # 4 rounds of 3 clients.
   assert rows['clients that took part'] == '12'
-  metrics = metrics_files.read_metrics(small_run / 'metrics.csv')
+  metrics = tables.read_metrics(small_run / 'metrics.csv')
   total = sum(row['train/num_tokens'] for row in metrics[1:])
   assert rows['tokens or images trained on'] == str(total)
 
@@ -125,7 +125,7 @@ def test_a_corpus_that_is_gone(run):
 
 def test_a_store_that_cannot_be_reached(run, monkeypatch):
   opened = mock.Mock(side_effect=FailedError('no credentials'))
-  monkeypatch.setattr(model_card.run_inputs, 'open_corpus', opened)
+  monkeypatch.setattr(model_card.client_data, 'open_corpus', opened)
   found = model_card.gather(load_trained_model(run))
   assert found.remark == 'it could not be read when this was written'
 
@@ -140,16 +140,14 @@ def test_damaged_tokens(run, tmp_path):
 
 
 def test_another_corpus_in_its_place(run):
-  path = run / 'checkpoints' / 'round_00000004' / 'checkpoint.json'
-  description = json.loads(path.read_text())
-  description['contents']['corpus_fingerprint'] = 'of another one'
-  path.write_text(json.dumps(description))
+  path = run / 'checkpoints' / 'round_00000004' / 'manifest.json'
+  small_runs.edit_manifest(path, corpus_fingerprint='of another one')
   found = model_card.gather(load_trained_model(run))
   assert found.remark.startswith('another corpus was in its place')
 
 
 def test_scores_of_the_round(card, run, small_run):
-  metrics = metrics_files.read_metrics(small_run / 'metrics.csv')
+  metrics = tables.read_metrics(small_run / 'metrics.csv')
   rows = _rows(card)
   assert float(rows['held_out/loss']) == metrics[-1]['held_out/loss']
   assert float(rows['train/loss']) == metrics[-1]['train/loss']

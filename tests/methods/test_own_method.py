@@ -13,7 +13,7 @@ from models.model_shapes import num_parameters
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.planning import plan
-from tff_fedfish.run import checkpoints, metrics_files, run_directory
+from tff_fedfish.run import checkpoints, run_directory, tables
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _NAME = 'own_methods.magnitude_mean'
@@ -52,7 +52,7 @@ def test_config_and_metrics(own_run):
     'client_weighting': 'num_examples',
     'magnitude_power': 0.5,
   }
-  rows = metrics_files.read_metrics(own_run / 'metrics.csv')
+  rows = tables.read_metrics(own_run / 'metrics.csv')
   assert [row[_COLUMN] for row in rows[1:]] == [0, 0]
   # 2 rounds x 3 clients x 2 models up, and as many rounds x 1 model down.
   model_bytes = 4 * num_parameters(
@@ -156,5 +156,5 @@ def test_ray(own_run, small_inputs, tmp_path, importable):
   expected = _state(own_run)
   for name, tensor in _state(run).items():
     np.testing.assert_allclose(tensor, expected[name], rtol=1e-3, atol=1e-5)
-  rows = metrics_files.read_metrics(run / 'metrics.csv')
+  rows = tables.read_metrics(run / 'metrics.csv')
   assert rows[-1][_COLUMN] is not None

@@ -7,7 +7,7 @@ import pytest
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import fed_avg
-from tff_fedfish.run import round_metrics
+from tff_fedfish.run import columns
 
 _ON = dict(algorithm__name='fed_avg', local_privacy__clip_norm=1.0)
 
@@ -38,6 +38,6 @@ def test_columns_of_epsilon():
   noised = planned_configs.shipped(
     'demo', **_ON, local_privacy__noise_multiplier=1.0
   )
-  added = {*round_metrics.metric_names(noised)}
-  added -= {*round_metrics.metric_names(plain)}
+  added = {*columns.metric_names(noised)}
+  added -= {*columns.metric_names(plain)}
   assert added == {'privacy/epsilon_mean', 'privacy/epsilon_max'}

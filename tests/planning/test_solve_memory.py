@@ -93,12 +93,12 @@ def test_a_solve_over_ten_clients_takes_what_is_planned(
 ):
   settings = settings | {'cohorts__cohort_size': 10}
   config = planned_configs.shipped(name, **settings)
-  server_solves.write_uploads(config, tmp_path / 'round_00000001')
+  server_solves.write_uploads(config, tmp_path)
   found = peak_memory.peak_above_idle(
     _BEFORE,
     'server_solves.solve(config, uploads)',
     name,
-    tmp_path / 'round_00000001',
+    tmp_path,
     *(f'{key}={value}' for key, value in settings.items()),
   )
   (process,) = memory.process_memory(config)

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tff_fedfish import demo
+from tff_fedfish.cli import demo
 from tff_fedfish.reporting import loading, tables, targets
 
 

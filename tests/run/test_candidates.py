@@ -8,7 +8,7 @@ import pytest
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods.parts import Downloads
 from tff_fedfish.run import candidates
-from tff_fedfish.run.client_states import ClientStates
+from tff_fedfish.run.client_state import ClientStates
 
 _CLIENTS = [b'd', b'a', b'c', b'b', b'e']
 _SPECS = (((2,), 'float32'), ((), 'float32'))
@@ -23,24 +23,24 @@ def _add(writer, index, client, round_num, affinity):
     'model/1': np.float32(10 * number),
     'affinity/0': np.array(affinity, np.float32),
   }
-  writer.add(index, client, tensors)
+  writer.add_client(index, client, tensors)
 
 
 def _write(states, round_num, clients, affinity=(0, 0, 0, 0, 0)):
   writer = states.begin(round_num)
   for index, client in enumerate(clients):
     _add(writer, index, client, round_num, affinity)
-  writer.commit()
+  states.commit()
 
 
 def _find(states, client, round_num, *, cohort_seed=2, **settings):
   values = dict(num_models=2, epsilon=0.0, epsilon_decay=0.0)
-  return candidates.find(
+  return candidates.candidates_of(
     states,
     Downloads(**values | settings),
     _SLOTS,
     client,
-    clients=_CLIENTS,
+    positions={c: n for n, c in enumerate(_CLIENTS)},
     round_num=round_num,
     cohort_seed=cohort_seed,
   )
@@ -143,11 +143,10 @@ def test_a_round_that_is_being_written(tmp_path):
   now = _elements(_find(states, b'a', 3))
   assert now == [(1, [1, 2], 10), (3, [3, 2], 30)]
   # The same once it is committed; given up, nothing of it is left.
-  writer.commit()
+  states.commit()
   assert _elements(_find(states, b'a', 3)) == now
-  writer = states.begin(3)
-  _add(writer, 0, b'a', 3, [0, 0, 0, 0, 0])
-  writer.abandon()
+  with states.begin(3) as writer:
+    _add(writer, 0, b'a', 3, [0, 0, 0, 0, 0])
   assert _positions(_find(states, b'a', 4)) == [1]
   assert _elements(_find(states, b'a', 4)) == [(1, [1, 2], 10)]
 
@@ -159,7 +158,5 @@ def test_a_damaged_model(tmp_path):
   content = bytearray(path.read_bytes())
   content[-1] ^= 1
   path.write_bytes(content)
-  with pytest.raises(
-    UserError, match="The state of client 'b' after round 1, "
-  ):
+  with pytest.raises(UserError, match=f"'{path}' is damaged: "):
     _find(ClientStates(tmp_path), b'a', 2)

@@ -8,12 +8,11 @@ import small_runs
 from tff_fedfish.cli.main import main
 from tff_fedfish.errors import FailedError
 from tff_fedfish.run import (
+  build,
   checkpoints,
+  columns,
   divergence,
-  learning_setup,
-  metrics_files,
-  old_checkpoints,
-  round_metrics,
+  tables,
 )
 
 # A step so large that no client returns a finite update after round 1.
@@ -67,13 +66,11 @@ def _row(round_num=1, **counts):
   ],
 )
 def test_non_finite_rounds(counts, expected):
-  assert round_metrics.is_non_finite(_row(**counts)) is expected
+  assert columns.is_non_finite(_row(**counts)) is expected
 
 
 def test_round_0_is_finite():
-  assert not round_metrics.is_non_finite(
-    {'round': 0, 'train/num_clients': None}
-  )
+  assert not columns.is_non_finite({'round': 0, 'train/num_clients': None})
 
 
 class TestHistory:
@@ -172,16 +169,6 @@ class TestHistory:
     )
 
 
-def test_rounds_that_are_kept_besides(tmp_path):
-  for round_num in range(7):
-    (tmp_path / f'round_{round_num:08d}').mkdir()
-  # 6 counts among the last two, 3 is kept besides.
-  removed = old_checkpoints.remove_old_checkpoints(
-    tmp_path, 2, keep_rounds={3, 6}
-  )
-  assert removed == [1, 2, 4]
-
-
 @pytest.mark.parametrize('files', [(), ('config.json',)])
 def test_what_is_no_run_has_not_diverged(tmp_path, files):
   for name in files:
@@ -230,7 +217,7 @@ def test_stops_and_counts_on_when_resumed(train, tmp_path, capsys, monkeypatch):
   assert divergence.diverged_checkpoint(workdir) == good
   # A dry run says it, too, and no model is built for that.
   with monkeypatch.context() as patch:
-    patch.delattr(learning_setup, 'build_learning_process')
+    patch.delattr(build, 'build_learning_process')
     assert train(workdir, **settings, **limit) == 1
     assert capsys.readouterr().err == last_line + '\n'
     assert train(workdir, '--dry_run', **settings, **limit) == 1
@@ -268,7 +255,7 @@ def test_the_last_round_may_be_the_one_too_many(train, tmp_path, capsys):
 def test_evaluation_of_a_diverged_model(train, small_inputs, tmp_path, capsys):
   workdir = tmp_path / 'run'
   assert train(workdir, algorithm__name='fed_fish', training__num_rounds=2) == 0
-  rows = metrics_files.read_metrics(workdir / 'metrics.csv')
+  rows = tables.read_metrics(workdir / 'metrics.csv')
   assert rows[-1]['train/loss'] is None
   capsys.readouterr()
   command = ['evaluate', '--data', str(small_inputs[0]), '--fractions', '0']

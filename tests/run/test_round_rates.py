@@ -11,11 +11,12 @@ import small_runs
 from tff_fedfish.cli.main import main
 from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.run import (
+  build,
   checkpoints,
-  learning_setup,
-  metrics_files,
-  round_metrics,
+  columns,
+  model_state,
   run_directory,
+  tables,
 )
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
@@ -55,7 +56,7 @@ def _state(run, round_num):
 
 
 def test_columns_say_the_rates(scheduled):
-  rows = metrics_files.read_metrics(scheduled / 'metrics.csv')
+  rows = tables.read_metrics(scheduled / 'metrics.csv')
   assert rows[0][_CLIENT_COLUMN] is None
   found = [row[_CLIENT_COLUMN] for row in rows[1:]]
   assert found == pytest.approx(_CLIENT_RATES)
@@ -67,7 +68,7 @@ def test_state_holds_the_rates_of_its_round(scheduled):
   for round_num in range(1, 5):
     state = _state(scheduled, round_num)
     config = run_directory.read_config(scheduled)
-    rates = round_metrics.rates_by_column(config, round_num)
+    rates = columns.rates_by_column(config, round_num)
     assert state['client_work/learning_rate'] == np.float32(
       rates[_CLIENT_COLUMN]
     )
@@ -132,12 +133,12 @@ def test_only_rates_that_vary_are_set(of_checkpoint):
   state = process.initialize()
   if of_checkpoint:
     state_type = process.initialize.type_signature.result
-    tensors = learning_setup.to_tensors(state, state_type)
-    state = learning_setup.from_tensors(tensors, state_type, 'round 1')
+    tensors = model_state.to_tensors(state, state_type)
+    state = model_state.from_tensors(tensors, state_type, 'round 1')
   config = planned_configs.by_hand(
     client_work__learning_rate=0.2, client_work__warmup_rounds=4
   )
-  after = learning_setup.with_rates(process, state, config, 1)
+  after = build.with_rates(process, state, config, 1)
   hparams = process.get_hparams(after)
   # 0.2 / 4, whatever the state held.
   assert float(hparams['client_work']['learning_rate']) == pytest.approx(0.05)
@@ -152,11 +153,9 @@ def test_only_rates_that_vary_are_set(of_checkpoint):
 def test_constant_rates_leave_the_state_alone(small_run):
   config = run_directory.read_config(small_run)
   state = object()
-  assert learning_setup.with_rates(None, state, config, 3) is state
-  assert round_metrics.rates_by_column(config, 3) == {}
-  assert not [
-    name for name in round_metrics.metric_names(config) if 'rate' in name
-  ]
+  assert build.with_rates(None, state, config, 3) is state
+  assert columns.rates_by_column(config, 3) == {}
+  assert not [name for name in columns.metric_names(config) if 'rate' in name]
   assert [name for name in _state(small_run, 4) if 'client_work' in name] == [
     'client_work/learning_rate'
   ]

@@ -95,22 +95,34 @@ def test_ray_that_is_not_installed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  'address, kind, words',
+  'address, problem, kind, words',
   [
-    ('auto', UserError, r"found 'auto' \(Exception: No room here\). Start one"),
+    (
+      'auto',
+      'No room\nhere.',
+      UserError,
+      r"found 'auto' \(Exception: No room here\). Start one",
+    ),
     (
       'local',
+      'No room\nhere.',
       FailedError,
       'Ray cannot start on this machine: Exception: No room here. Look for '
       "room in /tmp and memory, or use `--config.engine.kind='in_process'`",
     ),
+    (
+      'local',
+      'AF_UNIX path length cannot exceed 107 bytes: /x',
+      FailedError,
+      'bytes: /x. Set TMPDIR to a shorter path, or use ',
+    ),
   ],
 )
-def test_ray_that_fails_to_start(address, kind, words, monkeypatch):
+def test_ray_that_fails_to_start(address, problem, kind, words, monkeypatch):
   import ray
 
   def init(**_):
-    raise Exception('No room\nhere.')
+    raise Exception(problem)
 
   monkeypatch.setattr(ray, 'init', init)
   _fails_to_start(words, kind, address=address)

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from tff_fedfish.sweeping.sweep_file import SweepFile
+from tff_fedfish.sweeping.sweep_file import read_sweep_file
 
 _DEMO = pathlib.Path(__file__).parents[2] / 'configs' / 'demo.py'
 
@@ -38,6 +38,6 @@ def sweep_file(tmp_path):
     path = tmp_path / 'swept.py'
     lines = '\n'.join(f'  {line}' for line in base)
     path.write_text(_TEXT.format(demo=str(_DEMO), base=lines, sweep=sweep))
-    return SweepFile(path, overrides)
+    return read_sweep_file(path, overrides)
 
   return read

@@ -1,103 +1,152 @@
-"""One run with its evaluations: what is left of it, and how far it is."""
+"""Runs in processes of their own: exit codes, signals, no orphans."""
 
+import os
 import pathlib
+import signal
+import subprocess
+import sys
 
-import planned_configs
 import pytest
+from waiting import LIMIT_SECONDS, wait_until
 
-from tff_fedfish import files
-from tff_fedfish.config import load as config_loading
-from tff_fedfish.sweeping.jobs import Job
+from tff_fedfish.cli.main import main
+from tff_fedfish.sweeping import jobs
+from tff_fedfish.sweeping.runs import Run
 
+_ROOT = pathlib.Path(__file__).parents[2]
 
-def _job(directory: pathlib.Path, **changes) -> Job:
-  run = directory / 'run'
-  values = dict(
-    name='x',
-    run=run,
-    num_rounds=3,
-    train=['train'],
-    evaluations={
-      run / 'evaluations' / name: ['evaluate', name] for name in ('a', 'b')
-    },
-    log=directory / 'logs' / 'x.log',
+# Starts one run, of any command line.
+_PARENT = """
+import dataclasses, pathlib, sys
+from tff_fedfish.cli.main import main
+from tff_fedfish.sweeping import jobs
+from tff_fedfish.sweeping.runs import Run
+
+class Command(Run):
+  def pending_commands(self):
+    return [sys.argv[2:]]
+
+if __name__ == '__main__':
+  run = Command(
+    name='run',
+    directory=pathlib.Path(sys.argv[1], 'arms', 'run'),
+    config=None,
+    evaluations={},
+    point={},
   )
-  return Job(**values | changes)
+  codes = []
+  on_end = lambda run, code: codes.append(code)
+  code = jobs.run_jobs(main, [run], 1, lambda run: None, on_end)
+  sys.exit(code or max(codes))
+"""
 
 
-def _write_metrics(job, text):
-  job.run.mkdir(exist_ok=True)
-  (job.run / 'metrics.csv').write_text(text)
+def _children(pid: int) -> list[int]:
+  path = f'/proc/{pid}/task/{pid}/children'
+  return [int(child) for child in pathlib.Path(path).read_text().split()]
 
 
-def _finish(job):
-  (job.run / 'checkpoints' / f'round_{job.num_rounds:08d}').mkdir(parents=True)
-  for output in job.evaluations:
-    output.mkdir(parents=True)
+def _is_running(pid: int) -> bool:
+  try:
+    state = pathlib.Path(f'/proc/{pid}/stat').read_text().rsplit(')', 1)[1]
+  except FileNotFoundError:
+    return False
+  return state.split()[0] != 'Z'
 
 
-def test_what_is_left(tmp_path):
-  job = _job(tmp_path)
-  assert job.pending_commands() == [
-    ['train'],
-    ['evaluate', 'a'],
-    ['evaluate', 'b'],
-  ]
-  (job.run / 'evaluations' / 'a').mkdir(parents=True)
-  assert job.pending_commands() == [['train'], ['evaluate', 'b']]
-
-
-def test_done_is_trained_and_evaluated(tmp_path):
-  job = _job(tmp_path)
-  assert not job.is_done()
-  _finish(job)
-  assert job.is_done()
-  (job.run / 'evaluations' / 'b').rmdir()
-  assert not job.is_done()
-  (job.run / 'evaluations' / 'b').mkdir()
-  (job.run / 'checkpoints' / 'round_00000003').rename(
-    job.run / 'checkpoints' / 'round_00000002'
+def _start(tmp_path, command, pattern):
+  """Starts a run; returns its parent as soon as a file has the pattern."""
+  script = tmp_path / 'parent.py'
+  script.write_text(_PARENT)
+  process = subprocess.Popen(
+    [sys.executable, str(script), str(tmp_path), *command],
+    cwd=_ROOT,
+    env=os.environ | {'PYTHONPATH': str(_ROOT)},
+    stderr=subprocess.PIPE,
+    text=True,
   )
-  assert not job.is_done()
+
+  def is_at_work():
+    assert process.poll() is None, process.communicate()
+    return list(tmp_path.glob(pattern))
+
+  wait_until(is_at_work)
+  return process
 
 
-def test_a_run_of_another_config_is_not_done(tmp_path):
-  config = planned_configs.by_hand()
-  job = _job(tmp_path, config=config)
-  _finish(job)
-  # No config.json at all.
-  assert not job.is_done()
-  path = job.run / 'config.json'
-  files.write_json(path, config_loading.to_json_dict(config))
-  assert job.is_done()
-  other = planned_configs.by_hand(client_work__learning_rate=0.7)
-  files.write_json(path, config_loading.to_json_dict(other))
-  assert not job.is_done()
+def _start_training(small_inputs, tmp_path):
+  import small_runs
 
-
-def test_rounds_and_loss_of_a_run(tmp_path):
-  job = _job(tmp_path)
-  assert job.rounds_and_loss() == (0, None)
-  header = 'round,train/loss,held_out/loss\n'
-  _write_metrics(job, header + '0,,9.5\n')
-  assert job.rounds_and_loss() == (0, None)
-  _write_metrics(job, header + '0,,9.5\n1,7.25,\n2,6.5,8.0\n3,5')
-  # The last line is still being written.
-  assert job.rounds_and_loss() == (2, 6.5)
-  _write_metrics(job, header + '0,,9.5\n1,,\n')
-  assert job.rounds_and_loss() == (1, None)
-
-
-@pytest.mark.parametrize(
-  ('text', 'line'),
-  [('one\ntwo\n\n', 'two'), ('', ''), (None, '')],
-)
-def test_failure_has_the_last_line(tmp_path, text, line):
-  job = _job(tmp_path)
-  if text is not None:
-    job.log.parent.mkdir()
-    job.log.write_text(text)
-  assert job.failure(2) == (
-    f'fedfish: error: the run x ended with exit code 2: {line} (all of its '
-    f'output: {job.log})'
+  workdir = tmp_path / 'trained'
+  command = ['train', '--config', small_runs.CONFIG, '--workdir', str(workdir)]
+  command += small_runs.overrides(
+    *small_inputs, training__num_rounds=2000, evaluation__every_num_rounds=0
   )
+  # Round 0 is saved once it is scored; before that there is nothing to save.
+  pattern = 'trained/checkpoints/round_*'
+  return _start(tmp_path, command, pattern), workdir
+
+
+def test_exit_code_and_output_of_a_failing_command(tmp_path):
+  run = Run(
+    name='run',
+    directory=tmp_path / 'arms' / 'run',
+    config=None,
+    evaluations={tmp_path / 'never': ['inspect', 'never']},
+    point={},
+  )
+  started, ended = [], []
+  code = jobs.run_jobs(
+    main, [run], 2, started.append, lambda *end: ended.append(end)
+  )
+  assert (code, started, ended) == (0, [run], [(run, 2)])
+  text = run.log.read_text()
+  assert 'configs/run.json' in text and 'never' not in text
+  last = text.strip().splitlines()[-1]
+  assert f'exit code 2: {last} (all of its' in jobs.failure_line(run, 2)
+
+
+def test_signal_reaches_the_run_once_and_it_ends_cleanly(
+  small_inputs, tmp_path
+):
+  process, workdir = _start_training(small_inputs, tmp_path)
+  process.send_signal(signal.SIGTERM)
+  process.communicate(timeout=LIMIT_SECONDS)
+  assert process.returncode == 143
+  log = tmp_path / 'logs' / 'run.log'
+  assert 'the same command continues' in log.read_text()
+  # The header and round 0 are no rounds of training.
+  num_rounds = (workdir / 'metrics.csv').read_text().count('\n') - 2
+  assert (workdir / 'checkpoints' / f'round_{num_rounds:08d}').is_dir()
+
+
+@pytest.mark.slow
+def test_second_signal_ends_the_runs_at_once(small_inputs, tmp_path):
+  process, _ = _start_training(small_inputs, tmp_path)
+  children = _children(process.pid)
+  process.send_signal(signal.SIGINT)
+  # Until it has heard of the first one, the two would be one.
+  while 'to abandon' not in (line := process.stderr.readline()):
+    assert line
+  process.send_signal(signal.SIGINT)
+  process.communicate(timeout=LIMIT_SECONDS)
+  assert process.returncode not in (0, None)
+  # The run is killed at once; multiprocessing's own tracker follows.
+  wait_until(lambda: not any(map(_is_running, children)))
+
+
+def test_run_ends_when_its_parent_is_killed(tmp_path):
+  # Grouping begins sooner than training. Large enough to last until then.
+  raw = tmp_path / 'raw.json'
+  raw.write_text('{"text": "a b c", "url": "http://a/"}\n' * 600_000)
+  command = ['group', 'c4', '--input', str(raw)]
+  command += ['--output', str(tmp_path / 'out')]
+  process = _start(tmp_path, command, 'out/.fedfish-*/job')
+  children = _children(process.pid)
+  assert children
+  process.kill()
+  process.communicate(timeout=LIMIT_SECONDS)
+  wait_until(lambda: not any(map(_is_running, children)))
+  # It was not killed, too, and had not finished: it has cleaned up.
+  names = {path.name for path in tmp_path.iterdir()}
+  assert names == {'raw.json', 'parent.py', 'logs'}

@@ -1,8 +1,8 @@
 """Sweeps: runs, skips, choices and reports; runs take no time here.
 
-Every job's commands are read and carried out by a stand-in that writes what
-`fedfish train` and `fedfish evaluate` would leave. test_sweep_end_to_end.py has
-the real ones.
+Every run's commands are read and carried out by a stand-in that writes what
+`fedfish train` and `fedfish evaluate` would leave. test_end_to_end.py has the
+real ones.
 """
 
 import argparse
@@ -14,14 +14,15 @@ import pathlib
 
 import pytest
 
-from tff_fedfish import files
+from tff_fedfish import environment, files
 from tff_fedfish.cli.main import main
-from tff_fedfish.config import load as config_loading
+from tff_fedfish.config import load
 from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
-from tff_fedfish.run import run_directory, run_inputs
-from tff_fedfish.sweeping import jobs, run
+from tff_fedfish.planning import memory
+from tff_fedfish.run import client_data, run_directory
+from tff_fedfish.sweeping import dry_run, jobs, run
 
 _CLIENTS = [f'client {i}'.encode() for i in range(40)]
 _SWEEP = {
@@ -38,69 +39,67 @@ class _Stand:
   """In place of `jobs.run_jobs`.
 
   Attributes:
-    started: Jobs that ran, in order.
+    started: Names of runs that started, in order.
     commands: Their commands.
-    failing: Jobs that end with exit code 2.
-    stop_before: The job before whose start a SIGTERM comes; None: none.
+    failing: Names of runs that end with exit code 2.
+    diverging: Names of runs that diverge in the second half.
+    stop_before: Name of the run before whose start a SIGTERM comes.
     loss: Of a held-out client, from the run's config and whether the sweep's
       arms hold the client out.
   """
 
   def __init__(self):
-    self.started = []
-    self.commands = []
-    self.failing = set()
-    self.stop_before = None
+    self.started, self.commands, self.num_at_a_time = [], [], []
+    self.failing, self.diverging, self.stop_before = set(), set(), None
     self.loss = lambda config, is_held_out_by_arms: 5.0
-    self.num_at_a_time = []
 
-  def run_jobs(self, run_command, jobs, num_at_a_time, on_tick, on_end):
+  def run_jobs(self, run_command, runs, num_at_a_time, on_start, on_end):
     self.num_at_a_time.append(num_at_a_time)
-    ended = set()
-    for job in jobs:
-      if job.name == self.stop_before:
+    for one in runs:
+      if one.name == self.stop_before:
         return 143
-      on_tick({job.name}, set(ended))
-      self.started.append(job.name)
-      code = self._carry_out(job)
-      ended.add(job.name)
-      on_end(job, code)
-      on_tick(set(), set(ended))
+      on_start(one)
+      self.started.append(one.name)
+      on_end(one, self._carry_out(one))
     return 0
 
-  def _carry_out(self, job):
-    job.log.parent.mkdir(parents=True, exist_ok=True)
-    job.log.write_text('first line\nlast line\n')
-    if job.name in self.failing:
+  def _carry_out(self, one):
+    one.log.parent.mkdir(parents=True, exist_ok=True)
+    one.log.write_text('first line\nlast line\n\n')
+    if one.name in self.failing:
       return 2
-    for command in job.pending_commands():
+    for command in one.pending_commands():
       self.commands.append(command)
       if command[0] == 'train':
-        self._train(command)
+        self._train(command, one.name in self.diverging)
       else:
         self._evaluate(command)
     return 0
 
-  def _train(self, command):
-    _, _, config_path, _, workdir = command
-    config = config_loading.load_config(config_path)
-    workdir = pathlib.Path(workdir)
-    num_rounds = config.training.num_rounds
-    for round_num in (num_rounds // 2, num_rounds):
+  def _train(self, command, diverges):
+    _, _, config_path, _, workdir, *_ = command
+    values = json.loads(pathlib.Path(config_path).read_text())
+    config = load.from_json_dict(values, config_path)
+    workdir, num_rounds = pathlib.Path(workdir), config.training.num_rounds
+    rounds = (0, num_rounds // 2, num_rounds - diverges)
+    for round_num in rounds:
       path = workdir / 'checkpoints' / f'round_{round_num:08d}'
       path.mkdir(parents=True, exist_ok=True)
-    files.write_json(
-      workdir / 'config.json', config_loading.to_json_dict(config)
-    )
+    files.write_json(workdir / 'config.json', load.to_json_dict(config))
+    limit = config.training.max_non_finite_rounds
+    rows = [
+      f'{r},4,{4 * (diverges and r > rounds[-1] - limit)}\n'
+      for r in range(rounds[-1] + 1)
+    ]
+    header = 'round,train/num_clients,train/num_non_finite_clients\n'
+    (workdir / 'metrics.csv').write_text(header + ''.join(rows))
 
   def _evaluate(self, command):
     parser = argparse.ArgumentParser()
-    for option in ('--checkpoint', '--data', '--output', '--max_clients'):
+    for option in ('--checkpoint', '--data', '--output'):
       parser.add_argument(option)
     arguments, _ = parser.parse_known_args(command)
-    checkpoint = pathlib.Path(arguments.checkpoint)
-    assert checkpoint.is_dir()
-    config = run_directory.read_config(checkpoint.parents[1])
+    config = run_directory.read_config(arguments.checkpoint)
     clients = [
       results.ClientEvaluation(
         client_id=client_id,
@@ -116,7 +115,6 @@ class _Stand:
       for client_id in _split(config.client_splits.held_out_fraction)
       for loss in [self.loss(config, client_id in _split(0.5))]
     ]
-    output = pathlib.Path(arguments.output)
     summary = results.summarize_evaluation(
       clients,
       kind='held_out',
@@ -125,7 +123,7 @@ class _Stand:
       personalization={},
       skipped_clients={},
     )
-    results.write_evaluation(output, summary, clients)
+    results.write_evaluation(pathlib.Path(arguments.output), summary, clients)
 
 
 @functools.cache
@@ -140,24 +138,24 @@ def _split(fraction):
 def stand(monkeypatch):
   stand = _Stand()
   monkeypatch.setattr(jobs, 'run_jobs', stand.run_jobs)
-  # In a process of its own; tests/training/test_run_checks.py has it for real.
+  # In a process of its own; tests/training/test_check.py has it for real.
   monkeypatch.setattr(run, '_require_runs', lambda configs: None)
-  monkeypatch.setattr(run_inputs, 'open_corpus', lambda config, path: None)
+  monkeypatch.setattr(client_data, 'open_corpus', lambda config, path: None)
   # Nobody pulls the plug here, and a disk takes its time.
   monkeypatch.setattr(os, 'fsync', lambda descriptor: None)
   return stand
 
 
-def _statuses(workdir, kind='arms'):
-  entries = json.loads((workdir / 'sweep.json').read_text())[kind]
-  return {entry['name']: entry['status'] for entry in entries}
+def _record(workdir):
+  return json.loads((workdir / 'sweep.json').read_text())
 
 
 def test_every_arm_is_trained_and_evaluated(
   sweep_file, stand, tmp_path, capsys
 ):
-  workdir = tmp_path / 'w'
-  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
+  workdir, file = tmp_path / 'w', sweep_file(_SWEEP)
+  options = ['--tracker=mlflow']
+  assert run.run_sweep(main, file, workdir, train_options=options) == 0
   assert stand.started == _ARMS
   for name in _ARMS:
     directory = workdir / 'arms' / name
@@ -165,77 +163,70 @@ def test_every_arm_is_trained_and_evaluated(
     assert f'{config.algorithm.name}-seed{config.seeds.model_seed}' == name
     evaluations = {path.name for path in (directory / 'evaluations').iterdir()}
     assert evaluations == {'debian_descriptions', 'again'}
-  rounds = [
-    pathlib.Path(command[2]).name
-    for command in stand.commands
-    if command[0] == 'evaluate'
-  ]
-  # The base has 30 rounds.
-  assert rounds == ['round_00000030'] * 8
-  assert _statuses(workdir) == dict.fromkeys(_ARMS, 'done')
+  assert stand.commands[0][-1] == '--tracker=mlflow'
+  assert stand.commands[1][2] == str(workdir / 'arms' / _ARMS[0])
   output = capsys.readouterr()
   assert output.out == (
     f'4 of 4 runs done: {workdir}/arms\n'
     f'On one page: fedfish report --runs {workdir}/arms/* --output DIR\n'
   )
   assert output.err.splitlines()[:2] == [
-    'fed_avg-seed1: training',
-    'fed_avg-seed1: ended',
+    'fed_avg-seed1: started',
+    'fed_avg-seed1: done',
   ]
-
-
-def test_second_start_does_nothing(sweep_file, stand, tmp_path):
-  workdir = tmp_path / 'w'
+  record = _record(workdir)
+  assert record['grid'] == _SWEEP['grid']
+  assert record['arms'][1] == {
+    'name': 'fed_fish-seed1',
+    'settings': {'seeds.model_seed': 1, 'algorithm.name': 'fed_fish'},
+    'num_rounds': 30,
+    'directory': 'arms/fed_fish-seed1',
+    'budgets': ['fixed_rounds'],
+  }
+  # Nothing is left.
   assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
-  stand.started.clear()
-  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
-  assert stand.started == []
-  assert _statuses(workdir) == dict.fromkeys(_ARMS, 'done')
+  assert stand.started == _ARMS
 
 
 def test_stopped_between_arms_it_does_what_is_left(
   sweep_file, stand, tmp_path, capsys
 ):
-  workdir = tmp_path / 'w'
+  workdir, file = tmp_path / 'w', sweep_file(_SWEEP)
   stand.stop_before = 'fed_avg-seed2'
-  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 143
+  assert run.run_sweep(main, file, workdir) == 143
   assert stand.started == _ARMS[:2]
   assert 'interrupted; the same command continues.' in capsys.readouterr().err
-  assert _statuses(workdir) == {
-    'fed_avg-seed1': 'done',
-    'fed_fish-seed1': 'done',
-    'fed_avg-seed2': 'waiting',
-    'fed_fish-seed2': 'waiting',
-  }
-  stand.stop_before = None
-  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
-  assert stand.started == _ARMS
-
-
-def test_stopped_before_its_first_run(sweep_file, stand, tmp_path):
-  stand.stop_before = _ARMS[0]
-  assert run.run_sweep(main, sweep_file(_SWEEP), tmp_path / 'w') == 143
+  # An evaluation that is missing is made.
+  evaluation = workdir / 'arms' / 'fed_avg-seed1' / 'evaluations' / 'again'
+  evaluation.rename(tmp_path / 'aside')
+  dry_run.print_sweep(file, workdir)
+  rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+  status = {row[0]: row[5:-1] for row in rows if row and row[0] in _ARMS}
+  assert list(status.values()) == [['after', 'round', '30'], ['done']] + 2 * [
+    ['new']
+  ]
+  stand.stop_before, stand.started = None, []
+  assert run.run_sweep(main, file, workdir) == 0
+  assert stand.started == [_ARMS[0], *_ARMS[2:]]
+  assert evaluation.exists()
 
 
 def test_values_added_to_the_grid_are_run(sweep_file, stand, tmp_path):
   workdir = tmp_path / 'w'
   assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
   stand.started.clear()
-  grid = {
-    'algorithm.name': ['fed_avg', 'fed_fish'],
-    'seeds.model_seed': [0, 1, 2],
-  }
+  grid = _SWEEP['grid'] | {'seeds.model_seed': [0, 1, 2]}
   assert run.run_sweep(main, sweep_file({**_SWEEP, 'grid': grid}), workdir) == 0
   assert stand.started == ['fed_avg-seed0', 'fed_fish-seed0']
-  assert len(_statuses(workdir)) == 6
+  assert len(_record(workdir)['arms']) == 6
 
 
-def test_failing_arm_is_reported_and_the_others_go_on(
+def test_a_failing_arm_is_reported_and_the_others_go_on(
   sweep_file, stand, tmp_path, capsys
 ):
-  workdir = tmp_path / 'w'
+  workdir, file = tmp_path / 'w', sweep_file(_SWEEP)
   stand.failing = {'fed_fish-seed1'}
-  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 1
+  assert run.run_sweep(main, file, workdir) == 1
   assert stand.started == _ARMS
   output = capsys.readouterr()
   assert (
@@ -243,34 +234,37 @@ def test_failing_arm_is_reported_and_the_others_go_on(
     f'(all of its output: {workdir}/logs/fed_fish-seed1.log)\n'
   ) in output.err
   assert '3 of 4 runs done, 1 failed: ' in output.out
-  assert _statuses(workdir)['fed_fish-seed1'] == 'failed'
-  assert _statuses(workdir)['fed_fish-seed2'] == 'done'
   # The next start tries it again.
   stand.failing, stand.started = set(), []
-  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
+  assert run.run_sweep(main, file, workdir) == 0
   assert stand.started == ['fed_fish-seed1']
 
 
-def test_evaluation_that_is_missing_is_made(sweep_file, stand, tmp_path):
+def test_a_diverged_arm_is_done(sweep_file, stand, tmp_path, capsys):
   workdir = tmp_path / 'w'
-  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
-  output = workdir / 'arms' / _ARMS[2] / 'evaluations' / 'debian_descriptions'
-  output.rename(tmp_path / 'away')
-  stand.started, stand.commands = [], []
-  assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
-  assert stand.started == [_ARMS[2]]
-  assert [command[0] for command in stand.commands] == ['train', 'evaluate']
-
-
-def test_runs_are_as_the_file_was_at_the_start(sweep_file, stand, tmp_path):
-  file = sweep_file(_SWEEP)
-  pathlib.Path(file.path).write_text('raise SystemExit("edited")')
-  assert run.run_sweep(main, file, tmp_path / 'w') == 0
+  limit = '--config.training.max_non_finite_rounds=3'
+  file = sweep_file(_SWEEP, overrides=[limit])
+  stand.diverging = {'fed_fish-seed1'}
+  assert run.run_sweep(main, file, workdir) == 0
+  output = capsys.readouterr()
+  # Rounds 27 to 29 are not finite; round 15 is saved.
+  good = workdir / 'arms' / 'fed_fish-seed1' / 'checkpoints' / 'round_00000015'
+  line = f'fed_fish-seed1: diverged; its last good checkpoint is {good}'
+  assert line in output.err.splitlines()
+  assert '4 of 4 runs done, 1 of them diverged: ' in output.out
+  dry_run.print_sweep(file, workdir)
+  assert capsys.readouterr().out.count(' diverged ') == 1
+  assert run.run_sweep(main, file, workdir) == 0
+  assert stand.started == _ARMS
 
 
 class TestSearch:
+  _BASE = (
+    'config.client_splits = dict(held_out_fraction=0.5)',
+    'config.seeds = dict(split_seed=3)',
+  )
   _SEARCHED = {
-    **_SWEEP,
+    'grid': _SWEEP['grid'],
     'learning_rate_search': {
       'settings': {'client_work.learning_rate': [0.25, 0.5, 1.0]},
       'num_rounds': 4,
@@ -279,78 +273,73 @@ class TestSearch:
       'num_clients': 0,
     },
   }
-  _BASE = ('config.client_splits = dict(held_out_fraction=0.5)',)
 
-  def _loss(self, config, is_held_out_by_arms):
-    rate = config.client_work.learning_rate
-    if is_held_out_by_arms:
-      # Who chose by these would always choose 0.25.
-      return rate
-    best = {'fed_avg': 0.5, 'fed_fish': 1.0}[config.algorithm.name]
-    return 5.0 + abs(rate - best)
+  @staticmethod
+  def _loss(config, is_held_out_by_arms):
+    """Is lowest at 0.5 for FedAvg, at 0.25 for FedFish; misleads elsewhere."""
+    best = {'fed_avg': 0.5, 'fed_fish': 0.25}[config.algorithm.name]
+    distance = abs(config.client_work.learning_rate - best)
+    return 100 - distance if is_held_out_by_arms else 5 + distance
 
-  def test_arms_have_the_rates_of_validation_clients(
+  def test_arms_get_the_rates_of_their_group(
     self, sweep_file, stand, tmp_path, capsys
   ):
-    workdir = tmp_path / 'w'
+    workdir, file = tmp_path / 'w', sweep_file(self._SEARCHED, *self._BASE)
     stand.loss = self._loss
-    file = sweep_file(self._SEARCHED, *self._BASE)
     assert run.run_sweep(main, file, workdir) == 0
-    searched = [name for name in stand.started if name.startswith('search/')]
-    assert stand.started == searched + _ARMS
-    assert searched == [
-      f'search/{algorithm}-client_lr{rate}'
-      for algorithm in ('fed_avg', 'fed_fish')
-      for rate in (0.25, 0.5, 1.0)
+    assert stand.started == [
+      *(
+        f'search/{name}-client_lr{rate}'
+        for name in ('fed_avg', 'fed_fish')
+        for rate in (0.25, 0.5, 1.0)
+      ),
+      *_ARMS,
     ]
-    for name in _ARMS:
-      config = run_directory.read_config(workdir / 'arms' / name)
-      expected = 0.5 if name.startswith('fed_avg') else 1.0
-      assert config.client_work.learning_rate == expected
-      assert config.client_splits.held_out_fraction == 0.5
-      assert config.training.num_rounds == 30
-    values = json.loads((workdir / 'sweep.json').read_text())
-    # Places in [0, 1) are fixed: those in [0.5, 0.75).
-    num_clients = len(_split(0.75)) - len(_split(0.5))
-    assert num_clients > 0
-    assert values['learning_rates'] == [
-      {
-        'for': {'algorithm.name': algorithm},
-        'chosen': {'client_work.learning_rate': rate},
-        'metric': 'held-out loss',
-        'score': 5.0,
-        'num_validation_clients': num_clients,
-        'at_edge': edges,
-      }
-      for algorithm, rate, edges in (
-        ('fed_avg', 0.5, []),
-        ('fed_fish', 1.0, ['client_work.learning_rate']),
-      )
-    ]
-    # fed_avg: |0.25 - 0.5|, 0, |1 - 0.5|; fed_fish: 0.75, 0.5, 0.
-    scores = [entry['score'] for entry in values['search_runs']]
-    assert scores == [5.25, 5.0, 5.5, 5.75, 5.5, 5.0]
-    assert values['arms'][0]['settings']['client_work.learning_rate'] == 0.5
-    errors = capsys.readouterr().err
+    for name, rate in (('fed_avg', 0.5), ('fed_fish', 0.25)):
+      for seed in (1, 2):
+        arm = workdir / 'arms' / f'{name}-seed{seed}'
+        config = run_directory.read_config(arm)
+        assert config.client_work.learning_rate == rate
+        assert config.client_splits.held_out_fraction == 0.5
+    num_clients = len(set(_split(0.75)) - set(_split(0.5)))
+    lines = capsys.readouterr().err.splitlines()
     assert (
       'Chosen for fed_avg: client_work.learning_rate 0.5 (held-out loss 5.0000 '
-      f'over {num_clients} validation clients).\n'
-    ) in errors
-    assert 'At the edge of what was tried: client_work.learning_rate;' in errors
-    # The second start has nothing to do and says the same.
+      f'over {num_clients} validation clients).'
+    ) in lines
+    record = _record(workdir)
+    assert record['learning_rates'][1] == {
+      'for': {'algorithm.name': 'fed_fish'},
+      'chosen': {'client_work.learning_rate': 0.25},
+      'metric': 'held-out loss',
+      'score': 5.0,
+      'num_validation_clients': num_clients,
+      'at_edge': ['client_work.learning_rate'],
+    }
+    assert [entry['score'] for entry in record['search_runs']] == [
+      *(5.25, 5.0, 5.5, 5.0, 5.25, 5.75)
+    ]
+    settings = {'seeds.model_seed': 1, 'algorithm.name': 'fed_avg'}
+    rates = {'client_work.learning_rate': 0.5}
+    assert record['arms'][0]['settings'] == settings | rates
+    # The next start does nothing; a start that is killed early, as this one
+    # before its first run, has lost nothing of what was chosen.
     stand.started.clear()
     assert run.run_sweep(main, file, workdir) == 0
-    assert stand.started == []
-    assert json.loads((workdir / 'sweep.json').read_text()) == values
+    assert stand.started == [] and _record(workdir) == record
+    grid = self._SEARCHED['grid'] | {'seeds.model_seed': [0, 1, 2]}
+    more = sweep_file({**self._SEARCHED, 'grid': grid}, *self._BASE)
+    stand.stop_before = 'fed_avg-seed0'
+    assert run.run_sweep(main, more, workdir) == 143
+    assert _record(workdir)['learning_rates'] == record['learning_rates']
 
   def test_search_that_is_not_whole_is_no_choice(
     self, sweep_file, stand, tmp_path, capsys
   ):
-    workdir = tmp_path / 'w'
     stand.loss = self._loss
     stand.failing = {'search/fed_avg-client_lr1.0'}
     file = sweep_file(self._SEARCHED, *self._BASE)
-    assert run.run_sweep(main, file, workdir) == 1
+    assert run.run_sweep(main, file, tmp_path / 'w') == 1
     assert stand.started[-2:] == ['fed_fish-seed1', 'fed_fish-seed2']
     assert len(stand.started) == 6 + 2
     output = capsys.readouterr()
@@ -359,26 +348,23 @@ class TestSearch:
       'the run search/fed_avg-client_lr1.0 did not end well.\n'
     ) in output.err
     assert '2 of 4 runs done, 2 failed: ' in output.out
-    assert _statuses(workdir)['fed_avg-seed1'] == 'failed'
-    statuses = _statuses(workdir, 'search_runs')
-    assert statuses['fed_avg-client_lr1.0'] == 'failed'
 
   def test_diverged_runs_are_not_chosen(
     self, sweep_file, stand, tmp_path, capsys
   ):
     def loss(config, is_held_out_by_arms):
-      rate = config.client_work.learning_rate
-      diverges = config.algorithm.name == 'fed_avg' or rate < 1.0
-      return math.nan if diverges else 7.0
+      return math.nan if config.algorithm.name == 'fed_avg' else 7.0
 
-    stand.loss = loss
     workdir = tmp_path / 'w'
-    assert (
-      run.run_sweep(main, sweep_file(self._SEARCHED, *self._BASE), workdir) == 1
-    )
+    stand.loss = loss
+    # The score of its last good checkpoint does not count.
+    stand.diverging = {'search/fed_fish-client_lr0.25'}
+    limit = '--config.training.max_non_finite_rounds=1'
+    file = sweep_file(self._SEARCHED, *self._BASE, overrides=[limit])
+    assert run.run_sweep(main, file, workdir) == 1
     assert stand.started[-2:] == ['fed_fish-seed1', 'fed_fish-seed2']
     config = run_directory.read_config(workdir / 'arms' / 'fed_fish-seed1')
-    assert config.client_work.learning_rate == 1.0
+    assert config.client_work.learning_rate == 0.5
     assert (
       'have no learning rates: no run of its search has a finite score.'
     ) in capsys.readouterr().err
@@ -386,31 +372,26 @@ class TestSearch:
   def test_a_method_without_what_is_searched(self, sweep_file, stand, tmp_path):
     workdir = tmp_path / 'w'
     stand.loss = lambda config, _: abs(config.algorithm.mu - 1.0)
-    searched = self._SEARCHED['learning_rate_search']
+    search = self._SEARCHED['learning_rate_search']
     file = sweep_file(
       {
         'grid': {'algorithm.name': ['fed_avg', 'fed_prox']},
-        'learning_rate_search': searched
+        'learning_rate_search': search
         | {'settings': {'algorithm.mu': [0.5, 1.0, 2.0]}},
       },
       *self._BASE,
       'config.algorithm = dict(name="fed_avg")',
     )
     assert run.run_sweep(main, file, workdir) == 0
-    assert stand.started == [
-      *(f'search/fed_prox-mu{mu}' for mu in (0.5, 1.0, 2.0)),
-      'fed_avg',
-      'fed_prox',
-    ]
-    config = run_directory.read_config(workdir / 'arms' / 'fed_prox')
-    assert config.algorithm.mu == 1.0
-    values = json.loads((workdir / 'sweep.json').read_text())
-    (choice,) = values['learning_rates']
+    assert stand.started[3:] == ['fed_avg', 'fed_prox']
+    record = _record(workdir)
+    (choice,) = record['learning_rates']
     assert choice['chosen'] == {'algorithm.mu': 1.0}
-    assert values['arms'][0]['settings'] == {'algorithm.name': 'fed_avg'}
+    assert record['arms'][0]['settings'] == {'algorithm.name': 'fed_avg'}
 
-  def test_search_goes_on_beyond_an_edge(self, sweep_file, stand, tmp_path):
-    workdir = tmp_path / 'w'
+  def test_interrupted_twice_it_ends_as_undisturbed(
+    self, sweep_file, stand, tmp_path
+  ):
     best = {'fed_avg': 0.5, 'fed_fish': 2.0}
     stand.loss = lambda config, _: (
       5.0 + abs(config.client_work.learning_rate - best[config.algorithm.name])
@@ -418,98 +399,92 @@ class TestSearch:
     search = self._SEARCHED['learning_rate_search'] | {'max_extensions': 3}
     searched = self._SEARCHED | {'learning_rate_search': search}
     file = sweep_file(searched, *self._BASE)
-    # The one beyond the edge is no worse than stopped before.
-    stand.stop_before = 'search/fed_fish-client_lr4.0'
-    assert run.run_sweep(main, file, workdir) == 143
-    stand.stop_before = None
-    assert run.run_sweep(main, file, workdir) == 0
-    names = [name for name in stand.started if name.startswith('search/')]
-    assert names[6:] == [
+    assert run.run_sweep(main, file, tmp_path / 'undisturbed') == 0
+    undisturbed, stand.started = stand.started, []
+    # FedFish's best lies beyond the edge, of 1.0.
+    assert undisturbed[6:8] == [
       'search/fed_fish-client_lr2.0',
       'search/fed_fish-client_lr4.0',
     ]
-    config = run_directory.read_config(workdir / 'arms' / 'fed_fish-seed1')
+    for stand.stop_before in (
+      'search/fed_fish-client_lr0.5',
+      'search/fed_fish-client_lr4.0',
+      None,
+    ):
+      code = 143 if stand.stop_before else 0
+      assert run.run_sweep(main, file, tmp_path / 'w') == code
+    assert stand.started == undisturbed
+    assert _record(tmp_path / 'w') == _record(tmp_path / 'undisturbed')
+    config = run_directory.read_config(tmp_path / 'w/arms/fed_fish-seed1')
     assert config.client_work.learning_rate == 2.0
-    values = json.loads((workdir / 'sweep.json').read_text())
-    assert len(values['search_runs']) == 8
-    assert [c['at_edge'] for c in values['learning_rates']] == [[], []]
-    stand.started.clear()
-    assert run.run_sweep(main, file, workdir) == 0
-    assert stand.started == []
-    assert json.loads((workdir / 'sweep.json').read_text()) == values
-
-  def test_stopped_in_the_search(self, sweep_file, stand, tmp_path):
-    workdir = tmp_path / 'w'
-    stand.loss = self._loss
-    stand.stop_before = 'search/fed_fish-client_lr0.5'
-    file = sweep_file(self._SEARCHED, *self._BASE)
-    assert run.run_sweep(main, file, workdir) == 143
-    assert len(stand.started) == 4
-    stand.stop_before = None
-    assert run.run_sweep(main, file, workdir) == 0
-    assert len(stand.started) == len(set(stand.started)) == 6 + 4
-
-  def test_how_search_runs_are_evaluated(self, sweep_file, stand, tmp_path):
-    stand.loss = self._loss
-    search = {**self._SEARCHED['learning_rate_search'], 'num_clients': 6}
-    file = sweep_file(
-      {**self._SEARCHED, 'learning_rate_search': search}, *self._BASE
-    )
-    assert run.run_sweep(main, file, tmp_path / 'w') == 0
-    command = next(c for c in stand.commands if c[0] == 'evaluate')
-    assert command[7:] == [
-      '--fractions=0.0',
-      # v / (f + v) = 0.25 / 0.75: of 18 some 6.
-      '--max_clients=18',
-      '--max_sequences_per_client=16',
-    ]
-    assert command[2].endswith(
-      'w/search/fed_avg-client_lr0.25/checkpoints/round_00000004'
-    )
 
 
-class TestErrors:
-  def test_number_of_jobs(self, sweep_file, stand, tmp_path):
-    with pytest.raises(UserError, match='`--jobs` must be at least 1, found 0'):
-      run.run_sweep(main, sweep_file(_SWEEP), tmp_path / 'w', num_jobs=0)
-
-  def test_memory(self, sweep_file, stand, tmp_path, monkeypatch):
-    from tff_fedfish import environment
-
-    monkeypatch.setattr(
-      environment, 'memory_bytes', lambda: {'total': 1, 'available': 1}
-    )
-    file = sweep_file(_SWEEP)
-    with pytest.raises(UserError, match='`--jobs` is 3, but 3 runs at once'):
-      run.run_sweep(main, file, tmp_path / 'w', num_jobs=3)
-    assert not (tmp_path / 'w').exists()
-    assert run.run_sweep(main, file, tmp_path / 'w', num_jobs=1) == 0
-    # What is done needs no memory.
-    assert run.run_sweep(main, file, tmp_path / 'w', num_jobs=3) == 0
-
-  def test_jobs_at_a_time(self, sweep_file, stand, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, 'require_memory', lambda configs, num_jobs: None)
-    assert (
-      run.run_sweep(main, sweep_file(_SWEEP), tmp_path / 'a', num_jobs=3) == 0
-    )
-    assert (
-      run.run_sweep(main, sweep_file(_SWEEP), tmp_path / 'b', num_jobs=9) == 0
-    )
-    assert stand.num_at_a_time == [3, 4]
-
-  def test_directory_of_something_else(self, sweep_file, stand, tmp_path):
-    (tmp_path / 'w').mkdir()
-    (tmp_path / 'w' / 'notes').touch()
-    with pytest.raises(UserError, match="or hold sweep.json, but .*'notes'"):
-      run.run_sweep(main, sweep_file(_SWEEP), tmp_path / 'w')
-
-  def test_another_sweep_leaves_it_alone(self, sweep_file, stand, tmp_path):
+class TestRefusals:
+  @pytest.mark.parametrize(
+    ('sweep', 'base', 'words'),
+    [
+      ({'grid': {'algorithm.name': ['fed_avg']}}, (), 'in `grid`, `evaluate`.'),
+      ({'budget': 'fixed_compute'}, (), 'in `budget`.'),
+      ({'reference_local_epochs': 2}, (), 'in `reference_local_epochs`.'),
+      ({'evaluate': []}, (), 'in `evaluate`.'),
+      (
+        {},
+        ('config.server.learning_rate = 0.5',),
+        'in server.learning_rate. Take that back',
+      ),
+    ],
+  )
+  def test_another_sweep(self, sweep_file, stand, tmp_path, sweep, base, words):
     workdir = tmp_path / 'w'
     assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
     before = (workdir / 'sweep.json').read_bytes()
-    with pytest.raises(UserError, match='holds a sweep that differs from'):
-      run.run_sweep(main, sweep_file({**_SWEEP, 'evaluate': []}), workdir)
+    if 'grid' in sweep:
+      sweep = {'evaluate': [{}]} | sweep
+    file = sweep_file({**_SWEEP, **sweep}, *base)
+    for start in (run.run_sweep, lambda _, *rest: dry_run.print_sweep(*rest)):
+      with pytest.raises(
+        UserError, match='holds a sweep that differs'
+      ) as error:
+        start(main, file, workdir)
+      assert words in str(error.value)
     assert (workdir / 'sweep.json').read_bytes() == before
+
+  @pytest.mark.parametrize(
+    ('text', 'words'),
+    [
+      ('{', 'cannot be read (Expecting'),
+      ('[]', 'Restore the file, or name another --workdir.'),
+      ('{"schema_version": 2}', "cannot be read ('base')"),
+      ('{"schema_version": 1}', 'its schema version is 1'),
+    ],
+  )
+  def test_damaged_record(self, sweep_file, stand, tmp_path, text, words):
+    (tmp_path / 'sweep.json').write_text(text)
+    with pytest.raises(UserError) as error:
+      run.run_sweep(main, sweep_file(_SWEEP), tmp_path)
+    assert words in str(error.value)
+    assert '\n' not in str(error.value)
+
+  def test_memory(self, sweep_file, stand, tmp_path, monkeypatch):
+    machine, sizes = {'total': 9, 'available': 9}, [1, 4, 2, 3]
+    monkeypatch.setattr(environment, 'memory_bytes', lambda: machine)
+    monkeypatch.setattr(memory, 'run_bytes', lambda config: sizes.pop())
+    file = sweep_file(_SWEEP)
+    # The largest of them: 4 + 3 + 2 = 9 fit.
+    with pytest.raises(UserError) as error:
+      run.run_sweep(main, file, tmp_path / 'w', num_jobs=4)
+    assert str(error.value) == (
+      '`--jobs` is 4, but 4 runs at once take up to 10 B (the largest 4 B), '
+      'and 9 B of memory are available. Lower it.'
+    )
+    sizes += [1, 4, 2, 3]
+    assert run.run_sweep(main, file, tmp_path / 'w', num_jobs=3) == 0
+    # What is done needs no memory, and one run is never refused.
+    machine['available'] = 0
+    assert run.run_sweep(main, file, tmp_path / 'w', num_jobs=4) == 0
+    sizes += [9, 9, 9, 9]
+    assert run.run_sweep(main, file, tmp_path / 'v') == 0
+    assert stand.num_at_a_time == [3, 1]
 
   def test_workdir_in_use(self, sweep_file, stand, tmp_path):
     (tmp_path / 'w').mkdir()

@@ -1,4 +1,4 @@
-"""Which rounds are measured for the barrier, what comes out, and its files."""
+"""The barrier of a round: its numbers, its memory, and how it stops."""
 
 import collections
 import dataclasses
@@ -12,20 +12,18 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator, Score
-from tff_fedfish.evaluation.results import ClientBarrier
 from tff_fedfish.methods.fed_avg import build_fed_avg
-from tff_fedfish.run import cohort_data
+from tff_fedfish.run import cohorts
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import ClientFailure, RoundInterrupted
-from tff_fedfish.training.replayed_rounds import Barrier
-from tff_fedfish.training.round_callbacks import (
+from tff_fedfish.training.barrier_part import BarrierPart
+from tff_fedfish.training.check import CheckedRun
+from tff_fedfish.training.parts import (
   BuiltRun,
   FinishedRound,
   Position,
 )
-from tff_fedfish.training.run_checks import CheckedRun
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,25 +78,22 @@ def _barrier(
   process=None,
   evaluator=None,
   *,
-  after_round=None,
   should_stop=lambda: False,
   **settings,
 ):
-  """Returns the callback of a run that starts, or resumes after a round."""
+  """Returns the part of a run that starts."""
   run = BuiltRun(
     config=_config(**settings),
     workdir=workdir,
-    checked=CheckedRun(
-      history=None, checkpoint=None if after_round is None else workdir
-    ),
+    checked=CheckedRun(history=None),
     process=process,
     evaluator=evaluator,
-    position=Position(after_round or 0, None),
+    position=Position(0, None),
     participating=sorted([*_POINTS, b'unreadable']),
     client_rows=_Clients(),
-    is_resumed=after_round is not None,
+    is_resumed=False,
   )
-  return Barrier(run, should_stop)
+  return BarrierPart(run, should_stop, None)
 
 
 def _done(round_num, state_before=None, state=None, **values):
@@ -170,198 +165,81 @@ class _Process:
 
 
 class _Evaluator:
-  """Counts its scores, may fail at one of them, and holds nothing."""
-
-  def __init__(self, fails_at=None):
-    self.num_scores = 0
-    self._fails_at = fails_at
+  """Gives every model the same score, and holds nothing."""
 
   def score(self, *unused_arguments):
-    self.num_scores += 1
-    if self.num_scores == self._fails_at:
-      raise OSError('no such block')
     return Score(1.0, 0.5, 2)
 
 
-def _barrier_files(run):
-  return {path.name: path.read_bytes() for path in (run / 'barrier').iterdir()}
+def test_by_hand(tmp_path):
+  # One step of 0.5 from theta = 0 on the mean of (theta x - y)^2 / 2; the
+  # server's new theta is -0.75.
+  # a: gradient -(2 + 4) / 2 = -3, theta 1.5: errors 0.5 and 2.5, loss
+  #    (0.125 + 3.125) / 2 = 1.625, half right. Server: errors 2.75 and 4.75,
+  #    (3.78125 + 11.28125) / 2 = 7.53125, none right.
+  # b: gradient 2 * 2 = 4, theta -2: error 2, loss 2, wrong. Server: error
+  #    0.5, loss 0.125, right.
+  # Before the round theta is 0: errors 2 and 4, loss 5; error 2, loss 2.
+  # The mean delta is (2 x -1.5 + 2) / 3 = -1/3, theta 1/3: errors 5/3 and
+  #    11/3, loss 146 / 36; error 8/3, loss 32 / 9.
+  # Loss ((7.53125 - 1.625) + (0.125 - 2)) / 2 = 2.015625,
+  # error ((0.5 - 0) + (0 - 1)) / 2 = -0.25.
+  set_in_process_context()
+  process = build_fed_avg(
+    linear_models.scalar_model(),
+    client_optimizer=linear_models.sgd(0.5),
+    server_optimizer=linear_models.sgd(1.0),
+  )
+  measured = _barrier(
+    tmp_path, process, _scalar_evaluator(), algorithm__name='fed_avg'
+  )
+  cohort = cohorts.cohort(
+    _config(),
+    sorted([*_POINTS, b'unreadable']),
+    _Clients(),
+    2,
+  )
+  order = [client.client_id for client in cohort]
+  state = process.initialize()
+  weights = tff.learning.models.ModelWeights((-0.75,), ())
+  lines = []
+  done = _done(
+    2,
+    state,
+    process.set_model_weights(state, weights),
+    failures=[ClientFailure(order.index(b'failed'), 'error', 'none')],
+    write_line=lines.append,
+  )
+  measured.measure(done)
+  assert lines == [
+    "Round 2: client b'unreadable' was left out of the barrier, OSError: no "
+    'such block'
+  ]
+  assert done.metrics == {
+    'barrier/loss': 2.015625,
+    'barrier/error': -0.25,
+    'barrier/num_clients': 2,
+    'barrier/num_non_finite_clients': 1,
+    'barrier/num_failed_clients': 1,
+  }
 
 
-class TestMeasurement:
-  def test_by_hand(self, tmp_path):
-    # One step of 0.5 from theta = 0 on the mean of (theta x - y)^2 / 2; the
-    # server's new theta is -0.75.
-    # a: gradient -(2 + 4) / 2 = -3, theta 1.5: errors 0.5 and 2.5, loss
-    #    (0.125 + 3.125) / 2 = 1.625, half right. Server: errors 2.75 and 4.75,
-    #    (3.78125 + 11.28125) / 2 = 7.53125, none right.
-    # b: gradient 2 * 2 = 4, theta -2: error 2, loss 2, wrong. Server: error
-    #    0.5, loss 0.125, right.
-    # Before the round theta is 0: errors 2 and 4, loss 5; error 2, loss 2.
-    # The mean delta is (2 x -1.5 + 2) / 3 = -1/3, theta 1/3: errors 5/3 and
-    #    11/3, loss 146 / 36; error 8/3, loss 32 / 9.
-    # Loss ((7.53125 - 1.625) + (0.125 - 2)) / 2 = 2.015625,
-    # error ((0.5 - 0) + (0 - 1)) / 2 = -0.25.
-    set_in_process_context()
-    process = build_fed_avg(
-      linear_models.scalar_model(),
-      client_optimizer=linear_models.sgd(0.5),
-      server_optimizer=linear_models.sgd(1.0),
-    )
-    measured = _barrier(
-      tmp_path, process, _scalar_evaluator(), algorithm__name='fed_avg'
-    )
-    cohort = cohort_data.cohort(
-      _config(),
-      sorted([*_POINTS, b'unreadable']),
-      _Clients(),
-      2,
-    )
-    order = [client.client_id for client in cohort]
-    state = process.initialize()
-    weights = tff.learning.models.ModelWeights((-0.75,), ())
-    lines = []
-    done = _done(
-      2,
-      state,
-      process.set_model_weights(state, weights),
-      failures=[ClientFailure(order.index(b'failed'), 'error', 'none')],
-      write_line=lines.append,
-    )
-    measured.measure(done)
-    assert lines == [
-      "Round 2: client b'unreadable' was left out of the barrier, OSError: no "
-      'such block'
-    ]
-    assert [entry.client_id for entry in measured.clients] == [
-      client_id for client_id in order if client_id in (b'a', b'b', b'diverged')
-    ]
-    by_id = {entry.client_id: entry for entry in measured.clients}
-    assert by_id[b'a'] == ClientBarrier(
-      client_id=b'a',
-      local_loss=1.625,
-      global_loss=7.53125,
-      local_accuracy=0.5,
-      global_accuracy=0.0,
-    )
-    assert by_id[b'b'] == ClientBarrier(
-      client_id=b'b',
-      local_loss=2.0,
-      global_loss=0.125,
-      local_accuracy=0.0,
-      global_accuracy=1.0,
-    )
-    assert np.isnan(by_id[b'diverged'].local_loss)
-    assert done.metrics == {
-      'barrier/loss': 2.015625,
-      'barrier/error': -0.25,
-      'barrier/num_clients': 2,
-      'barrier/num_non_finite_clients': 1,
-      'barrier/num_failed_clients': 1,
-    }
-
-  def test_nobody_to_measure(self, tmp_path):
-    done = _done(
-      2,
-      failures=[ClientFailure(i, 'error', 'none') for i in range(6)],
-    )
-    _barrier(tmp_path, _Process(), _Evaluator()).measure(done)
-    assert done.metrics == {
-      'barrier/loss': None,
-      'barrier/error': None,
-      'barrier/num_clients': 0,
-      'barrier/num_non_finite_clients': 0,
-      'barrier/num_failed_clients': 0,
-    }
-
-  def test_one_client_model_at_a_time(self, tmp_path):
-    process = _Process()
-    _barrier(tmp_path, process, _Evaluator()).measure(_done(2))
-    # All but the empty and the unreadable one.
-    assert process.num_trained == 4
-    assert not process.alive
-
-  def test_stops_between_two_clients(self, tmp_path):
-    process = _Process()
-    measured = _barrier(
-      tmp_path,
-      process,
-      _Evaluator(),
-      should_stop=lambda: process.num_trained == 2,
-    )
-    with pytest.raises(RoundInterrupted):
-      measured.measure(_done(2))
-    assert process.num_trained == 2
-
-  def test_stops_between_two_scorings(self, tmp_path):
-    process, evaluator = _Process(), _Evaluator()
-    measured = _barrier(
-      tmp_path,
-      process,
-      evaluator,
-      # Four own models, then that of the server on the first client.
-      should_stop=lambda: evaluator.num_scores == 5,
-    )
-    with pytest.raises(RoundInterrupted):
-      measured.measure(_done(2))
-    assert evaluator.num_scores == 5
-    assert measured.clients is None
-
-  def test_client_that_fails_when_scored_is_left_out(self, tmp_path):
-    evaluator, lines = _Evaluator(fails_at=6), []
-    measured = _barrier(tmp_path, _Process(), evaluator)
-    done = _done(2, write_line=lines.append)
-    measured.measure(done)
-    assert len(measured.clients) == 3
-    assert done.metrics['barrier/num_clients'] == 3
-    # The unreadable one, too.
-    assert done.metrics['barrier/num_failed_clients'] == 2
-    assert lines[1].endswith(
-      'was left out of the barrier, OSError: no such block'
-    )
+def test_one_client_model_at_a_time(tmp_path):
+  process = _Process()
+  _barrier(tmp_path, process, _Evaluator()).measure(_done(2))
+  # All but the empty and the unreadable one.
+  assert process.num_trained == 4
+  assert not process.alive
 
 
-@pytest.mark.parametrize(
-  ('every', 'due'), [(0, []), (1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (9, [5])]
-)
-def test_rounds_that_are_due(tmp_path, every, due):
-  rounds = _barrier(tmp_path, evaluation__barrier_every_num_rounds=every)
-  assert [number for number in range(6) if rounds.is_due(number)] == due
-
-
-class TestFiles:
-  def test_by_hand(self, tmp_path):
-    entry = ClientBarrier(
-      client_id=b'50%,\n',
-      local_loss=1.625,
-      global_loss=float('nan'),
-      local_accuracy=0.5,
-      global_accuracy=0.0,
-    )
-    other = dataclasses.replace(entry, client_id=b'1.org', global_loss=2.5)
-    measured = _barrier(tmp_path)
-    measured.clients = [entry, other]
-    measured.record(_done(20))
-    path = tmp_path / 'barrier' / 'round_00000020.csv'
-    assert path.read_text() == (
-      'client_id,local_loss,global_loss,local_accuracy,global_accuracy\n'
-      '1.org,1.625,2.5,0.5,0.0\n'
-      '"50%25,%0A",1.625,nan,0.5,0.0\n'
-    )
-    assert results.read_barriers(path)[0] == other
-    assert [path.name for path in path.parent.iterdir()] == [path.name]
-
-  def test_what_a_run_that_continues_removes(self, tmp_path):
-    measured = _barrier(tmp_path)
-    assert not (tmp_path / 'barrier').exists()
-    measured.clients = []
-    for round_num in (2, 4, 100_000_000):
-      measured.record(_done(round_num))
-    for name in ('.round_00000002.csv.x1y2', 'round_notes.txt'):
-      (tmp_path / 'barrier' / name).write_text('')
-    _barrier(tmp_path, after_round=2)
-    assert set(_barrier_files(tmp_path)) == {
-      'round_00000002.csv',
-      'round_notes.txt',
-    }
-    _barrier(tmp_path)
-    assert set(_barrier_files(tmp_path)) == {'round_notes.txt'}
+def test_stops_between_two_clients(tmp_path):
+  process = _Process()
+  measured = _barrier(
+    tmp_path,
+    process,
+    _Evaluator(),
+    should_stop=lambda: process.num_trained == 2,
+  )
+  with pytest.raises(RoundInterrupted):
+    measured.measure(_done(2))
+  assert process.num_trained == 2

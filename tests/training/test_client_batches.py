@@ -4,8 +4,9 @@ import pytest
 import small_runs
 
 from tff_fedfish.config import load as config_loading
-from tff_fedfish.run import cohort_data, metrics_files, run_inputs
-from tff_fedfish.training import run_checks
+from tff_fedfish.run import cohorts, tables
+from tff_fedfish.run.row_source import row_source
+from tff_fedfish.training import check
 
 _COLUMN = 'train/num_clients_below_one_batch'
 
@@ -14,11 +15,9 @@ def _rows_of_clients(inputs, settings, round_num):
   config = config_loading.load_config(
     small_runs.CONFIG, small_runs.overrides(*inputs, **settings)
   )
-  found = run_checks.check_run(config)
-  rows = run_inputs.training_rows(config, found.corpus, found.tokenizer)
-  cohort = cohort_data.cohort(
-    config, found.split.participating, rows, round_num
-  )
+  found = check.check_run(config)
+  rows = row_source(config).training_rows(found.corpus, found.tokenizer)
+  cohort = cohorts.cohort(config, found.split.participating, rows, round_num)
   return [len(rows.sequences(client.client_id)) for client in cohort]
 
 
@@ -35,7 +34,7 @@ def test_rows_of_a_round(batches, small_inputs, tmp_path):
     training__num_rounds=2,
   )
   assert small_runs.train(small_inputs, tmp_path / 'run', **settings) == 0
-  rounds = metrics_files.read_metrics(tmp_path / 'run' / 'metrics.csv')[1:]
+  rounds = tables.read_metrics(tmp_path / 'run' / 'metrics.csv')[1:]
   num_below = 0
   for round_num, row in enumerate(rounds, 1):
     counts = _rows_of_clients(small_inputs, settings, round_num)

@@ -3,7 +3,6 @@
 import contextlib
 
 import pytest
-import refused_corpora
 import refused_directories
 import refused_images
 import refused_inputs
@@ -17,7 +16,6 @@ _CASES = (
   *refused_settings.CASES,
   *refused_methods.CASES,
   *refused_runs.CASES,
-  *refused_corpora.CASES,
   *refused_images.CASES,
   *refused_directories.CASES,
 )

@@ -20,8 +20,8 @@ from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.fields import ConfigError
 from tff_fedfish.planning import memory
 from tff_fedfish.run import run_directory
-from tff_fedfish.sweeping.sweep_file import SweepFile
-from tff_fedfish.sweeping.sweep_runs import expand_arms
+from tff_fedfish.sweeping.expand import expand_arms
+from tff_fedfish.sweeping.sweep_file import read_sweep_file
 
 _HOSTILE = ('<b>&"', '=1+1', 'a\nb', '\u202eevil', '\udc80\udcff', 'plain')
 _SETTINGS = {
@@ -332,7 +332,7 @@ def test_runs_of_a_sweep_have_the_shape(folder, tmp_path):
     + "\n\ndef get_sweep():\n  return {'grid': "
     "{'model.preset': ['emnist_cnn', 'resnet18']}, 'budget': 'fixed_rounds'}\n"
   )
-  arms = expand_arms(SweepFile(path, _overrides(folder)))
+  arms = expand_arms(read_sweep_file(path, _overrides(folder)))
   # So that a finished run is known by its config.json.
   for arm in arms:
     assert arm.config.resolved == _config(folder).resolved

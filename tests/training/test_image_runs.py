@@ -9,7 +9,7 @@ import pytest
 import small_image_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.run import checkpoints, metrics_files
+from tff_fedfish.run import checkpoints, tables
 
 # With batches of 4 the writers have 2 each; all of it by hand:
 # 5 + 6 + 6 + 6 images of a round, 7 - 6 and 9 - 6 beyond the cap.
@@ -35,7 +35,7 @@ def _evaluate(run, corpus, output, *options):
 
 
 def test_what_a_run_leaves_behind(run):
-  rows = metrics_files.read_metrics(run / 'metrics.csv')
+  rows = tables.read_metrics(run / 'metrics.csv')
   assert [row['round'] for row in rows] == [0, 1, 2, 3]
   for row in rows[1:]:
     assert row['train/num_clients'] == 4
@@ -85,7 +85,7 @@ def test_evaluation_of_the_corpus_own_held_out_clients(run, corpus, tmp_path):
   assert summary['skipped_clients']['too_few_sequences'] == 1
   assert summary['personalization']['sequence_length'] is None
   # The run scored the same halves after its last round.
-  metrics = metrics_files.read_metrics(run / 'metrics.csv')
+  metrics = tables.read_metrics(run / 'metrics.csv')
   loss = summary['fractions'][0]['loss']['mean']
   assert loss == pytest.approx(metrics[-1]['held_out/loss'], rel=1e-5)
 
@@ -175,6 +175,6 @@ def test_same_run_with_workers(corpus, run, tmp_path):
       **settings,
     )
     assert code == 0
-    results.append(metrics_files.read_metrics(workdir / 'metrics.csv'))
+    results.append(tables.read_metrics(workdir / 'metrics.csv'))
   for one, other in zip(*results, strict=True):
     assert one == pytest.approx(other, rel=1e-3)

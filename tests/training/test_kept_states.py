@@ -14,11 +14,14 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.planning.disk import states_on_disk
 from tff_fedfish.run import (
   checkpoints,
-  client_state_files,
-  metrics_files,
+  divergence,
   run_directory,
+  tables,
+  tensor_files,
 )
-from tff_fedfish.run.client_states import ClientStates
+from tff_fedfish.run.client_state import ClientStates
+from tff_fedfish.run.store import RoundWriter
+from tff_fedfish.training import parts
 
 _SETTINGS = dict(
   algorithm__name='moon',
@@ -84,7 +87,7 @@ def test_superseded_states_are_removed(whole_run):
   # The header of a file names its tensors.
   assert planned.client_bytes < client < planned.client_bytes + 2000
   # Each state counted at its place, by round.
-  rows = metrics_files.read_metrics(whole_run / 'timings.csv')
+  rows = tables.read_metrics(whole_run / 'timings.csv')
   sizes = [row['client_state_bytes'] for row in rows]
   assert sizes[:2] == [0, 0] and max(sizes) <= 1.2 * planned.peak_bytes
 
@@ -95,20 +98,10 @@ def test_verify(whole_run, run, capsys):
   assert f'{run}: OK (4 checkpoints, {num_live} client states, ' in (
     capsys.readouterr().out
   )
-  path, client_id = _newest_file(run)
+  path = max((run / 'client_states').glob('*/*.safetensors'))
   _flip_a_bit(path)
   assert main(['verify', str(run)]) == 2
-  error = capsys.readouterr().err
-  assert f'The state of client {client_id.decode()!r} after round' in error
-
-
-def _newest_file(run):
-  """Returns the file of a client of the last round, and the client."""
-  states = ClientStates(run)
-  client_id, version = max(
-    states._newest(10**8), key=lambda item: item[1].round_num
-  )
-  return states._path(version), client_id
+  assert f"'{path}' is damaged: " in capsys.readouterr().err
 
 
 def _flip_a_bit(path):
@@ -123,9 +116,9 @@ def test_a_flipped_bit(small_inputs, whole_run, run, capsys):
     _flip_a_bit(path)
   assert _train(small_inputs, run, training__num_rounds=9) == 2
   error = capsys.readouterr().err.splitlines()[-1]
-  assert error.startswith('fedfish: error: The state of client ')
-  assert ' after round ' in error and 'must have SHA-256 ' in error
-  assert error.endswith(client_state_files.ADVICE)
+  assert error.startswith(f"fedfish: error: '{run}/client_states/round_")
+  assert "' is damaged: it must have SHA-256 " in error
+  assert error.endswith(tensor_files.ADVICE)
   # Nothing is lost: with the files restored the same checkpoint resumes.
   for path in paths:
     _flip_a_bit(path)
@@ -141,8 +134,7 @@ def test_states_that_are_gone(small_inputs, run, capsys):
     )
     assert code == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert f"'{run}/client_states' must hold what " in error
-    assert 'clients kept after round 6' in error
+    assert f"'{run}/client_states' lacks the client states of round 6" in error
   shutil.move(run / 'elsewhere', run / 'client_states')
   assert _train(small_inputs, run, training__num_rounds=7) == 0
 
@@ -180,14 +172,14 @@ def test_a_round_whose_states_do_not_fit(
 def test_a_disk_that_fills_up(
   small_inputs, whole_run, tmp_path, capsys, monkeypatch
 ):
-  run, add = tmp_path / 'run', client_state_files.RoundStates.add
+  run, add = tmp_path / 'run', RoundWriter.add_client
 
   def add_unless_full(self, index, *arguments):
     if self.path.name == 'round_00000004' and index == 1:
       raise OSError(28, 'No space left on device', 'FILE')
     add(self, index, *arguments)
 
-  monkeypatch.setattr(client_state_files.RoundStates, 'add', add_unless_full)
+  monkeypatch.setattr(RoundWriter, 'add_client', add_unless_full)
   assert _train(small_inputs, run) == 1
   error = capsys.readouterr().err.splitlines()[-1]
   assert 'No space left on device' in error and 'FILE' in error
@@ -199,10 +191,30 @@ def test_a_disk_that_fills_up(
   assert_same_run(run, whole_run)
 
 
+def test_a_row_that_cannot_be_written(
+  small_inputs, whole_run, tmp_path, monkeypatch
+):
+  run, record = tmp_path / 'run', parts.Log.record
+
+  def record_unless_full(self, done):
+    if done.round_num == 4:
+      raise OSError(28, 'No space left on device', 'metrics.csv')
+    record(self, done)
+
+  monkeypatch.setattr(parts.Log, 'record', record_unless_full)
+  settings = dict(checkpoints__every_num_rounds=0)
+  assert _train(small_inputs, run, **settings) == 1
+  # Round 3 is saved, with the states of clients that round 4 had trained.
+  assert checkpoints.list_rounds(run / 'checkpoints') == [0, 3]
+  monkeypatch.undo()
+  assert _train(small_inputs, run) == 0
+  assert_same_run(run, whole_run)
+
+
 def test_a_round_that_is_given_up(
   small_inputs, whole_run, tmp_path, monkeypatch
 ):
-  run, add = tmp_path / 'run', client_state_files.RoundStates.add
+  run, add = tmp_path / 'run', RoundWriter.add_client
 
   def add_and_interrupt(self, index, *arguments):
     add(self, index, *arguments)
@@ -214,7 +226,7 @@ def test_a_round_that_is_given_up(
       os.kill(os.getpid(), signal.SIGTERM)
 
   assert threading.current_thread() is threading.main_thread()
-  monkeypatch.setattr(client_state_files.RoundStates, 'add', add_and_interrupt)
+  monkeypatch.setattr(RoundWriter, 'add_client', add_and_interrupt)
   assert _train(small_inputs, run) == 143
   assert not list((run / 'client_states').glob('.*'))
   assert not (run / 'client_states' / 'round_00000004').exists()
@@ -233,15 +245,32 @@ def test_barrier(small_inputs, run, capsys):
   )
   summary = json.loads((output / 'summary.json').read_text())
   assert np.isfinite(summary['client_server_barrier']['loss']['mean'])
-  older = run / 'checkpoints' / 'round_00000004'
+  older = run / 'checkpoints' / 'round_00000002'
   capsys.readouterr()
   assert main([*arguments, '--checkpoint', str(older)]) == 2
   assert capsys.readouterr().err.splitlines()[-1] == (
-    'fedfish: error: `--checkpoint` must be the last one of its run where what '
-    'clients kept is read, that of round 6, found that of round 4. Name the '
-    "last one; without models of clients' own you may also leave `--barrier` "
-    'out.'
+    'fedfish: error: `--checkpoint` is of round 2, whose client states are no '
+    'longer stored. Name the last checkpoint, of round 6.'
   )
+
+
+def test_barrier_from_the_last_good_checkpoint_of_a_diverged_run(
+  small_inputs, tmp_path
+):
+  run = tmp_path / 'run'
+  settings = dict(
+    server__optimizer='sgd',
+    server__learning_rate=1e30,
+    training__max_non_finite_rounds=2,
+    checkpoints__every_num_rounds=1,
+  )
+  assert _train(small_inputs, run, **settings) == 1
+  good = divergence.diverged_checkpoint(run)
+  newest = checkpoints.list_rounds(run / 'checkpoints')[-1]
+  assert good.name < f'round_{newest:08d}'
+  arguments = ['evaluate', '--data', str(small_inputs[0]), '--barrier']
+  arguments += ['--split_unit', 'sequences', '--checkpoint', str(good)]
+  assert main([*arguments, '--output', str(tmp_path / 'out')]) == 0
 
 
 def test_barrier_while_training_is_that_of_the_checkpoint(
@@ -252,10 +281,8 @@ def test_barrier_while_training_is_that_of_the_checkpoint(
     evaluation__barrier_every_num_rounds=1, checkpoints__every_num_rounds=0
   )
   assert _train(small_inputs, run, **settings) == 0
-  for name in ('barrier', 'client_states'):
-    assert (run / name).is_dir()
   assert live_states(run) == live_states(whole_run)
-  rows = metrics_files.read_metrics(run / 'metrics.csv')
+  rows = tables.read_metrics(run / 'metrics.csv')
   assert not any(row['barrier/num_failed_clients'] for row in rows)
   # After round 5, from the states that its clients had by then.
   shorter = tmp_path / 'shorter'
@@ -265,8 +292,9 @@ def test_barrier_while_training_is_that_of_the_checkpoint(
   arguments = ['evaluate', '--data', str(corpus), '--barrier']
   arguments += ['--split_unit', 'sequences', '--checkpoint', str(shorter)]
   assert main([*arguments, '--output', str(shorter / 'out')]) == 0
-  found = (shorter / 'out' / 'barrier.csv').read_bytes()
-  assert found == (run / 'barrier' / 'round_00000006.csv').read_bytes()
+  summary = json.loads((shorter / 'out' / 'summary.json').read_text())
+  loss = summary['client_server_barrier']['loss']
+  assert rows[6]['barrier/loss'] == loss['mean']
 
 
 class TestOtherMethods:

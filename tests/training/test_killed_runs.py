@@ -13,7 +13,7 @@ import pytest
 import small_runs
 from run_killer import Killer, Moment
 
-from tff_fedfish.run import checkpoints, metrics_files
+from tff_fedfish.run import checkpoints, tables
 
 _NUM_ROUNDS = 12
 # FedAvg without scores, as its graphs are built fastest.
@@ -35,7 +35,7 @@ def _assert_no_half_checkpoint(workdir):
 
 def _assert_same_end(workdir, undisturbed):
   name = 'metrics.csv'
-  assert len(metrics_files.read_metrics(workdir / name)) == _NUM_ROUNDS + 1
+  assert len(tables.read_metrics(workdir / name)) == _NUM_ROUNDS + 1
   assert (workdir / name).read_bytes() == (undisturbed / name).read_bytes()
   found, expected = (
     checkpoints.load_checkpoint(checkpoints.resolve_checkpoint(run))

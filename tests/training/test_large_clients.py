@@ -1,6 +1,5 @@
 """The shipped configs of few, large clients: DiLoCo and centralised SGD."""
 
-import csv
 import pathlib
 
 import numpy as np
@@ -12,14 +11,16 @@ import tensorflow as tf
 from models import transformer
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import load as config_loading
-from tff_fedfish.evaluation import client_evaluator
+from tff_fedfish.evaluation import barrier, client_evaluator
 from tff_fedfish.planning import plan
 from tff_fedfish.run import (
+  build,
   checkpoints,
-  cohort_data,
+  client_data,
+  cohorts,
   run_directory,
-  run_inputs,
 )
+from tff_fedfish.run.row_source import row_source
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _CENTRALIZED = str(_ROOT / 'docs/experiments/sweeps/centralized_tiny.py')
@@ -48,13 +49,13 @@ def _weights(run, round_num):
 
 def _clients(config):
   """Returns the clients' rows and the ids of those that train."""
-  corpus = run_inputs.open_corpus(config, config.data.directory)
-  tokenizer = run_inputs.open_tokenizer(config, config.data.vocabulary)
-  rows = run_inputs.training_rows(config, corpus, tokenizer)
-  split = run_inputs.split_corpus(config, corpus)
+  corpus = client_data.open_corpus(config, config.data.directory)
+  tokenizer = client_data.open_tokenizer(config, config.data.vocabulary)
+  rows = row_source(config).training_rows(corpus, tokenizer)
+  split = client_data.split_corpus(config, corpus)
   return (
     rows,
-    run_inputs.training_clients(config, split),
+    row_source(config).training_clients(split),
   )
 
 
@@ -71,7 +72,7 @@ def test_centralised_rounds_are_one_plain_loop(small_tokens, tmp_path):
   source, clients = _clients(config)
   batches = []
   for round_num in (1, 2, 3):
-    (client,) = cohort_data.cohort(config, clients, source, round_num)
+    (client,) = cohorts.cohort(config, clients, source, round_num)
     rows = client.sequences()
     assert len(rows) == 4 * 4
     for start in range(0, 16, 4):
@@ -134,21 +135,22 @@ def test_the_barrier_scores_rows_that_come_twice_once(small_tokens, tmp_path):
     _CENTRALIZED,
     client_work__num_local_steps=50,
     client_work__local_batch_size=8,
-    evaluation__barrier_every_num_rounds=1,
     training__num_rounds=1,
   )
   source, clients = _clients(config)
-  (client,) = cohort_data.cohort(config, clients, source, 1)
+  (client,) = cohorts.cohort(config, clients, source, 1)
   rows = client.sequences()
   once = rows.select(~rows.is_repeated)
   assert 0 < len(once) < len(rows) == 400
   evaluator = client_evaluator.build_evaluator(config)
   expected = evaluator.score(tuple(_weights(run, 1)), once).loss
   other = evaluator.score(tuple(_weights(run, 1)), rows).loss
-  text = (run / 'barrier' / 'round_00000001.csv').read_text('utf-8')
-  (row,) = csv.DictReader(text.splitlines())
-  assert float(row['local_loss']) == pytest.approx(expected, rel=1e-6)
-  assert float(row['local_loss']) != pytest.approx(other, rel=1e-5)
+  process = build.build_learning_process(config)
+  (entry,) = barrier.measure_clients(
+    process, process.initialize(), _weights(run, 1), evaluator, [client]
+  )
+  assert entry.local_loss == pytest.approx(expected, rel=1e-6)
+  assert entry.local_loss != pytest.approx(other, rel=1e-5)
 
 
 def test_diloco_350m_is_planned():

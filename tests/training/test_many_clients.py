@@ -9,8 +9,8 @@ import small_image_folders
 import small_runs
 
 from tff_fedfish.planning.disk import states_on_disk
-from tff_fedfish.run import metrics_files, run_directory
-from tff_fedfish.run.client_states import ClientStates
+from tff_fedfish.run import run_directory, tables
+from tff_fedfish.run.client_state import ClientStates
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _NUM_CLIENTS = 2000
@@ -70,7 +70,7 @@ def test_memory_disk_and_plan(make_inputs, tmp_path):
     cwd=_ROOT,
   )
   config = run_directory.read_config(run)
-  rows = metrics_files.read_metrics(run / 'timings.csv')
+  rows = tables.read_metrics(run / 'timings.csv')
   peaks = [row['peak_memory_bytes'] for row in rows]
   states = ClientStates(run)
   num_live = states.summary(10**8)['num_clients']

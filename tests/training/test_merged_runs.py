@@ -11,13 +11,13 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.data import merged_clients, randomness
 from tff_fedfish.run import (
+  build,
   checkpoints,
-  cohort_data,
-  learning_setup,
-  metrics_files,
-  run_inputs,
+  cohorts,
+  tables,
 )
-from tff_fedfish.training import run_checks
+from tff_fedfish.run.row_source import StoredRows, row_source
+from tff_fedfish.training import check
 
 _MERGE = dict(
   partition__scheme='merge',
@@ -36,15 +36,15 @@ def _open(inputs, **settings):
   config = config_loading.load_config(
     small_runs.CONFIG, small_runs.overrides(*inputs, **settings)
   )
-  found = run_checks.check_run(config)
-  rows = run_inputs.training_rows(config, found.corpus, found.tokenizer)
+  found = check.check_run(config)
+  rows = row_source(config).training_rows(found.corpus, found.tokenizer)
   return config, found, rows
 
 
 def _cohort(config, found, rows, round_num):
-  return cohort_data.cohort(
+  return cohorts.cohort(
     config,
-    run_inputs.training_clients(config, found.split),
+    row_source(config).training_clients(found.split),
     rows,
     round_num,
   )
@@ -63,22 +63,20 @@ class TestInputs:
     # The split is over groups, whether they are merged or not.
     assert found.split == own.split
     assert found.split.held_out
-    client_ids = run_inputs.training_clients(config, found.split)
+    client_ids = row_source(config).training_clients(found.split)
     assert client_ids == [b'merged-00000', b'merged-00001']
     merged = sum(map(rows.group_ids, client_ids), [])
     assert sorted(merged) == found.split.participating
 
   def test_worker_opens_the_same_clients(self, small_tokens):
     config, found, rows = _open(small_tokens, **_MERGE)
-    stored_rows = cohort_data.StoredRows(
-      data=config.data, merge=run_inputs.merge_of(config)
-    )
+    stored_rows = StoredRows(source=row_source(config))
     for client in _cohort(config, found, rows, 2):
       stored = dataclasses.replace(client, client_rows=stored_rows).sequences()
       here = client.sequences()
       np.testing.assert_array_equal(stored.tokens, here.tokens)
       assert stored.num_lost_tokens == here.num_lost_tokens
-    assert run_inputs.merge_of(config) == merged_clients.Merge(
+    assert row_source(config).merge == merged_clients.Merge(
       num_clients=2, partition_seed=5, split_seed=3, held_out_fraction=0.3
     )
 
@@ -100,7 +98,7 @@ class TestInputs:
     self, settings, num_passes, small_tokens
   ):
     config, found, rows = _open(small_tokens, **settings, **_STEPS)
-    client_id = run_inputs.training_clients(config, found.split)[0]
+    client_id = row_source(config).training_clients(found.split)[0]
     everything = rows.sequences(client_id)
     batches = [
       batch
@@ -138,7 +136,7 @@ class TestRuns:
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
       np.testing.assert_array_equal(found[name], tensor)
-    rows = metrics_files.read_metrics(whole / 'metrics.csv')
+    rows = tables.read_metrics(whole / 'metrics.csv')
     for row in rows[1:]:
       # 2 clients of 4 batches of 4, whatever they have.
       assert row['train/num_clients'] == 2
@@ -171,7 +169,7 @@ class TestRuns:
     workdir = tmp_path / 'run'
     assert small_runs.train(small_tokens, workdir, **settings) == 0
     config, found, rows = _open(small_tokens, **settings)
-    model = learning_setup.build_model(config).functional_model
+    model = build.build_model(config).functional_model
     start = _tensors(workdir, 0)
     names = [name for name in start if name.startswith('model/trainable/')]
     names = names or [name for name in start if 'trainable' in name]
@@ -214,7 +212,7 @@ class TestRuns:
     expected = sum(
       len(rows.sequences(client_id)) for client_id in found.split.participating
     )
-    row = metrics_files.read_metrics(workdir / 'metrics.csv')[1]
+    row = tables.read_metrics(workdir / 'metrics.csv')[1]
     num_clients = len(found.split.participating)
     assert row['train/num_clients'] == num_clients
     assert row['train/num_sequences'] == expected

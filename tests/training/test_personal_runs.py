@@ -12,7 +12,7 @@ from personal_replay import Replay
 from stateful_runs import assert_same_run
 
 from tff_fedfish.data.divided_clients import shuffled_targets
-from tff_fedfish.run import checkpoints, metrics_files, run_directory
+from tff_fedfish.run import checkpoints, run_directory, tables
 
 # Two distributions, so that others' models are of use to clients.
 _SETTINGS = dict(
@@ -82,7 +82,7 @@ def _assert_replayed(run, corpus, num_rounds):
     np.testing.assert_allclose(
       found['affinity'], expected['affinity'], atol=1e-5
     )
-  rows = metrics_files.read_metrics(run / 'metrics.csv')
+  rows = tables.read_metrics(run / 'metrics.csv')
   assert [row['train/num_downloads'] or 0 for row in rows] == (
     replay.num_downloads
   )
@@ -112,7 +112,7 @@ class TestReplay:
     )
     replay = Replay(run, corpus)
     replay.run(2)
-    rows = metrics_files.read_metrics(run / 'metrics.csv')
+    rows = tables.read_metrics(run / 'metrics.csv')
     losses = [replay.score(c, 2) for c in replay.participating]
     np.testing.assert_allclose(
       rows[-1]['personal/loss'], np.mean(losses), atol=1e-5
@@ -143,7 +143,7 @@ class TestResume:
     assert_same_run(run, cohorts_run)
 
   def test_communication_is_what_was_sent(self, cohorts_run):
-    rows = metrics_files.read_metrics(cohorts_run / 'metrics.csv')
+    rows = tables.read_metrics(cohorts_run / 'metrics.csv')
     num_sent, size = 0, 7850 * 4
     for row in rows:
       num_sent += row['train/num_downloads'] or 0
@@ -166,7 +166,7 @@ class TestEvaluate:
       f'client-{n:04}' for n in range(5)
     ]
     assert {row['model'] for row in rows} == {'personal'}
-    last = metrics_files.read_metrics(cohorts_run / 'metrics.csv')[-1]
+    last = tables.read_metrics(cohorts_run / 'metrics.csv')[-1]
     for name in ('loss', 'accuracy'):
       values = [float(row[f'{name}_before']) for row in rows]
       np.testing.assert_allclose(np.mean(values), last[f'personal/{name}'])
@@ -220,11 +220,11 @@ class TestEvaluate:
 
   def test_an_older_checkpoint(self, corpus, evaluated, capsys):
     copy = evaluated[0]
-    older = copy / 'checkpoints' / 'round_00000004'
+    older = copy / 'checkpoints' / 'round_00000002'
     assert personal_runs.evaluate(corpus, copy, checkpoint=older) == 2
     assert (
-      '`--checkpoint` must be the last one of its run where what clients kept '
-      'is read, that of round 5, found that of round 4. Name the last one'
+      '`--checkpoint` is of round 2, whose client states are no longer stored. '
+      'Name the last checkpoint, of round 5.'
     ) in capsys.readouterr().err
 
   def test_another_corpus(self, evaluated, tmp_path, capsys):
@@ -245,8 +245,8 @@ class TestEvaluate:
       path.write_bytes(content)
     assert personal_runs.evaluate(corpus, run) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith('fedfish: error: The state of client ')
-    assert 'must have SHA-256 ' in error
+    assert error.startswith(f"fedfish: error: '{run}/client_states/round_")
+    assert "' is damaged: it must have SHA-256 " in error
 
 
 class TestGlobalModel:

@@ -9,8 +9,9 @@ from stateful_runs import live_states
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import load as config_loading
-from tff_fedfish.run import metrics_files, run_directory, run_inputs
-from tff_fedfish.training import run_checks
+from tff_fedfish.run import client_data, run_directory, tables
+from tff_fedfish.run.row_source import row_source
+from tff_fedfish.training import check
 
 _SETTINGS = dict(
   client_work__num_local_epochs=1,
@@ -30,7 +31,7 @@ _MERGE = dict(
 def _train(inputs, run, **settings):
   """Returns the rows of metrics.csv."""
   assert small_runs.train(inputs, run, **_SETTINGS | settings) == 0
-  return metrics_files.read_metrics(run / 'metrics.csv')
+  return tables.read_metrics(run / 'metrics.csv')
 
 
 def _evaluate(inputs, run, *options):
@@ -121,10 +122,10 @@ class TestClientsWithoutValidationRows:
     assert rows[1]['train/num_failed_clients_data'] == 0
     assert len(live_states(fomo)) == 12
     config = run_directory.read_config(fomo)
-    corpus = run_inputs.open_corpus(config, small_inputs[0])
-    tokenizer = run_inputs.open_tokenizer(config, small_inputs[1])
-    divided = run_inputs.with_test_rows(
-      config, corpus, run_inputs.training_rows(config, corpus, tokenizer)
+    corpus = client_data.open_corpus(config, small_inputs[0])
+    tokenizer = client_data.open_tokenizer(config, small_inputs[1])
+    divided = row_source(config).with_test_rows(
+      corpus, row_source(config).training_rows(corpus, tokenizer)
     )
     without = [
       client
@@ -162,7 +163,7 @@ class TestChecks:
         dict(algorithm__name='fed_fomo', algorithm__num_downloads=50),
       )
     ]
-    (problem,) = run_checks.problems_of(configs)
+    (problem,) = check.problems_of(configs)
     assert problem.startswith('`--config.algorithm.num_downloads` is 50, but ')
 
   def test_a_sweep_also_checks_methods_of_ones_own(
@@ -180,7 +181,7 @@ class TestChecks:
     )
     monkeypatch.syspath_prepend(tmp_path)
     # All that differs is the method.
-    (problem,) = run_checks.problems_of(
+    (problem,) = check.problems_of(
       self._config(small_inputs, algorithm__name=name)
       for name in ('fed_avg', 'swept_methods.unbuilt')
     )
@@ -192,7 +193,7 @@ class TestChecks:
       'num_local_epochs, client_weighting): ...\n'
     )
     (package / 'unbuilt.py').rename(package / 'public.py')
-    (problem,) = run_checks.problems_of(
+    (problem,) = check.problems_of(
       self._config(
         small_inputs,
         algorithm__name='swept_methods.public',
@@ -204,11 +205,11 @@ class TestChecks:
 
   def test_held_out_clients_may_be_too_small_to_score(self, small_inputs):
     settings = dict(data__sequence_length=2000)
-    (problem,) = run_checks.problems_of(
+    (problem,) = check.problems_of(
       [self._config(small_inputs, algorithm__name='fed_avg', **settings)]
     )
     assert 'has the 4 sequences that an evaluation needs' in problem
     # These are not scored.
-    assert not run_checks.problems_of(
+    assert not check.problems_of(
       [self._config(small_inputs, algorithm__name='local_only', **settings)]
     )

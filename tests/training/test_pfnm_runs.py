@@ -19,13 +19,14 @@ from models.image_model_config import ImageModelConfig
 from models.image_models import IMAGE_CLASSIFIERS
 from tff_fedfish.cli.main import main
 from tff_fedfish.run import (
+  build,
   checkpoints,
-  cohort_data,
+  cohorts,
   run_directory,
-  run_inputs,
   start_model,
 )
-from tff_fedfish.training import run_checks
+from tff_fedfish.run.row_source import row_source
+from tff_fedfish.training import check
 
 # Small noise, and clients that part: hidden layers grow, some less than twice.
 _SHAPE = ImageModelConfig(name='lenet', num_classes=10, image_shape=(28, 28, 1))
@@ -77,7 +78,7 @@ def wide(small_images, tmp_path_factory):
 @pytest.fixture(scope='module')
 def checked(wide):
   """Its inputs, opened again."""
-  return run_checks.check_run(run_directory.read_config(wide))
+  return check.check_run(run_directory.read_config(wide))
 
 
 def test_the_checkpoint_says_how_wide_the_solution_is(wide):
@@ -107,17 +108,22 @@ def test_the_round_scores_the_solution(wide, checked):
 
 def test_the_barrier_is_that_of_the_solution(wide, checked):
   config = run_directory.read_config(wide)
-  cohort = cohort_data.cohort(
+  cohort = cohorts.cohort(
     config,
-    run_inputs.training_clients(config, checked.split),
-    run_inputs.training_rows(config, checked.corpus, None),
+    row_source(config).training_clients(checked.split),
+    row_source(config).training_rows(checked.corpus, None),
     1,
   )
-  *_, last = cohort
-  loss, accuracy = _scores(_weights(wide), last.sequences())
-  row = _last_row(wide / 'barrier' / 'round_00000001.csv')
-  assert float(row['global_loss']) == pytest.approx(loss, rel=1e-5)
-  assert float(row['global_accuracy']) == pytest.approx(accuracy)
+  start = config.in_round(0)
+  process = build.build_learning_process(start, num_clients=len(cohort))
+  losses = []
+  for client in cohort:
+    (trained,) = process.trained_models(process.initialize(), [client])
+    rows = client.sequences()
+    local, _ = _scores(trained['trainable'], rows)
+    losses.append(_scores(_weights(wide), rows)[0] - local)
+  row = _last_row(wide / 'metrics.csv')
+  assert float(row['barrier/loss']) == pytest.approx(np.mean(losses), rel=1e-4)
 
 
 def test_evaluation_and_export(wide, small_images, checked, tmp_path):
@@ -186,7 +192,6 @@ def test_a_finished_run_says_so(wide, small_images, capsys):
 def test_a_run_killed_in_the_solve_repeats_it(wide, small_images, tmp_path):
   killed = shutil.copytree(wide, tmp_path / 'killed')
   shutil.rmtree(checkpoints.path_of(killed / 'checkpoints', 1))
-  shutil.rmtree(killed / 'barrier')
   (killed / 'uploads' / '.round_00000001.x').mkdir()
   settings = dict(evaluation__barrier_every_num_rounds=1)
   assert _train(small_images, killed, **settings) == 0

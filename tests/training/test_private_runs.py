@@ -13,12 +13,12 @@ from tff_fedfish.evaluation import barrier
 from tff_fedfish.rounds import privacy
 from tff_fedfish.run import (
   checkpoints,
-  cohort_data,
-  learning_setup,
-  metrics_files,
-  run_inputs,
+  cohorts,
+  model_state,
+  tables,
 )
-from tff_fedfish.training import run_checks
+from tff_fedfish.run.row_source import row_source
+from tff_fedfish.training import check
 
 _SETTINGS = dict(
   algorithm__name='fed_avg',
@@ -42,8 +42,8 @@ def _opened(inputs, **settings):
   config = config_loading.load_config(
     small_runs.CONFIG, small_runs.overrides(*inputs, **settings)
   )
-  found = run_checks.check_run(config)
-  rows = run_inputs.training_rows(config, found.corpus, found.tokenizer)
+  found = check.check_run(config)
+  rows = row_source(config).training_rows(found.corpus, found.tokenizer)
   return config, found.split.participating, rows
 
 
@@ -72,7 +72,7 @@ def test_a_resumed_run_is_an_uninterrupted_one(
   config, participating, rows = _opened(small_inputs, **settings)
   num_rounds = {}
   for round_num in range(1, 5):
-    for client in cohort_data.cohort(config, participating, rows, round_num):
+    for client in cohorts.cohort(config, participating, rows, round_num):
       num_rounds[client.client_id] = 1 + num_rounds.get(client.client_id, 0)
   found, epsilons = _accounts(whole), []
   assert len(found) == len(num_rounds)
@@ -86,7 +86,7 @@ def test_a_resumed_run_is_an_uninterrupted_one(
     assert row['num_rounds'] == str(count)
     assert row['num_steps'] == str(num_steps)
     assert float(row['epsilon']) == epsilons[-1]
-  rounds = metrics_files.read_metrics(whole / 'metrics.csv')
+  rounds = tables.read_metrics(whole / 'metrics.csv')
   assert rounds[-1]['privacy/epsilon_max'] == max(epsilons)
   assert rounds[-1]['privacy/epsilon_mean'] == pytest.approx(np.mean(epsilons))
   largest = [row['privacy/epsilon_max'] for row in rounds]
@@ -102,9 +102,9 @@ def test_a_last_smaller_batch_is_dropped_and_counted(small_inputs, tmp_path):
   run = tmp_path / 'run'
   assert small_runs.train(small_inputs, run, **settings) == 0
   config, participating, rows = _opened(small_inputs, **settings)
-  rounds = metrics_files.read_metrics(run / 'metrics.csv')[1:]
+  rounds = tables.read_metrics(run / 'metrics.csv')[1:]
   for round_num, row in enumerate(rounds, 1):
-    cohort = cohort_data.cohort(config, participating, rows, round_num)
+    cohort = cohorts.cohort(config, participating, rows, round_num)
     counts = [len(rows.sequences(client.client_id)) for client in cohort]
     kept = [min(n, 6) // 4 * 4 for n in counts]
     assert row['train/num_sequences'] == 2 * sum(kept)
@@ -149,7 +149,7 @@ def test_every_method_trains(settings, small_inputs, tmp_path):
   run = tmp_path / 'run'
   settings = _SETTINGS | {'training__num_rounds': 1} | settings
   assert small_runs.train(small_inputs, run, **settings) == 0
-  row = metrics_files.read_metrics(run / 'metrics.csv')[1]
+  row = tables.read_metrics(run / 'metrics.csv')[1]
   assert row['train/num_non_finite_clients'] == 0
   assert row['privacy/epsilon_max'] > 0
   assert row['train/update_is_all_zero'] == 0
@@ -169,7 +169,7 @@ def test_clients_with_models_of_their_own(name, small_inputs, tmp_path):
     'training__num_rounds': 2,
   }
   assert small_runs.train(small_inputs, run, **settings) == 0
-  row = metrics_files.read_metrics(run / 'metrics.csv')[-1]
+  row = tables.read_metrics(run / 'metrics.csv')[-1]
   assert row['train/num_non_finite_clients'] == 0
   config, participating, rows = _opened(small_inputs, **settings)
   found = _accounts(run)
@@ -198,7 +198,7 @@ def test_the_barrier_trains_clients_with_the_same_noise(
     'server__learning_rate': 1.0,
   }
   assert small_runs.train(small_inputs, run, **settings) == 0
-  row = metrics_files.read_metrics(run / 'metrics.csv')[1]
+  row = tables.read_metrics(run / 'metrics.csv')[1]
   assert row['barrier/num_failed_clients'] == 0
   # The round's step is the mean of the replayed deltas.
   start, end = (
@@ -211,7 +211,7 @@ def test_the_barrier_trains_clients_with_the_same_noise(
     / sum(weights)
     for deltas in zip(*(client['update'] for client in trained), strict=True)
   ]
-  for name, mean in learning_setup.trainable_tensors(means).items():
+  for name, mean in model_state.trainable_tensors(means).items():
     step = start.tensors[name] - end.tensors[name]
     np.testing.assert_allclose(step, mean, atol=1e-5)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import small_runs
 
-from tff_fedfish.run import checkpoints, client_state_files, metrics_files
-from tff_fedfish.run.client_states import ClientStates
+from tff_fedfish.run import checkpoints, tables, tensor_files
+from tff_fedfish.run.client_state import ClientStates
 
 _SETTINGS = dict(
   training__num_rounds=2,
@@ -20,7 +20,7 @@ _SETTINGS = dict(
 def _train(inputs, workdir, **settings):
   assert small_runs.train(inputs, workdir, **_SETTINGS | settings) == 0
   path = checkpoints.latest_checkpoint(workdir / 'checkpoints')
-  rows = metrics_files.read_metrics(workdir / 'metrics.csv')
+  rows = tables.read_metrics(workdir / 'metrics.csv')
   return checkpoints.load_checkpoint(path).tensors, rows
 
 
@@ -71,7 +71,7 @@ def test_clients_keep_the_same_as_in_process(small_inputs, tmp_path):
   assert [c for c, _ in found._newest(3)] == [c for c, _ in clients]
   for client_id, version in clients:
     tensors, wanted = (
-      client_state_files.read(states.path_for(client_id, 4))
+      tensor_files.read(states.path_for(client_id, 4))
       for states in (found, expected)
     )
     assert found._version(client_id, 4).round_num == version.round_num
@@ -94,5 +94,5 @@ def test_signal_saves_the_last_whole_round(small_inputs, tmp_path):
   assert process.returncode == 128 + signal.SIGTERM
   assert 'finishing the client in hand' in errors
   last = checkpoints.list_rounds(tmp_path / 'run' / 'checkpoints')[-1]
-  rows = metrics_files.read_metrics(tmp_path / 'run' / 'metrics.csv')
+  rows = tables.read_metrics(tmp_path / 'run' / 'metrics.csv')
   assert 3 <= last == rows[-1]['round']

@@ -2,7 +2,7 @@
 
 import small_runs
 
-from tff_fedfish.run import checkpoints, metrics_files
+from tff_fedfish.run import checkpoints, tables
 
 _SETTINGS = dict(
   data__sampling='documents', client_work__max_sequences_per_client=2
@@ -28,7 +28,7 @@ def test_resumed_run_equals_uninterrupted_bit_for_bit(small_inputs, tmp_path):
   assert _files(resumed) == _files(whole)
   blocks = _train(small_inputs, tmp_path / 'blocks', 3, data__sampling='blocks')
   found, others = (
-    [row['train/loss'] for row in metrics_files.read_metrics(r / 'metrics.csv')]
+    [row['train/loss'] for row in tables.read_metrics(r / 'metrics.csv')]
     for r in (whole, blocks)
   )
   assert found != others

@@ -20,7 +20,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.export import json_config
 from tff_fedfish.exporting.trained_model import load_trained_model
 from tff_fedfish.run import checkpoints, start_model
-from tff_fedfish.training import run_checks
+from tff_fedfish.training import check
 
 _TRAINABLE = 'global_model_weights/trainable/'
 _HEAD = ('head/kernel', 'head/bias')
@@ -161,7 +161,7 @@ def test_images_are_no_start_for_text(small_inputs, small_image_run):
 def test_runs_that_differ_in_their_start_are_all_checked(small_inputs):
   configs = [_config(small_inputs, name) for name in ('None', 'one', 'two')]
   assert configs[0].training.start_from is None
-  first, second = run_checks.problems_of(configs)
+  first, second = check.problems_of(configs)
   assert "one' does not exist" in first
   assert "two' does not exist" in second
 

@@ -11,7 +11,7 @@ import token_stores
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.data.token_store import TokenStore
-from tff_fedfish.run import cohort_data, run_inputs
+from tff_fedfish.run import client_data
 
 _FILES = (
   'metrics.csv',
@@ -56,8 +56,8 @@ def test_workers_read_the_same_rows(small_inputs, small_tokens):
     config = config_loading.load_config(
       small_runs.CONFIG, small_runs.overrides(*inputs, engine__kind='ray')
     )
-    rows.append(cohort_data.rows_for_engine(config, None, inputs[1]))
-  corpus = run_inputs.open_corpus(config, config.data.directory)
+    rows.append(client_data.rows_for_engine(config, None, inputs[1]))
+  corpus = client_data.open_corpus(config, config.data.directory)
   for client_id in corpus.client_ids:
     one, other = (
       of.training_sequences(

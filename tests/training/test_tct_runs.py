@@ -11,14 +11,16 @@ import pytest
 import small_image_runs
 from stateful_runs import assert_same_run
 
+from tff_fedfish import files
 from tff_fedfish.cli.main import main
 from tff_fedfish.run import (
   checkpoints,
-  client_state_files,
-  feature_files,
-  learning_setup,
+  model_state,
   run_directory,
+  store,
+  tensor_files,
 )
+from tff_fedfish.run.features import FeatureClient
 
 # Four writers with 5, 6, 6 and 6 images; rounds 1 and 2 are FedAvg, round 3
 # computes features, rounds 4 to 6 are convex.
@@ -50,8 +52,8 @@ def _weights(run, round_num=None):
   path = checkpoints.resolve_checkpoint(path)
   found = checkpoints.load_checkpoint(path)
   config = run_directory.read_config(run).in_round(found.round_num)
-  shapes = learning_setup.server_shapes(config, found)
-  return learning_setup.model_weights(found.tensors, shapes, path)
+  shapes = model_state.server_shapes(config, found)
+  return model_state.model_weights(found.tensors, shapes, path)
 
 
 def _checkpoint(run, round_num):
@@ -60,13 +62,13 @@ def _checkpoint(run, round_num):
 
 def _features(run):
   """Returns (features, labels) of each client."""
-  path = feature_files.directory(run, 3)
+  found = store.RoundStore(run / store.FEATURES)
   return [
     tuple(
-      client_state_files.read(path / entry.file)[name]
+      tensor_files.read(found.path(3) / entry.file)[name]
       for name in ('features', 'labels')
     )
-    for entry in feature_files.entries(path).values()
+    for entry in found.manifest(3).files.values()
   ]
 
 
@@ -210,7 +212,7 @@ def _resume(images, whole, tmp_path, damage, **settings):
   shutil.copytree(whole, run)
   for round_num in (4, 5, 6):
     shutil.rmtree(_checkpoint(run, round_num))
-  damage(feature_files.directory(run, 3))
+  damage(run / 'features' / 'round_00000003')
   return _train(images, run, **settings)
 
 
@@ -223,18 +225,25 @@ def _flip_last_byte(path):
 
 
 def _give_others(path):
-  manifest = path / client_state_files.MANIFEST_NAME
+  manifest = path / store.MANIFEST
   values = json.loads(manifest.read_text('utf-8'))
-  values['clients'].popitem()
-  manifest.write_text(json.dumps(values), 'utf-8')
+  del values['sha256']
+  values['files'].popitem()
+  manifest.write_text(json.dumps(files.with_hash(values)), 'utf-8')
 
 
 @pytest.mark.parametrize(
   ('damage', 'words'),
   [
-    (shutil.rmtree, 'must name the features that clients keep, but cannot be'),
-    (_flip_last_byte, 'The file of features of client '),
-    (_give_others, 'must hold the features that clients had written before'),
+    (
+      shutil.rmtree,
+      "manifest.json' is damaged: it cannot be read (No such file",
+    ),
+    (_flip_last_byte, "safetensors' is damaged: it must have SHA-256 "),
+    (
+      _give_others,
+      'must hold the features of the checkpoint of ',
+    ),
   ],
 )
 def test_features_that_are_not_as_written(
@@ -243,7 +252,7 @@ def test_features_that_are_not_as_written(
   assert _resume(small_images, whole, tmp_path, damage) == 2
   *_, line = capsys.readouterr().err.strip().splitlines()
   assert line.startswith('fedfish: error: ') and words in line
-  assert client_state_files.ADVICE in line
+  assert tensor_files.ADVICE in line
 
 
 def test_missing_bases_are_computed_again(small_images, whole, tmp_path):
@@ -270,7 +279,7 @@ def test_no_room_for_features(
     patch.setattr(shutil, 'disk_usage', lambda path: usage)
     assert _train(small_images, run) == 1
   error = capsys.readouterr().err
-  assert 'The features of 4 clients take 36.8 KiB, but 36.8 KiB are ' in error
+  assert 'Round 3 takes up to 36.8 KiB of features, but 36.8 KiB are ' in error
   assert 'the same command continues after round 2' in error
   assert not list((run / 'features').glob('*'))
   assert checkpoints.list_rounds(run / 'checkpoints') == [0, 1, 2]
@@ -323,7 +332,7 @@ def test_refused_settings(settings, words, small_images, tmp_path, capsys):
 def test_barrier_of_a_run_in_phases(small_images, whole, capsys):
   arguments = ['--checkpoint', str(whole), '--data', str(small_images)]
   assert main(['evaluate', *arguments, '--barrier']) == 2
-  assert '`--barrier` replays a round, whose clients' in capsys.readouterr().err
+  assert "`--barrier` is not available for 'tct'" in capsys.readouterr().err
 
 
 def test_no_start_from_a_convex_phase(small_images, whole, tmp_path, capsys):
@@ -339,15 +348,15 @@ def test_verified(whole, tmp_path, capsys):
   assert main(['verify', str(whole)]) == 0
   run = tmp_path / 'run'
   shutil.copytree(whole, run)
-  _flip_last_byte(feature_files.directory(run, 3))
+  _flip_last_byte(run / 'features' / 'round_00000003')
   assert main(['verify', str(run)]) == 2
-  assert 'The file of features of client ' in capsys.readouterr().err
+  assert 'features/round_00000003/0000.safetensors' in capsys.readouterr().err
 
 
 def test_a_client_that_fails_ends_the_run(
   small_images, whole, tmp_path, capsys, monkeypatch
 ):
-  load, seen = feature_files.FeatureClient.load, []
+  load, seen = FeatureClient.load, []
 
   def load_or_fail(self):
     seen.append(self.client_id)
@@ -355,7 +364,7 @@ def test_a_client_that_fails_ends_the_run(
       raise OSError('gone')
     return load(self)
 
-  monkeypatch.setattr(feature_files.FeatureClient, 'load', load_or_fail)
+  monkeypatch.setattr(FeatureClient, 'load', load_or_fail)
   run = shutil.copytree(whole, tmp_path / 'run')
   assert _train(small_images, run, training__num_rounds=7) == 1
   assert capsys.readouterr().err.splitlines()[-1] == (

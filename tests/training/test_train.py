@@ -12,7 +12,7 @@ import small_runs
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import load as config_loading
-from tff_fedfish.run import checkpoints, cohort_data, metrics_files
+from tff_fedfish.run import checkpoints, cohorts, tables
 from tff_fedfish.runtime.in_process_context import InProcessContext
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -31,7 +31,7 @@ def _assert_same_run(one: pathlib.Path, other: pathlib.Path) -> None:
 
 
 def test_what_a_run_leaves_behind(small_run):
-  rows = metrics_files.read_metrics(small_run / 'metrics.csv')
+  rows = tables.read_metrics(small_run / 'metrics.csv')
   assert [row['round'] for row in rows] == [0, 1, 2, 3, 4]
   # Held-out scores at round 0, every second round, and the last.
   scored = [row['round'] for row in rows if row['held_out/loss'] is not None]
@@ -48,7 +48,7 @@ def test_what_a_run_leaves_behind(small_run):
     # FedFish: two models up, one down.
     assert row['communication/uplink_units'] == 2 * row['round']
     assert row['communication/total_units'] == 3 * row['round']
-  timings = metrics_files.read_metrics(small_run / 'timings.csv')
+  timings = tables.read_metrics(small_run / 'timings.csv')
   assert all(row['seconds'] > 0 for row in timings[1:])
   assert timings[-1]['peak_memory_bytes'] > 100e6
   assert checkpoints.list_rounds(small_run / 'checkpoints') == [0, 1, 2, 3, 4]
@@ -96,7 +96,7 @@ def test_resumed_fisher_variant_equals_uninterrupted(
 @pytest.mark.slow
 def test_max_delta_norm_has_a_column(small_inputs, small_run, tmp_path):
   column = 'train/num_clipped_clients'
-  for row in metrics_files.read_metrics(small_run / 'metrics.csv'):
+  for row in tables.read_metrics(small_run / 'metrics.csv'):
     assert column not in row
   settings = {
     'client_work__max_delta_norm': 1.0,
@@ -104,7 +104,7 @@ def test_max_delta_norm_has_a_column(small_inputs, small_run, tmp_path):
     'training__num_rounds': 1,
   }
   assert small_runs.train(small_inputs, tmp_path / 'run', **settings) == 0
-  *_, last = metrics_files.read_metrics(tmp_path / 'run' / 'metrics.csv')
+  *_, last = tables.read_metrics(tmp_path / 'run' / 'metrics.csv')
   assert last[column] > 0
 
 
@@ -118,6 +118,19 @@ def test_finished_run_does_nothing_more(small_inputs, small_run, capsys):
   assert times() == before
 
 
+def test_a_run_goes_on_without_its_config(small_run, tmp_path, capsys):
+  workdir = shutil.copytree(small_run, tmp_path / 'run')
+  arguments = ['train', '--workdir', str(workdir)]
+  assert main([*arguments, '--config.training.num_rounds=5']) == 0
+  *_, last = tables.read_metrics(workdir / 'metrics.csv')
+  assert last['round'] == 5
+  assert main(arguments) == 0
+  assert 'is finished' in capsys.readouterr().err
+  with pytest.raises(SystemExit, match='2'):
+    main(['train', '--workdir', str(tmp_path / 'other')])
+  assert '--config is required, unless' in capsys.readouterr().err
+
+
 def test_damaged_last_checkpoint_is_passed_over(
   small_inputs, small_run, tmp_path, capsys
 ):
@@ -128,7 +141,7 @@ def test_damaged_last_checkpoint_is_passed_over(
   damaged[-1] ^= 1
   state.write_bytes(damaged)
   assert small_runs.train(small_inputs, workdir) == 0
-  assert 'passing over it' in capsys.readouterr().err
+  assert 'passing over the checkpoint' in capsys.readouterr().err
   _assert_same_run(workdir, small_run)
 
 
@@ -161,10 +174,10 @@ class TestFailingClients:
   @pytest.fixture
   def fail(self, monkeypatch):
     """Makes the first clients of every cohort fail while they are loaded."""
-    load = cohort_data.TrainingClient.load
+    load = cohorts.TrainingClient.load
 
     def fail(num_clients):
-      draw = cohort_data.draw_cohort
+      draw = cohorts.draw_cohort
 
       def draw_and_note(*arguments, **options):
         drawn = draw(*arguments, **options)
@@ -172,9 +185,9 @@ class TestFailingClients:
         return drawn
 
       failing = set()
-      monkeypatch.setattr(cohort_data, 'draw_cohort', draw_and_note)
+      monkeypatch.setattr(cohorts, 'draw_cohort', draw_and_note)
       monkeypatch.setattr(
-        cohort_data.TrainingClient,
+        cohorts.TrainingClient,
         'load',
         lambda client: (
           _raise(OSError('no such block'))
@@ -191,7 +204,7 @@ class TestFailingClients:
     fail(1)
     settings = dict(training__num_rounds=1, evaluation__num_clients=0)
     assert small_runs.train(small_inputs, tmp_path / 'run', **settings) == 0
-    _, row = metrics_files.read_metrics(tmp_path / 'run' / 'metrics.csv')
+    _, row = tables.read_metrics(tmp_path / 'run' / 'metrics.csv')
     assert row['train/num_clients'] == 3
     assert row['train/num_failed_clients_data'] >= 1
     assert row['train/num_failed_clients_error'] == 0
@@ -205,7 +218,7 @@ class TestFailingClients:
     errors = capsys.readouterr().err
     assert 'fedfish: failed: Only 0 of 3 clients of the round took' in errors
     # Nothing of the round that failed is left, and round 0 is kept.
-    assert len(metrics_files.read_metrics(workdir / 'metrics.csv')) == 1
+    assert len(tables.read_metrics(workdir / 'metrics.csv')) == 1
     assert checkpoints.list_rounds(workdir / 'checkpoints') == [0]
 
 
@@ -241,151 +254,25 @@ def test_process_that_only_tff_can_run(
   )
 
 
-class TestBadInput:
-  """One clear line, exit code 2, nothing half-written."""
+def test_checkpoint_of_another_model(small_inputs, small_run, tmp_path, capsys):
+  # config.json and the fingerprint say width 32, the tensors have width 16.
+  workdir = tmp_path / 'run'
+  shutil.copytree(small_run, workdir)
+  config = json.loads((workdir / 'config.json').read_text())
+  config['model']['width'] = 32
+  small_runs.write_config(workdir, config)
+  before = sorted(p.name for p in workdir.rglob('*'))
+  settings = dict(model__width=32, training__num_rounds=5)
+  assert small_runs.train(small_inputs, workdir, **settings) == 2
+  last = capsys.readouterr().err.splitlines()[-1]
+  assert 'is of another model or method' in last
+  assert sorted(p.name for p in workdir.rglob('*')) == before
 
-  def _fails(self, capsys, words, arguments):
-    assert main(arguments) == 2
-    output = capsys.readouterr()
-    assert output.err.count('\n') == 1
-    assert words in output.err
 
-  def _train_fails(self, capsys, small_inputs, workdir, words, **settings):
-    arguments = small_runs.overrides(*small_inputs, **settings)
-    self._fails(
-      capsys,
-      words,
-      ['train', '--config', _CONFIG, '--workdir', str(workdir), *arguments],
-    )
-
-  def test_cohort_larger_than_the_participating_clients(
-    self, small_inputs, tmp_path, capsys
-  ):
-    self._train_fails(
-      capsys,
-      small_inputs,
-      tmp_path / 'run',
-      'cohort_size` is 50, but only ',
-      cohorts__cohort_size=50,
-    )
-    assert not (tmp_path / 'run').exists()
-
-  def test_not_a_grouped_corpus(self, small_inputs, tmp_path, capsys):
-    self._train_fails(
-      capsys,
-      (tmp_path, small_inputs[1]),
-      tmp_path / 'run',
-      'is not a grouped corpus',
-    )
-    assert not (tmp_path / 'run').exists()
-
-  def test_vocabulary_of_another_size_than_the_model(
-    self, small_inputs, tmp_path, capsys
-  ):
-    self._train_fails(
-      capsys,
-      small_inputs,
-      tmp_path / 'run',
-      'The model has 100 token ids',
-      model__vocabulary_size=100,
-    )
-    assert not (tmp_path / 'run').exists()
-
-  def test_unknown_key_names_the_nearest(self, small_inputs, tmp_path, capsys):
-    self._train_fails(
-      capsys,
-      small_inputs,
-      tmp_path / 'run',
-      'nearest known one is `--config.cohorts.cohort_size`',
-      cohorts__cohort_sise=3,
-    )
-
-  def test_output_that_holds_something_else(
-    self, small_inputs, tmp_path, capsys
-  ):
-    (tmp_path / 'thesis.tex').write_text('precious')
-    self._train_fails(
-      capsys, small_inputs, tmp_path, "already holds 'thesis.tex'"
-    )
-    assert [p.name for p in tmp_path.iterdir()] == ['thesis.tex']
-
-  def test_unwritable_output(self, small_inputs, capsys):
-    # Nobody, root included, creates files there.
-    self._train_fails(
-      capsys, small_inputs, '/proc/run', '`--workdir` must be writable'
-    )
-
-  def test_run_of_another_config(self, small_inputs, small_run, capsys):
-    self._train_fails(
-      capsys,
-      small_inputs,
-      small_run,
-      'different in client_work.learning_rate, seeds.cohort_seed',
-      client_work__learning_rate=0.25,
-      seeds__cohort_seed=9,
-    )
-
-  def test_checkpoint_of_another_model(
-    self, small_inputs, small_run, tmp_path, capsys
-  ):
-    # config.json and the fingerprint say width 32, the tensors have width 16.
-    workdir = tmp_path / 'run'
-    shutil.copytree(small_run, workdir)
-    config = json.loads((workdir / 'config.json').read_text())
-    config['model']['width'] = 32
-    small_runs.write_config(workdir, config)
-    before = sorted(p.name for p in workdir.rglob('*'))
-    settings = dict(model__width=32, training__num_rounds=5)
-    assert small_runs.train(small_inputs, workdir, **settings) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert 'is of another model or method' in last
-    assert sorted(p.name for p in workdir.rglob('*')) == before
-
-  def test_another_corpus_at_the_same_place(
-    self, small_inputs, small_run, tmp_path, capsys
-  ):
-    other = small_runs.make_corpus(tmp_path, num_hosts=20)
-    capsys.readouterr()
-    self._train_fails(
-      capsys,
-      (other, small_inputs[1]),
-      small_run,
-      'trained on another corpus',
-      training__num_rounds=5,
-    )
-
-  def test_nobody_held_out(self, small_inputs, tmp_path, capsys):
-    self._train_fails(
-      capsys,
-      small_inputs,
-      tmp_path / 'run',
-      'none is held out',
-      client_splits__held_out_fraction=1e-6,
-    )
-
-  def test_fewer_rounds_than_done(self, small_inputs, small_run, capsys):
-    before = (small_run / 'config.json').read_bytes()
-    self._train_fails(
-      capsys,
-      small_inputs,
-      small_run,
-      '`--config.training.num_rounds` is 2, but the run',
-      training__num_rounds=2,
-    )
-    assert (small_run / 'config.json').read_bytes() == before
-
-  def test_run_in_use(self, small_inputs, small_run, capsys):
-    from tff_fedfish.run import run_directory
-
-    with run_directory.lock(small_run):
-      self._train_fails(
-        capsys, small_inputs, small_run, 'is in use by another `fedfish train`'
-      )
-
-  def test_workdir_is_required(self, small_inputs, capsys):
-    with pytest.raises(SystemExit, match='2'):
-      main(['train', '--config', _CONFIG])
-    assert '--workdir is required' in capsys.readouterr().err
+def test_workdir_is_required(capsys):
+  with pytest.raises(SystemExit, match='2'):
+    main(['train', '--config', _CONFIG])
+  assert '--workdir is required' in capsys.readouterr().err
 
 
 def test_dry_run_prints_sizes_and_writes_nothing(

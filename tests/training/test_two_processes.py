@@ -10,7 +10,7 @@ import pytest
 import small_runs
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import metrics_files, run_directory
+from tff_fedfish.run import run_directory, tables
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -44,7 +44,7 @@ def test_two_processes_started_at_once(small_inputs, tmp_path):
   # The directory holds the other one's run, and all of it.
   config = run_directory.read_config(workdir)
   assert config.algorithm.name == ('fed_avg', 'fed_fish')[1 - refused]
-  rows = metrics_files.read_metrics(workdir / 'metrics.csv')
+  rows = tables.read_metrics(workdir / 'metrics.csv')
   assert [row['round'] for row in rows] == [0, 1, 2, 3]
 
 

@@ -34,6 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Solves, and says where the new run is."""
-  from tff_fedfish.training.train import solve
+  from tff_fedfish.training.solve import solve
 
   return solve(arguments.uploads, arguments.workdir, arguments.extra)

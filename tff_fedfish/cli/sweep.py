@@ -53,27 +53,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-  """Runs the sweep, or says what it would run."""
+  """Runs the sweep, or prints what it would run."""
   from tff_fedfish.run import trackers
 
   for name in arguments.tracker:
     trackers.find(name)
-  from tff_fedfish.sweeping.sweep_file import SweepFile
+  from tff_fedfish import files
+  from tff_fedfish.sweeping.dry_run import print_sweep
+  from tff_fedfish.sweeping.sweep_file import read_sweep_file
 
-  file = SweepFile(arguments.config, arguments.extra)
-  from tff_fedfish.sweeping.run import print_sweep, run_sweep
-
+  file = read_sweep_file(arguments.config, arguments.extra)
   if arguments.dry_run:
     print_sweep(file, arguments.workdir)
     return 0
   if not arguments.workdir:
     arguments.parser.error('--workdir is required')
   from tff_fedfish.cli.main import main
+  from tff_fedfish.sweeping import record
+  from tff_fedfish.sweeping.run import run_sweep
 
+  files.require_usable_output(
+    arguments.workdir, '--workdir', marker=record.NAME
+  )
   return run_sweep(
     main,
     file,
     arguments.workdir,
     num_jobs=arguments.jobs,
-    trackers=arguments.tracker,
+    train_options=[f'--tracker={name}' for name in arguments.tracker],
   )

@@ -7,15 +7,17 @@ Examples:
   fedfish train --config demo --workdir runs/two_workers \
       --config.engine.kind=ray --config.engine.num_workers=2
   fedfish train --config demo --workdir runs/mine --tracker mlflow
+  fedfish train --workdir runs/mine --config.training.num_rounds=20
 
 Any setting of the config is overridden as --config.section.setting=value.
 Started again with the same --workdir, a run continues from its last
-checkpoint; training.num_rounds may be raised then (the score and checkpoint of
-the old last round stay). Ctrl-C finishes the client in hand, gives up the
-round, saves the one before it and exits with 130.
+checkpoint; --config may then be left out, and training.num_rounds be raised.
+Ctrl-C finishes the client in hand, gives up the round, saves the one before it
+and exits with 130; a second one ends at once.
 """
 
 import argparse
+import pathlib
 import textwrap
 
 SUMMARY = 'train a model; resumes by itself'
@@ -34,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--config',
-    required=True,
     metavar='FILE|NAME',
-    help='a config file, or the name of a shipped one (see fedfish configs)',
+    help='a config file, or the name of a shipped one (see fedfish configs); '
+    'default: that of the run in --workdir',
   )
   parser.add_argument(
     '--workdir', metavar='DIR', help="the run's directory, new or to continue"
@@ -66,10 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
   for name in names:
     trackers.find(name)
   config = config_loading.load_config(
-    arguments.config, arguments.extra, workdir=arguments.workdir
+    arguments.config or _config_of_run(arguments),
+    arguments.extra,
+    workdir=arguments.workdir,
   )
   if arguments.dry_run:
-    from tff_fedfish.training.train import dry_run
+    from tff_fedfish.training.dry_run import dry_run
 
     dry_run(config, arguments.workdir)
     return 0
@@ -78,3 +82,12 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.training.train import train
 
   return train(config, arguments.workdir, trackers=names)
+
+
+def _config_of_run(arguments):
+  path = pathlib.Path(arguments.workdir or '.') / 'config.json'
+  if not arguments.workdir or not path.exists():
+    arguments.parser.error(
+      '--config is required, unless --workdir holds a run to continue'
+    )
+  return path

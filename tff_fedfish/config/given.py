@@ -17,7 +17,6 @@ from tff_fedfish.config import names
 from tff_fedfish.config.names import PREFIX
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.settings import AlgorithmConfig
 
 SHIPPED = pathlib.Path(__file__).resolve().parents[2] / 'configs'
 """The directory of the shipped configs; an installation has it, too."""
@@ -31,93 +30,41 @@ class Given:
 
   source: str
   """Name in errors."""
-  sections: Mapping[str, Any]
-  """Values by section and setting. `algorithm` may hold settings of several
-  methods."""
-  facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-  """Values of the section `resolved`, which only a config.json has."""
+  settings: Mapping[str, Any]
+  """Values by 'section.setting', of other methods, too."""
+  facts: Any = dataclasses.field(default_factory=dict)
+  """The section `resolved`, which only a config.json has."""
   overridden: frozenset[str] = frozenset()
-  """Names of the overridden settings, as 'section.setting'."""
+  """Names of the overridden settings."""
   problems: tuple[str, ...] = ()
-  """Clauses on overrides that cannot be applied."""
+  """Clauses on sections and overrides that cannot be used."""
+
+  def with_settings(self, settings: Mapping[str, Any], source: str) -> 'Given':
+    """Returns the settings with other values, and another name in errors."""
+    settings = {**self.settings, **settings}
+    return dataclasses.replace(self, settings=settings, source=source)
 
 
-def read_values(
-  path: str | os.PathLike, overrides: Sequence[str] = ()
-) -> Given:
-  """Reads a config file and applies overrides, without checking the result.
-
-  See `load.load_config`.
-
-  Raises:
-    UserError: If the file cannot be used, or an argument is no override.
-  """
-  file = _find_config(path)
-  if file.suffix == '.json':
-    with files.explained(file, 'the config of a run', 'Name another file.'):
-      values = from_json(files.parse_json(file.read_bytes()), str(file))
-  else:
-    values = Given(repr(str(path)), call_in_file(file, 'get_config'))
-  return apply_overrides(values, overrides)
-
-
-def base(
-  name: str, changes: Mapping[str, Any] | None = None
-) -> dict[str, dict[str, Any]]:
-  """Returns the values of a shipped config, for a config file to build on.
-
-  Args:
-    name: Name of the shipped config.
-    changes: Other values, by 'section.setting'.
-  """
-  values = Given(name, call_in_file(SHIPPED / f'{name}.py', 'get_config'))
-  return with_settings(values, changes or {}, name).sections
-
-
-def apply_overrides(values: Given, overrides: Sequence[str]) -> Given:
-  """Returns the values with overrides, as typed, applied.
-
-  Raises:
-    UserError: If an argument is no override.
-  """
-  pairs, problems = _split_overrides(overrides)
-  name = pairs.get('algorithm.name', names.method_name(values.sections))
-  method = registry.find_or_none(name)
-  settings = {}
-  for dotted, text in pairs.items():
-    section, _, leaf = dotted.partition('.')
-    if section == AlgorithmConfig.section and leaf != 'name':
-      # The settings of a module that cannot be imported are not known.
-      if not method and '.' in name:
-        continue
-    field = names.fields_of(method).get(dotted) or names.field_of_any(dotted)
-    if field is None:
-      problems.append(names.unknown(dotted, PREFIX, method))
+def from_sections(sections: Mapping[str, Any], source: str) -> Given:
+  """Returns the settings of a dictionary of sections."""
+  settings, problems = {}, []
+  for section, values in sections.items():
+    if isinstance(values, Mapping):
+      settings |= {f'{section}.{name}': v for name, v in values.items()}
     else:
-      settings[dotted] = _parse(text, field.type)
-  return dataclasses.replace(
-    with_settings(values, settings, values.source),
-    overridden=frozenset(pairs),
-    problems=tuple(problems),
-  )
+      problems.append(
+        f'`config.{section}` must be a section of settings, found {values!r}'
+      )
+  return Given(source, settings, problems=tuple(problems))
 
 
-def with_settings(
-  values: Given, settings: Mapping[str, Any], source: str
-) -> Given:
-  """Returns the values with others for some settings.
-
-  Args:
-    values: The values.
-    settings: Values by 'section.setting'.
-    source: Name of the result in errors.
-  """
-  sections = dict(values.sections)
-  for setting, value in settings.items():
-    section, leaf = setting.split('.')
-    if isinstance(given := sections.get(section, {}), Mapping):
-      sections[section] = {**given, leaf: value}
-  return dataclasses.replace(values, sections=sections, source=source)
+def to_sections(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+  """Returns values by 'section.setting' as a dictionary of sections."""
+  sections = {}
+  for dotted, value in settings.items():
+    section, _, name = dotted.partition('.')
+    sections.setdefault(section, {})[name] = value
+  return sections
 
 
 def from_json(values: Any, source: str) -> Given:
@@ -144,7 +91,55 @@ def from_json(values: Any, source: str) -> Given:
     )
   sections = dict(values)
   del sections['schema_version']
-  return Given(repr(source), sections, facts=sections.pop('resolved', {}))
+  facts = sections.pop('resolved', {})
+  given = from_sections(sections, repr(source))
+  return dataclasses.replace(given, facts=facts)
+
+
+def read_values(
+  path: str | os.PathLike, overrides: Sequence[str] = ()
+) -> Given:
+  """Reads a config file and applies overrides, without checking the result.
+
+  See `load.load_config`.
+
+  Raises:
+    UserError: If the file cannot be used, or an argument is no override.
+  """
+  file = _find_config(path)
+  if file.suffix == '.json':
+    with files.explained(file, 'the config of a run', 'Name another file.'):
+      values = from_json(files.parse_json(file.read_bytes()), str(file))
+  else:
+    values = from_sections(call_in_file(file, 'get_config'), repr(str(path)))
+  pairs, problems = _split_overrides(overrides)
+  name = pairs.get('algorithm.name', names.method_name(values.settings))
+  method, settings = registry.find_or_none(name), {}
+  for dotted, text in pairs.items():
+    field = names.fields_of(method).get(dotted) or names.field_of_any(dotted)
+    if field is not None:
+      settings[dotted] = _parse(text, field.type)
+    elif not names.is_of_missing_module(dotted, name):
+      problems.append(names.unknown(dotted, PREFIX, method))
+  return dataclasses.replace(
+    values.with_settings(settings, values.source),
+    overridden=frozenset(pairs),
+    problems=(*problems, *values.problems),
+  )
+
+
+def base(
+  name: str, changes: Mapping[str, Any] | None = None
+) -> dict[str, dict[str, Any]]:
+  """Returns the values of a shipped config, for a config file to build on.
+
+  Args:
+    name: Name of the shipped config.
+    changes: Other values, by 'section.setting'.
+  """
+  values = call_in_file(SHIPPED / f'{name}.py', 'get_config')
+  settings = from_sections(values, name).settings
+  return to_sections({**settings, **(changes or {})})
 
 
 def shipped_configs() -> dict[str, str]:

@@ -6,10 +6,10 @@ import operator
 import os
 import pathlib
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from tff_fedfish import files, removed
+from tff_fedfish import files
 from tff_fedfish.config import given, names, resolve
 from tff_fedfish.config.given import Given
 from tff_fedfish.config.schema import ResolvedConfig, TrainConfig
@@ -76,7 +76,7 @@ def build_config(
     ConfigError: Naming all unknown, missing and wrong settings.
   """
   problems, method = [*values.problems], None
-  if name := names.method_name(values.sections):
+  if name := names.method_name(values.settings):
     try:
       method = registry.find(name)
     except UserError as error:
@@ -123,15 +123,11 @@ def from_json_dict(values: Any, source: str) -> TrainConfig:
 
 def to_given_dict(config: TrainConfig) -> dict[str, Any]:
   """Returns the content of given.json; paths are absolute."""
-  values = {'schema_version': given.SCHEMA_VERSION}
-  for section, settings in config.given.items():
-    values[section] = {
-      name: resolve.absolute(value)
-      if f'{section}.{name}' in names.PATHS
-      else value
-      for name, value in settings.items()
-    }
-  return values
+  settings = dict(config.given)
+  for name in names.PATHS & settings.keys():
+    settings[name] = resolve.absolute(settings[name])
+  sections = given.to_sections(settings)
+  return {'schema_version': given.SCHEMA_VERSION, **sections}
 
 
 def differences(first: TrainConfig, second: TrainConfig) -> list[str]:
@@ -161,30 +157,27 @@ def _continued(values, workdir):
   except (OSError, ValueError, UserError):
     # `run_directory` says what is wrong with it.
     return values
-  if kept.algorithm.name != names.method_name(values.sections):
+  if kept.algorithm.name != names.method_name(values.settings):
     return values
-  sections = [values.sections]
+  starts = [values.settings]
   with contextlib.suppress(OSError, ValueError, UserError):
-    at_start = given.from_json(_read(workdir / GIVEN_NAME), GIVEN_NAME)
-    sections.append(at_start.sections)
+    first = given.from_json(_read(workdir / GIVEN_NAME), GIVEN_NAME)
+    starts.append(first.settings)
   left = {
     name: operator.attrgetter(name)(kept)
     for name, field in names.fields_of(kept.method).items()
     if name not in names.MAY_CHANGE
-    and not any(_gives(each, name, field) for each in sections)
+    and not any(_gives(start, name, field) for start in starts)
   }
-  values = given.with_settings(values, left, values.source)
+  values = values.with_settings(left, values.source)
   facts = dataclasses.asdict(kept.resolved)
   return dataclasses.replace(values, facts=facts)
 
 
-def _gives(sections, dotted, field):
+def _gives(settings, name, field):
   """Returns whether a setting has a value; None by default is none."""
-  section, _, name = dotted.partition('.')
-  settings = sections.get(section)
-  if not isinstance(settings, Mapping) or name not in settings:
-    return False
-  return settings[name] is not None or field.default is not None
+  is_none = settings.get(name) is None and field.default is None
+  return name in settings and not is_none
 
 
 def _read(path):
@@ -197,58 +190,38 @@ def _known_settings(values, method, required, problems):
   Adds clauses on unknown ones to `problems`.
   """
   known, unread, fields = {}, [], names.fields_of(method)
-  name = names.method_name(values.sections)
-  is_missing = method is None and '.' in name
-  for section, settings in values.sections.items():
-    if section not in names.SECTIONS:
-      keys = settings if isinstance(settings, Mapping) else ()
-      dotted = [f'{section}.{key}' for key in keys]
-      dotted = [d for d in dotted if d in removed.SETTINGS] or [str(section)]
-      problems += [names.unknown(d, 'config.', method) for d in dotted]
+  name = names.method_name(values.settings)
+  for dotted, value in values.settings.items():
+    if dotted in fields:
+      known[dotted] = value
+    elif names.is_of_missing_module(dotted, name):
       continue
-    known[section] = {}
-    if not isinstance(settings, Mapping):
+    elif not names.field_of_any(dotted):
+      problems.append(names.unknown(dotted, 'config.', method))
+    elif dotted in required and method:
+      readers = registry.readers(dotted.partition('.')[2])
       problems.append(
-        f'`config.{section}` must be a section of settings, found {settings!r}'
+        f'`{names.PREFIX}{dotted}` is not read by {name}, but by '
+        f'{", ".join(readers)}; leave it out, or set '
+        f'`{names.PREFIX}algorithm.name` to one of these'
       )
-      known[section] = None
-      continue
-    for key, value in settings.items():
-      dotted = f'{section}.{key}'
-      if dotted in fields:
-        known[section][key] = value
-      elif section == AlgorithmConfig.section and is_missing:
-        # The settings of a module that cannot be imported are not known.
-        pass
-      elif not names.field_of_any(dotted):
-        problems.append(names.unknown(dotted, 'config.', method))
-      elif dotted in required and method:
-        problems.append(
-          f'`{names.PREFIX}{dotted}` is not read by {name}, but by '
-          f'{", ".join(registry.readers(key))}; leave it out, or set '
-          f'`{names.PREFIX}algorithm.name` to one of these'
-        )
-      else:
-        unread.append(dotted)
+    else:
+      unread.append(dotted)
   return known, unread
 
 
 def _build_sections(known, method, problems):
   """Returns the sections as their classes; adds what is wrong to `problems`."""
-  sections = {}
+  sections, settings = {}, given.to_sections(known)
   for name, section_class in names.SECTIONS.items():
     if method and name == AlgorithmConfig.section:
       section_class = method.settings
-    settings = known.get(name, {})
-    if settings is None:
-      continue
     # A missing setting must not hide what is wrong with the others.
     fields = dataclasses.fields(section_class)
     missing = [f.name for f in fields if f.default is dataclasses.MISSING]
+    values = dict.fromkeys(missing, dataclasses.MISSING)
     try:
-      sections[name] = section_class(
-        **dict.fromkeys(missing, dataclasses.MISSING) | settings
-      )
+      sections[name] = section_class(**values | settings.get(name, {}))
     except ConfigError as error:
       problems += error.problems
   return sections

@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+from collections.abc import Mapping
 from typing import Any
 
 from tff_fedfish import removed
@@ -19,21 +20,6 @@ SECTIONS = {
 """Class of each section of settings, by its name."""
 
 
-def _declared(flag: str) -> frozenset[str]:
-  return frozenset(
-    f'{name}.{field.name}'
-    for name, section in SECTIONS.items()
-    for field in dataclasses.fields(section)
-    if field.metadata.get(flag)
-  )
-
-
-MAY_CHANGE = _declared('may_change')
-"""Settings that may have another value when a run is resumed."""
-PATHS = _declared('is_path')
-"""Settings that hold a path."""
-
-
 def fields_of(method: Method | None) -> dict[str, dataclasses.Field]:
   """Returns the settings that a method reads, as 'section.setting' -> field.
 
@@ -49,6 +35,18 @@ def fields_of(method: Method | None) -> dict[str, dataclasses.Field]:
   }
 
 
+MAY_CHANGE = frozenset(
+  name
+  for name, field in fields_of(None).items()
+  if field.metadata.get('may_change')
+)
+"""Settings that may have another value when a run is resumed."""
+PATHS = frozenset(
+  name for name, field in fields_of(None).items() if 'is_path' in field.metadata
+)
+"""Settings that hold a path."""
+
+
 def field_of_any(dotted: str) -> dataclasses.Field | None:
   """Returns the field of a setting that another method reads."""
   section, _, name = dotted.partition('.')
@@ -58,11 +56,19 @@ def field_of_any(dotted: str) -> dataclasses.Field | None:
   )
 
 
-def method_name(sections: Any) -> str:
+def method_name(settings: Mapping[str, Any]) -> str:
   """Returns `algorithm.name` of unchecked values; '' if it is no string."""
-  section = sections.get(AlgorithmConfig.section)
-  name = section.get('name') if hasattr(section, 'get') else None
+  name = settings.get('algorithm.name')
   return name if isinstance(name, str) else ''
+
+
+def is_of_missing_module(dotted: str, method_name: str) -> bool:
+  """Returns whether a setting may be of a module that cannot be imported."""
+  return (
+    dotted.startswith(f'{AlgorithmConfig.section}.')
+    and '.' in method_name
+    and registry.find_or_none(method_name) is None
+  )
 
 
 def unknown(dotted: str, prefix: str, method: Method | None) -> str:

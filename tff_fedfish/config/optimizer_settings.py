@@ -111,8 +111,8 @@ class ClientWorkConfig(OptimizerSettings):
   num_local_steps: int | None = number(None, at_least=1, below=10**7)
   """Local steps H per round, in place of passes: each round takes the next H
   batches of the client's endless stream of shuffled passes (docs/diloco.md).
-  Requires num_local_epochs 1 and max_sequences_per_client None, and H times
-  local_batch_size at most 10^8. None: the steps of num_local_epochs passes."""
+  Requires num_local_epochs 1 and max_sequences_per_client None. None: the steps
+  of num_local_epochs passes."""
   learning_rate: float = number(above=0)
   """Base learning rate of the client optimizer."""
   micro_batch_size: int | None = number(None, at_least=1)

@@ -14,8 +14,6 @@ from tff_fedfish.fields import either, problems_of_reading
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig
 
-# Sequences of a client in a round, whose order lies in memory.
-_MAX_STREAM = 10**8
 # Below it there is no privacy, and its accounts overflow.
 _MIN_NOISE = 0.01
 
@@ -166,13 +164,6 @@ def _limits_of_clients(config):
 
 
 def _limits_of_rounds(config):
-  work = config.client_work
-  if work.num_local_steps and work.max_rows > _MAX_STREAM:
-    yield (
-      '`config.client_work.num_local_steps` times local_batch_size must be at '
-      f'most {_MAX_STREAM} sequences, found {work.num_local_steps} times '
-      f'{work.local_batch_size}'
-    )
   num_parts = config.num_partial_sums
   if config.engine.kind == 'ray' and config.engine.num_workers > num_parts:
     yield (

@@ -103,26 +103,26 @@ class TrainConfig:
       raise ConfigError(problems)
 
   @property
-  def given(self) -> Mapping[str, Mapping[str, Any]]:
-    """Values by section and setting as they were given, before defaults.
+  def given(self) -> Mapping[str, Any]:
+    """Values by 'section.setting' as they were given, before defaults.
 
     Of a config that was built in Python, all values that are no defaults.
     """
-    if hasattr(self, '_given'):
-      return self._given
-    return {
-      field.name: getattr(self, field.name).changed()
+    return getattr(self, '_given', None) or {
+      f'{field.name}.{name}': value
       for field in dataclasses.fields(self)
       if field.name != ResolvedConfig.section
+      for name, value in getattr(self, field.name).changed().items()
     }
 
-  def with_given(
-    self, values: Mapping[str, Mapping[str, Any]]
-  ) -> 'TrainConfig':
+  def with_given(self, settings: Mapping[str, Any]) -> 'TrainConfig':
     """Returns the config, which remembers the values that it was made of."""
+    return self._with_attribute('_given', settings)
+
+  def _with_attribute(self, name: str, value: Any) -> 'TrainConfig':
+    """Returns a copy with an attribute that is no setting, so no field."""
     config = copy.copy(self)
-    # Not a field: it is no setting.
-    object.__setattr__(config, '_given', values)
+    object.__setattr__(config, name, value)
     return config
 
   @property
@@ -150,10 +150,7 @@ class TrainConfig:
     """
     for phase in self.phases:
       if phase.last_round is None or round_num <= phase.last_round:
-        config = copy.copy(self)
-        # Not a field: it is no setting.
-        object.__setattr__(config, '_phase', phase)
-        return config
+        return self._with_attribute('_phase', phase)
     return self
 
   def with_values(self, section: str, **values: Any) -> 'TrainConfig':

@@ -17,7 +17,7 @@ import numpy as np
 
 from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
 from tff_fedfish.evaluation.results import ClientBarrier
-from tff_fedfish.run.cohort_data import TrainingClient
+from tff_fedfish.run.cohorts import TrainingClient
 
 Tensors = Sequence[np.ndarray]
 

@@ -8,7 +8,7 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.sequences import Rows
 from tff_fedfish.rounds import local_training
-from tff_fedfish.run import learning_setup
+from tff_fedfish.run import build
 
 
 class Score(NamedTuple):
@@ -108,22 +108,12 @@ class ClientEvaluator:
     )
 
 
-def inputs_of_evaluator(config: TrainConfig) -> tuple[Any, ...]:
-  """Returns what `build_evaluator` reads of a config."""
-  return (
-    *learning_setup.inputs_of_model(config),
-    *learning_setup.inputs_of_client_optimizer(config),
-    config.client_work.local_batch_size,
-    config.evaluation.batch_size,
-  )
-
-
-@learning_setup.keep_built(inputs_of_evaluator)
+@build.keep_built
 def build_evaluator(config: TrainConfig) -> ClientEvaluator:
   """Returns what scores and fine-tunes the model of a config."""
   return ClientEvaluator(
-    learning_setup.build_model(config).functional_model,
-    learning_setup.build_client_optimizer(config),
+    build.build_model(config).functional_model,
+    build.build_client_optimizer(config),
     evaluation_batch_size=config.evaluation.batch_size,
     local_batch_size=config.client_work.local_batch_size,
   )

@@ -16,21 +16,26 @@ from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
-from tff_fedfish.evaluation.options import EvaluationOptions
+from tff_fedfish.evaluation.options import (
+  EvaluationOptions,
+  own_rows_of,
+  raise_no_clients,
+  require_measurable,
+)
 from tff_fedfish.evaluation.personalization import MIN_SEQUENCES
 from tff_fedfish.huggingface import pretrained
 from tff_fedfish.progress import Progress, stage
 from tff_fedfish.run import (
   checkpoints,
-  client_states,
-  cohort_data,
+  client_data,
+  client_state,
+  cohorts,
   corpus_identity,
   divergence,
   pretrained_run,
-  row_division,
   run_directory,
-  run_inputs,
 )
+from tff_fedfish.run.row_source import row_source
 
 
 def evaluate(
@@ -66,51 +71,33 @@ def evaluate(
     names = {'directory': typed}
     config = pretrained_run.config_of(checkpoint, data)
   else:
-    checkpoint = checkpoints.resolve_checkpoint(checkpoint)
+    checkpoint = divergence.resolve_checkpoint(checkpoint)
     run = checkpoint.parent.parent
     config = run_directory.read_config(run)
   with stage('opening the corpus'):
-    corpus = run_inputs.open_corpus(config, data)
+    corpus = client_data.open_corpus(config, data)
   output = files.require_usable_output(
     output or run / 'evaluations' / pathlib.Path(data).resolve().name,
     '--output',
   )
-  open_checkpoint = (run_inputs if run else pretrained_run).open_checkpoint
+  open_checkpoint = (client_data if run else pretrained_run).open_checkpoint
   with stage('opening the checkpoint'):
     found, tokenizer = open_checkpoint(config, checkpoint)
   config = config.in_round(found.round_num)
-  if options.barrier and config.method.solver is not None:
-    raise UserError(
-      '`--barrier` replays a round, which ends with a solve of '
-      f'{config.algorithm.name!r} that is not replayed. Leave it out, or '
-      'measure the barrier in training with '
-      '`--config.evaluation.barrier_every_num_rounds`.'
-    )
-  if options.barrier and len(config.phases) > 1:
-    raise UserError(
-      f'`--barrier` replays a round, whose clients {config.algorithm.name!r} '
-      'feeds with other inputs in each of its phases, which is not replayed. '
-      'Leave it out.'
-    )
-  personal = config.method.personal(config)
-  states = None
-  own_rows = options.client_split in results.OWN_ROWS and options.client_split
-  if personal is not None:
-    own_rows = own_rows or 'own_test'
-    if options.barrier:
-      raise UserError(
-        '`--barrier` compares clients with the global model, but each client '
-        f'of {config.algorithm.name!r} has a model of its own. Leave it out.'
-      )
-  if personal is not None or (options.barrier and config.kept_slots):
-    states = client_states.states_of_checkpoint(found)
   identity = corpus_identity.identify(config, corpus)
   split, kind = None, options.client_split
   if found.contents.get('corpus_fingerprint') == identity.fingerprint:
-    split = run_inputs.split_corpus(config, corpus)
+    split = client_data.split_corpus(config, corpus)
   # Of every other corpus all clients are held out.
   elif run is None or not _is_other_part(run, found.contents, identity):
     kind = 'transfer'
+  require_measurable(config, options, data, is_own_corpus=split is not None)
+  own_rows = own_rows_of(config, options)
+  states = None
+  if config.method.personal(config) is not None or (
+    options.barrier and config.kept_slots
+  ):
+    states = client_state.states_of_checkpoint(found)
   summarize = functools.partial(
     results.summarize_evaluation,
     corpus=identity.label(data),
@@ -118,7 +105,6 @@ def evaluate(
     checkpoint={'round': found.round_num, **names},
   )
   if own_rows:
-    _require_own_rows(config, options, data, split, own_rows)
     # Late: the errors above must not wait for TensorFlow.
     from tff_fedfish.evaluation import own_tests
 
@@ -127,19 +113,19 @@ def evaluate(
     return _evaluate_own_rows(
       measured, config, options, data, output, summarize, own_rows
     )
-  client_ids = _client_ids(corpus, data, config, options, split)
+  client_ids = _client_ids(corpus, config, options, split)
   sequence_length = _sequence_length(config, options)
   split_unit = options.split_unit or config.evaluation.split_unit
 
   with stage('choosing clients'):
     # Late: the errors above must not wait for TensorFlow.
     from tff_fedfish.evaluation import evaluation_clients
-    from tff_fedfish.run import learning_setup
+    from tff_fedfish.run import model_state
 
     sample = evaluation_clients.choose_clients(
       client_ids,
-      run_inputs.client_rows(
-        config, corpus, tokenizer, sequence_length=sequence_length
+      row_source(config).client_rows(
+        corpus, tokenizer, sequence_length=sequence_length
       ),
       split_seed=config.seeds.split_seed,
       split_unit=split_unit,
@@ -162,12 +148,12 @@ def evaluate(
     if run is None:
       weights = tuple(found.tensors.values())
       loaded = dataclasses.replace(
-        found, tensors=learning_setup.trainable_tensors(weights)
+        found, tensors=model_state.trainable_tensors(weights)
       )
     else:
       loaded = checkpoints.load_checkpoint(
         found.path,
-        '' if options.barrier else learning_setup.WEIGHTS_PREFIX,
+        '' if options.barrier else model_state.WEIGHTS_PREFIX,
         verify=False,
       )
     measurement = _Measurement(config, loaded, options)
@@ -176,8 +162,8 @@ def evaluate(
   if options.barrier:
     barriers, effective_clients = measurement.barrier(
       # Always what the run itself trains on.
-      run_inputs.training_clients(config, split),
-      run_inputs.training_rows(config, corpus, tokenizer),
+      row_source(config).training_clients(split),
+      row_source(config).training_rows(corpus, tokenizer),
       states,
     )
   summary = summarize(
@@ -282,44 +268,6 @@ def _part(kind):
   return kind.removeprefix('own_')
 
 
-def _require_own_rows(config, options, data, split, kind):
-  """Raises UserError where clients cannot be scored on rows of their own."""
-  name = repr(config.algorithm.name)
-  if split is None:
-    raise UserError(
-      f'`--client_split` {kind!r}, which is that of methods with models of '
-      "clients' own, scores the clients that the run trained, so `--data` must "
-      f'be its corpus, but {str(data)!r} is another. Name that of the run.'
-    )
-  default = type(options)().fractions
-  if options.fractions not in (default, (0.0,)):
-    raise UserError(
-      f'`--fractions` must be 0 with `--client_split` {kind!r}, whose models '
-      f'are not fine-tuned, found {",".join(map(str, options.fractions))} with '
-      f'algorithm.name {name}. Leave it out.'
-    )
-  unread = ('sequence_length', 'split_unit', 'learning_rate')
-  for option in (*unread, 'personalization_epochs', 'barrier'):
-    value = getattr(options, option)
-    if value != getattr(type(options)(), option):
-      raise UserError(
-        f'`--{option}` is not read with `--client_split` {kind!r}, found '
-        f'{value!r}. Leave it out.'
-      )
-  if kind == 'own_validation' and not config.row_fractions[0]:
-    raise UserError(
-      "`--client_split` 'own_validation' requires clients with validation "
-      'rows, but the run has none. Train with '
-      '`--config.client_splits.validation_fraction` above 0.'
-    )
-  if kind == 'own_test' and not row_division.division_of(config).has_tests:
-    raise UserError(
-      "`--client_split` 'own_test' requires clients with test rows, but the "
-      'run has none. Train with `--config.client_splits.test_fraction` above '
-      "0, or with `--config.partition.held_out` 'matching'."
-    )
-
-
 def _is_other_part(run, contents, identity):
   """Says whether a corpus is of the grouping that a run trained on a part of.
 
@@ -354,7 +302,7 @@ class _Measurement:
 
   def __init__(self, config, loaded, options):
     from tff_fedfish.evaluation import client_evaluator
-    from tff_fedfish.run import learning_setup
+    from tff_fedfish.run import model_state
     from tff_fedfish.runtime.in_process_context import set_in_process_context
 
     set_in_process_context()
@@ -364,8 +312,8 @@ class _Measurement:
     self.learning_rate = options.learning_rate
     if self.learning_rate is None:
       self.learning_rate = config.fine_tuning_rate
-    self._weights = learning_setup.model_weights(
-      loaded.tensors, learning_setup.server_shapes(config, loaded), loaded.path
+    self._weights = model_state.model_weights(
+      loaded.tensors, model_state.server_shapes(config, loaded), loaded.path
     )
     self._evaluator = client_evaluator.build_evaluator(config)
 
@@ -393,32 +341,28 @@ class _Measurement:
 
   def barrier(self, participating, client_rows, states):
     from tff_fedfish.evaluation import barrier, effective_sample_size
-    from tff_fedfish.run import learning_setup
-    from tff_fedfish.run.kept_inputs import KeptInputs
+    from tff_fedfish.run import build, model_state
+    from tff_fedfish.run.client_inputs import ClientInputs
     from tff_fedfish.runtime import round_options
 
     config = self._config
-    process = learning_setup.build_learning_process(config)
-    learning_setup.require_declared_process(
-      config, process, with_trained_models=True
-    )
-    state = learning_setup.from_tensors(
+    process = build.build_learning_process(config)
+    build.require_trained_models(config, process)
+    state = model_state.from_tensors(
       self._loaded.tensors,
       process.initialize.type_signature.result,
       self._loaded.path,
     )
     round_num, kept = self._loaded.round_num + 1, None
     if states is not None:
-      kept = KeptInputs(
+      kept = ClientInputs(
         config=config,
         process=process,
         states=states,
         participating=participating,
       )
-    state = learning_setup.with_rates(process, state, config, round_num)
-    cohort = cohort_data.cohort(
-      config, participating, client_rows, round_num, kept
-    )
+    state = build.with_rates(process, state, config, round_num)
+    cohort = cohorts.cohort(config, participating, client_rows, round_num, kept)
     mass, fraction = effective_sample_size.informed_mass_of(config)
     effective = effective_sample_size.EffectiveClients(
       mass,
@@ -472,27 +416,11 @@ def _sequence_length(config, options):
   return wanted or trained
 
 
-def _client_ids(corpus, data, config, options, split):
+def _client_ids(corpus, config, options, split):
   """Returns the clients that may be evaluated."""
   if split is None:
-    if options.barrier:
-      raise UserError(
-        '`--barrier` replays a round of training, so `--data` must be the '
-        f'corpus of the run, but {str(data)!r} is another. Leave '
-        '`--barrier` out.'
-      )
-    if options.client_split != 'held_out':
-      raise UserError(
-        f'`--client_split` is {options.client_split!r}, but all clients of '
-        f'{str(data)!r}, which is not the corpus of the run, are '
-        'held out. Leave `--client_split` out.'
-      )
     return corpus.client_ids
   client_ids = getattr(split, options.client_split)
   if not client_ids:
-    raise UserError(
-      f'`--client_split` is {options.client_split!r}, but the run has no such '
-      f'clients (held_out_fraction '
-      f'{config.client_splits.held_out_fraction}). Name the other split.'
-    )
+    raise_no_clients(config, options)
   return client_ids

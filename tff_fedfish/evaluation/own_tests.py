@@ -21,15 +21,17 @@ from tff_fedfish.evaluation.client_evaluator import (
 )
 from tff_fedfish.evaluation.results import Affinity, ClientEvaluation
 from tff_fedfish.run import (
+  build,
   checkpoints,
-  client_state_files,
-  cohort_data,
-  kept_tensors,
-  learning_setup,
-  run_inputs,
+  client_data,
+  cohorts,
+  model_state,
+  tensor_files,
 )
-from tff_fedfish.run.client_states import ClientStates
-from tff_fedfish.run.kept_inputs import KeptInputs
+from tff_fedfish.run.candidates import tensor_name
+from tff_fedfish.run.client_inputs import ClientInputs
+from tff_fedfish.run.client_state import ClientStates
+from tff_fedfish.run.row_source import row_source
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import RoundInterrupted
 
@@ -38,7 +40,7 @@ from tff_fedfish.runtime.round_options import RoundInterrupted
 class PersonalModels:
   """Models of clients' own after a round, made when they are asked for."""
 
-  kept: KeptInputs
+  kept: ClientInputs
   """With a process that has `personal_models`."""
   state: Any
   """The process's state after the round."""
@@ -52,7 +54,7 @@ class PersonalModels:
       UserError: If a file of its state, or of one that it is given, is damaged.
     """
     kept = self.kept
-    client = cohort_data.training_client(
+    client = cohorts.training_client(
       kept.config, client_id, self.client_rows, self.round_num + 1, kept
     )
     (weights,) = kept.process.personal_models(self.state, [client])
@@ -126,21 +128,21 @@ class OwnTests:
       UserError: If the checkpoint is not of the config's model.
     """
     self._config, self._corpus = config, corpus
-    self.participating = run_inputs.training_clients(
-      config, run_inputs.split_corpus(config, corpus)
-    )
-    self._rows = run_inputs.with_test_rows(
-      config, corpus, run_inputs.training_rows(config, corpus, tokenizer)
+    source = row_source(config)
+    split = client_data.split_corpus(config, corpus)
+    self.participating = source.training_clients(split)
+    self._rows = source.with_test_rows(
+      corpus, source.training_rows(corpus, tokenizer)
     )
     set_in_process_context()
     self._evaluator = build_evaluator(config)
     self._kept, self._fixed = None, ()
     if states is None:
       loaded = checkpoints.load_checkpoint(
-        found.path, learning_setup.WEIGHTS_PREFIX, verify=False
+        found.path, model_state.WEIGHTS_PREFIX, verify=False
       )
-      shapes = learning_setup.server_shapes(config, found)
-      weights = learning_setup.model_weights(loaded.tensors, shapes, found.path)
+      shapes = model_state.server_shapes(config, found)
+      weights = model_state.model_weights(loaded.tensors, shapes, found.path)
       self.weights_of = lambda client_id: weights.trainable
       self._fixed = weights.non_trainable
       return
@@ -199,8 +201,8 @@ class OwnTests:
       path = self._kept.states.path_for(client_id, 10**9)
       if path is None:
         continue
-      name = kept_tensors.name_of('affinity', 0)
-      row = client_state_files.read(path, [name])[name]
+      name = tensor_name('affinity', 0)
+      row = tensor_files.read(path, [name])[name]
       found += [
         Affinity(
           client_id=client_id,
@@ -225,18 +227,16 @@ def personal_models(
   Raises:
     UserError: If the checkpoint is not of the config's process.
   """
-  process = learning_setup.build_learning_process(
-    config, num_clients=len(participating)
-  )
+  process = build.build_learning_process(config, num_clients=len(participating))
   loaded = checkpoints.load_checkpoint(found.path, verify=False)
   return PersonalModels(
-    kept=KeptInputs(
+    kept=ClientInputs(
       config=config,
       process=process,
       states=states,
       participating=participating,
     ),
-    state=learning_setup.from_tensors(
+    state=model_state.from_tensors(
       loaded.tensors, process.initialize.type_signature.result, found.path
     ),
     round_num=found.round_num,

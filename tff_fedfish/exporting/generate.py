@@ -13,7 +13,7 @@ from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.options import GenerationOptions
 from tff_fedfish.exporting.trained_model import TrainedModel, load_trained_model
-from tff_fedfish.run import run_inputs
+from tff_fedfish.run.row_source import row_source
 
 # Pieces without text: BERT's [CLS], [MASK] and [unused7], SentencePiece's <s>.
 _MARKER = re.compile(
@@ -156,7 +156,7 @@ class _Sampler:
 
 def _client_sequences(model, corpus, client_id):
   config = model.config
-  rows = run_inputs.client_rows(config, corpus, model.tokenizer)
+  rows = row_source(config).client_rows(corpus, model.tokenizer)
   sequences = rows.sequences(client_id)
   if not len(sequences):
     raise UserError(

@@ -12,7 +12,7 @@ from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.exporting.trained_model import TrainedModel
 from tff_fedfish.fields import unread as unread_of
 from tff_fedfish.methods import registry
-from tff_fedfish.run import corpus_identity, metrics_files, run_inputs
+from tff_fedfish.run import client_data, corpus_identity, tables
 from tff_fedfish.version import __version__
 
 _SECTIONS = ('client_work', 'server', 'cohorts', 'client_splits', 'seeds')
@@ -100,7 +100,7 @@ def gather(model: TrainedModel) -> ModelCard:
 
 def _metrics(model):
   path = model.run / 'metrics.csv'
-  found = metrics_files.read_metrics(path)
+  found = tables.read_metrics(path)
   rows = [row for row in found if row['round'] <= model.round_num]
   if not rows or rows[-1]['round'] != model.round_num:
     raise UserError(
@@ -149,13 +149,13 @@ def _corpus(model: TrainedModel) -> tuple[dict[str, Any], str | None]:
   """Returns (facts, None), or ({}, why there are none)."""
   config = model.config
   try:
-    corpus = run_inputs.open_corpus(config, config.data.directory)
+    corpus = client_data.open_corpus(config, config.data.directory)
     is_other = corpus.fingerprint != model.corpus_fingerprint
   except (UserError, FailedError, OSError):
     return {}, 'it could not be read when this was written'
   if is_other:
     return {}, 'another corpus was in its place when this was written'
-  split = run_inputs.split_corpus(config, corpus)
+  split = client_data.split_corpus(config, corpus)
   facts, manifest = {}, corpus.manifest
   if manifest is None:
     # A corpus's own held-out clients are not used if others are held out.

@@ -13,10 +13,12 @@ from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.run import (
   checkpoints,
-  client_states,
+  client_data,
+  client_state,
+  divergence,
   run_directory,
-  run_inputs,
 )
+from tff_fedfish.run.row_source import row_source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -36,7 +38,7 @@ class TrainedModel:
   run: pathlib.Path
   """The run's directory."""
   corpus_fingerprint: str | None
-  """Fingerprint of the training corpus; see `run_inputs`."""
+  """Fingerprint of the training corpus; see `client_data`."""
   client: str | None = None
   """Id, as text, of the client whose own model it is; None: the global one."""
 
@@ -65,7 +67,7 @@ def load_trained_model(
       the vocabulary of its run, is refused by `language_only`, or there is no
       such client or none is named where one is required.
   """
-  path = checkpoints.resolve_checkpoint(checkpoint)
+  path = divergence.resolve_checkpoint(checkpoint)
   run = path.parent.parent
   config = run_directory.read_config(run)
   if language_only and config.data.holds_images:
@@ -74,7 +76,7 @@ def load_trained_model(
       f'{config.model.preset!r} on images. Name the run of a language model.'
     )
   _require_client(config, client)
-  found, tokenizer = run_inputs.open_checkpoint(config, path)
+  found, tokenizer = client_data.open_checkpoint(config, path)
   config = config.in_round(found.round_num)
   if config.method.model is not None:
     raise UserError(
@@ -102,13 +104,13 @@ def load_trained_model(
 def _server_weights(config, found):
   """Returns the weights of the server's model, by name."""
   # Late: errors must not wait for TFF.
-  from tff_fedfish.run import learning_setup
+  from tff_fedfish.run import model_state
 
   loaded = checkpoints.load_checkpoint(
-    found.path, learning_setup.WEIGHTS_PREFIX, verify=False
+    found.path, model_state.WEIGHTS_PREFIX, verify=False
   )
-  shapes = learning_setup.server_shapes(config, found)
-  weights = learning_setup.model_weights(loaded.tensors, shapes, found.path)
+  shapes = model_state.server_shapes(config, found)
+  weights = model_state.model_weights(loaded.tensors, shapes, found.path)
   names = (*shapes.trainable, *shapes.non_trainable)
   arrays = weights.trainable + weights.non_trainable
   return dict(zip(names, arrays, strict=True))
@@ -132,16 +134,16 @@ def _require_client(config, client):
 
 def _weights_of_client(config, found, tokenizer, client):
   """Returns the weights of a client's own model, by name."""
-  states = client_states.states_of_checkpoint(found)
+  states = client_state.states_of_checkpoint(found)
   directory = config.data.directory
-  corpus = run_inputs.open_corpus(config, directory)
+  corpus = client_data.open_corpus(config, directory)
   if corpus.fingerprint != found.contents.get('corpus_fingerprint'):
     raise UserError(
       'The corpus of the run is required for the model of a client, but '
       f'{directory!r} holds another one. Restore it.'
     )
-  split = run_inputs.split_corpus(config, corpus)
-  participating = run_inputs.training_clients(config, split)
+  split = client_data.split_corpus(config, corpus)
+  participating = row_source(config).training_clients(split)
   try:
     client_id = text_to_client_id(client)
   except ValueError:

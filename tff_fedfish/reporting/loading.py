@@ -10,8 +10,8 @@ import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tff_fedfish.config import given, names
 from tff_fedfish.config import load as config_loading
-from tff_fedfish.config import names
 from tff_fedfish.data.tokenizers import METADATA_FILE
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import read_barriers
@@ -21,8 +21,8 @@ from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.reporting.evaluations import client_barriers, load_evaluation
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.run.corpus_identity import read_identity
-from tff_fedfish.run.metrics_files import read_metrics
 from tff_fedfish.run.run_directory import VOCABULARY_NAME
+from tff_fedfish.run.tables import read_metrics
 
 
 def load_runs(directories: Sequence[str | os.PathLike]) -> list[Run]:
@@ -120,7 +120,7 @@ def _check_config(
   config: Mapping[str, Any], path: pathlib.Path
 ) -> Iterator[str]:
   """Raises UserError if a config.json is none; yields remarks."""
-  name = names.method_name(config)
+  name = names.method_name(given.from_sections(config, '').settings)
   if name and not registry.find_or_none(name):
     yield f'the method {name!r} cannot be loaded: its settings are as written'
     # The other sections are checked as those of any method.

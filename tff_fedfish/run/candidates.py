@@ -7,7 +7,7 @@ in the round before, see `fed_fomo.choose_downloads`.
 import collections
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,11 +15,14 @@ import numpy as np
 from tff_fedfish.data import randomness
 from tff_fedfish.methods import fed_fomo
 from tff_fedfish.methods.parts import Downloads
-from tff_fedfish.run import client_state_files, kept_tensors
-from tff_fedfish.run.client_states import ClientStates
+from tff_fedfish.run import tensor_files
+from tff_fedfish.run.client_state import ClientStates
 
 if TYPE_CHECKING:
   import tensorflow as tf
+
+Specs = tuple[tuple[tuple[int, ...], str], ...]
+"""Shape and name of the dtype, of each tensor of a slot."""
 
 _MODEL, _AFFINITY = 'model', 'affinity'
 
@@ -28,7 +31,7 @@ _MODEL, _AFFINITY = 'model', 'affinity'
 class Candidates:
   """Models in files of client states; can be sent to workers."""
 
-  specs: kept_tensors.Specs
+  specs: Specs
   """Shapes and dtypes of a model's tensors."""
   models: tuple[tuple[int, str], ...] = ()
   """Position of a client among all, and the file with its model."""
@@ -47,11 +50,11 @@ class Candidates:
     )
 
   def _models(self):
-    names = [kept_tensors.name_of(_MODEL, i) for i in range(len(self.specs))]
+    names = [tensor_name(_MODEL, i) for i in range(len(self.specs))]
     for position, path in self.models:
-      found = client_state_files.read(path, names)
+      tensors = tensor_files.read(path, names)
       weights = tuple(
-        np.asarray(found[name], dtype)
+        np.asarray(tensors[name], dtype)
         for name, (_, dtype) in zip(names, self.specs, strict=True)
       )
       yield collections.OrderedDict(
@@ -59,13 +62,13 @@ class Candidates:
       )
 
 
-def find(
+def candidates_of(
   states: ClientStates,
   downloads: Downloads,
-  slots: Mapping[str, kept_tensors.Specs],
+  slots: Mapping[str, Specs],
   client_id: bytes,
   *,
-  clients: Sequence[bytes],
+  positions: Mapping[bytes, int],
   round_num: int,
   cohort_seed: int,
 ) -> Candidates:
@@ -77,32 +80,41 @@ def find(
     slots: Specs of the tensors of each slot.
     client_id: The client. In the first round that it takes part in, it has no
       candidates.
-    clients: All that may take part; a client's position is that among them.
+    positions: Position, from 0, of every client that may take part.
     round_num: The round, counted from 1.
     cohort_seed: Seed of the choice, together with round and client.
 
   Raises:
     UserError: If a file is damaged.
   """
-  found = Candidates(specs=slots[_MODEL])
+  candidates = Candidates(specs=slots[_MODEL])
   own_path = states.path_for(client_id, round_num)
   if own_path is None:
-    return found
-  positions = {other: n for n, other in enumerate(clients)}
+    return candidates
   own = positions[client_id]
-  uploaded = states.clients_of(round_num - 1)
-  pool = sorted(positions[i] for i in uploaded if i in positions)
-  name = kept_tensors.name_of(_AFFINITY, 0)
-  chosen = [own] + fed_fomo.choose_downloads(
-    client_state_files.read(own_path, [name])[name],
-    [n for n in pool if n != own],
+  clients = {
+    positions[other]: other
+    for other in states.clients_of(round_num - 1)
+    if other in positions
+  }
+  name = tensor_name(_AFFINITY, 0)
+  chosen = fed_fomo.choose_downloads(
+    tensor_files.read(own_path, [name])[name],
+    sorted(clients.keys() - {own}),
     downloads,
     round_num=round_num,
     generator=randomness.generator(
       'downloads', cohort_seed, round_num, client_id
     ),
   )
+  clients[own] = client_id
   models = (
-    (n, os.fspath(states.path_for(clients[n], round_num))) for n in chosen
+    (n, os.fspath(states.path_for(clients[n], round_num)))
+    for n in [own, *chosen]
   )
-  return dataclasses.replace(found, models=tuple(models))
+  return dataclasses.replace(candidates, models=tuple(models))
+
+
+def tensor_name(slot: str, index: int) -> str:
+  """Returns the name of a slot's tensor in a client's file."""
+  return f'{slot}/{index}'

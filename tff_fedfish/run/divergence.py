@@ -1,7 +1,7 @@
 """Runs that diverge: which models are good, and when a run stops.
 
 Once the weights are too large, no client returns a finite update any more, and
-every round leaves the model as it was. `round_metrics.is_non_finite` says it
+every round leaves the model as it was. `columns.is_non_finite` says it
 of one round; here are the rounds of a run.
 """
 
@@ -9,14 +9,15 @@ import collections
 import math
 import os
 import pathlib
+import sys
 from collections.abc import Iterable, Mapping
 
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.run import (
   checkpoints,
-  metrics_files,
-  round_metrics,
+  columns,
   run_directory,
+  tables,
 )
 
 Row = Mapping[str, float | int | None]
@@ -55,7 +56,7 @@ class RoundHistory:
     for name, value in row.items():
       if isinstance(value, int):
         self._totals[name] += value
-    if round_metrics.is_non_finite(row):
+    if columns.is_non_finite(row):
       self.num_in_a_row += 1
       self._non_finite.add(self._last_round)
     else:
@@ -72,10 +73,10 @@ class RoundHistory:
 
   def line(self, row: Row) -> str:
     """Returns what is said of the last round, which was non-finite."""
-    num_rejected = round_metrics.num_rejected_clients(row)
+    num_rejected = columns.num_rejected_clients(row)
     what = f'{num_rejected} of {row["train/num_clients"]} clients have no'
     if row['train/update_is_non_finite']:
-      is_solved = row.get(round_metrics.ONE_SHOT_NAMES[0])
+      is_solved = row.get(columns.ONE_SHOT_NAMES[0])
       what = f'the {"solution" if is_solved else "mean of the clients"} is no'
     limit = f', the run stops at {self._limit}' if self._limit else ''
     return (
@@ -127,9 +128,7 @@ def read_history(
   Raises:
     UserError: If metrics.csv is missing or damaged.
   """
-  rows = metrics_files.read_metrics(
-    pathlib.Path(run) / 'metrics.csv', drops_cut_off=True
-  )
+  rows = tables.read_metrics(pathlib.Path(run) / 'metrics.csv')
   return RoundHistory(run, limit, [r for r in rows if r['round'] <= round_num])
 
 
@@ -145,3 +144,24 @@ def diverged_checkpoint(run: str | os.PathLike) -> pathlib.Path | None:
     # `fedfish train` says what is wrong with it.
     return None
   return history.last_good_checkpoint() if history.has_diverged else None
+
+
+def resolve_checkpoint(
+  path: str | os.PathLike, option: str = '--checkpoint'
+) -> pathlib.Path:
+  """Returns the checkpoint that an option means, verified.
+
+  A run's directory stands for its last checkpoint. Of a run that stopped as it
+  diverged, it stands for the last good one; a line on standard error says so.
+
+  Raises:
+    UserError: See `checkpoints.resolve_checkpoint`.
+  """
+  good = diverged_checkpoint(path)
+  if good is not None:
+    print(
+      f'fedfish: note: the run in {str(path)!r} diverged; `{option}` takes its '
+      f'last good checkpoint, {good.name}.',
+      file=sys.stderr,
+    )
+  return checkpoints.resolve_checkpoint(good or path, option)

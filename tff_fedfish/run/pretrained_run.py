@@ -4,13 +4,13 @@ import os
 import pathlib
 
 from models.transformer_config import FROM_DIRECTORY, PRESETS
+from tff_fedfish.config import given
 from tff_fedfish.config import load as config_loading
-from tff_fedfish.config.given import Given
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.huggingface import pretrained
 from tff_fedfish.methods import registry
-from tff_fedfish.run import run_directory, run_inputs
+from tff_fedfish.run import client_data, run_directory
 from tff_fedfish.run.checkpoints import Checkpoint
 
 LEARNING_RATE = 0.1
@@ -46,7 +46,7 @@ def config_of(
     'evaluation': {'every_num_rounds': 0, 'num_clients': 0},
     'checkpoints': {'every_num_rounds': 0},
   }
-  values = Given(str(directory), sections)
+  values = given.from_sections(sections, str(directory))
   return config_loading.build_config(values)[0]
 
 
@@ -68,7 +68,7 @@ def open_checkpoint(
       missing or damaged.
   """
   (vocabulary, *_) = pretrained.vocabularies(directory, '--checkpoint')
-  tokenizer = run_inputs.open_tokenizer(config, vocabulary)
+  tokenizer = client_data.open_tokenizer(config, vocabulary)
   checkpoint = Checkpoint(
     round_num=0,
     tensors=pretrained.read_weights(directory, config.model_shape()),

@@ -19,7 +19,7 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.environment import environment_facts
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoints, corpus_identity, metrics_files
+from tff_fedfish.run import checkpoints, corpus_identity, tables
 from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 CONFIG_NAME = config_loading.CONFIG_NAME
@@ -90,7 +90,7 @@ def checkpoint_to_resume(
     return None
   path = checkpoints.latest_checkpoint(
     directory,
-    logged_rounds=metrics_files.logged_rounds(workdir / 'metrics.csv'),
+    logged_rounds=tables.logged_rounds(workdir / 'metrics.csv'),
   )
   checkpoint = checkpoints.load_checkpoint(path, None, verify=False)
   if checkpoint.round_num > config.training.num_rounds:

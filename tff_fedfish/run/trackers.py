@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import os
 import pathlib
-import pkgutil
 import secrets
 import socket
 import sys
@@ -14,10 +13,8 @@ from typing import Any
 
 from tff_fedfish import files
 from tff_fedfish.errors import UserError
-from tff_fedfish.run.metrics_files import TOKENS_SEEN, read_metrics
+from tff_fedfish.run.tables import TOKENS_SEEN, read_metrics
 
-TRACKERS = {name: f'{__name__}:{name.title()}' for name in ('mlflow', 'wandb')}
-"""From the value of `--tracker` to 'module:class'."""
 # Nothing leaves the machine, and nothing is written that tells of it. What the
 # user has set stays.
 _WANDB = {'MODE': 'offline', 'PROJECT': 'fedfish', 'HOST': 'fedfish'}
@@ -28,12 +25,14 @@ _WANDB |= {'_DISABLE_MACHINE_INFO': 'true', 'CONSOLE': 'off'}
 
 
 class Tracker(contextlib.AbstractContextManager):
-  """A tracker within a `with` block; what it raises switches it off.
+  """A tracker within a `with` block; an exception switches it off.
 
   A subclass names the `package` that it needs. `_open` continues a run, or
   begins one where the id is None, and returns its id. `fedfish.json` keeps the
   id and the last round sent; the block begins with the rows that are missing.
   """
+
+  package: str
 
   def __init__(self, name: str, workdir: pathlib.Path):
     """Opens nothing yet; `workdir` has config.json and metrics.csv."""
@@ -58,11 +57,10 @@ class Tracker(contextlib.AbstractContextManager):
       text = (self._directory / 'fedfish.json').read_bytes()
       self._kept = files.parse_json(text)
     self._directory.mkdir(exist_ok=True)
+    config = files.parse_json((self._workdir / 'config.json').read_bytes())
     settings = {
       f'{section}.{name}': value
-      for section, values in files.parse_json(
-        (self._workdir / 'config.json').read_bytes()
-      ).items()
+      for section, values in config.items()
       if isinstance(values, dict)
       for name, value in values.items()
       # Known, the noise would hide nothing.
@@ -109,19 +107,19 @@ class Mlflow(Tracker):
     os.environ.setdefault('MLFLOW_CONFIGURE_LOGGING', 'false')
     from mlflow.tracking import MlflowClient
 
-    self._settings, self._run_id = settings, run_id
     uri = os.environ.get('MLFLOW_TRACKING_URI') or self._directory.as_uri()
-    self._client = MlflowClient(uri)
-    if run_id is not None:
-      self._client.update_run(run_id, 'RUNNING')
-      return run_id
-    name = os.environ.get('MLFLOW_EXPERIMENT_NAME') or 'fedfish'
-    found = self._client.get_experiment_by_name(name)
-    experiment = found and found.experiment_id
-    experiment = experiment or self._client.create_experiment(name)
-    run = self._client.create_run(experiment, run_name=self._workdir.name)
-    self._run_id = run.info.run_id
+    self._settings, self._client = settings, MlflowClient(uri)
+    self._run_id = run_id or self._begin()
+    self._client.update_run(self._run_id, 'RUNNING')
     return self._run_id
+
+  def _begin(self):
+    name = os.environ.get('MLFLOW_EXPERIMENT_NAME') or 'fedfish'
+    experiment = self._client.get_experiment_by_name(name)
+    number = experiment and experiment.experiment_id
+    number = number or self._client.create_experiment(name)
+    run = self._client.create_run(number, run_name=self._workdir.name)
+    return run.info.run_id
 
   def _send(self, row):
     from mlflow.entities import Metric, Param
@@ -167,9 +165,13 @@ class Wandb(Tracker):
     self._library.teardown()
 
 
+TRACKERS = {'mlflow': Mlflow, 'wandb': Wandb}
+"""Classes by the value of `--tracker`."""
+
+
 def find(name: str) -> type[Tracker]:
   """Returns the class of a tracker; UserError where its package is missing."""
-  tracker = pkgutil.resolve_name(TRACKERS[name])
+  tracker = TRACKERS[name]
   spec = importlib.util.find_spec(tracker.package)
   # A directory of that name, such as of data, has no origin.
   if spec is None or spec.origin is None:

@@ -1,13 +1,14 @@
 """Checks the files that a run would continue from, to the last byte."""
 
 import dataclasses
+import itertools
 import os
 import pathlib
 from collections.abc import Callable
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoints, feature_files, run_directory
-from tff_fedfish.run.client_states import ClientStates
+from tff_fedfish.run import checkpoints, features, run_directory, store
+from tff_fedfish.run.client_state import ClientStates
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -21,11 +22,12 @@ class Verified:
 
 def num_steps(directory: str | os.PathLike) -> int:
   """Returns how often `verify_run` calls `on_step`."""
-  path = pathlib.Path(directory) / run_directory.CHECKPOINTS_NAME
-  states = ClientStates(directory)
-  rounds = checkpoints.list_rounds(path)
-  num_clients = states.summary(rounds[-1])['num_clients'] if rounds else 0
-  num_features = len(list(path.parent.glob('features/*/*.safetensors')))
+  run = pathlib.Path(directory)
+  rounds = checkpoints.list_rounds(run / store.CHECKPOINTS)
+  num_clients = 0
+  if rounds:
+    num_clients = ClientStates(run).summary(rounds[-1])['num_clients']
+  num_features = len(list(run.glob(f'{store.FEATURES}/*/*.safetensors')))
   return len(rounds) + num_clients + num_features
 
 
@@ -37,11 +39,11 @@ def verify_run(
   Calls `on_step` after each checkpoint and each client.
 
   Raises:
-    UserError: At the first file that is missing or not as it was written, named
-      with its round and client; or if there is no checkpoint.
+    UserError: At the first file that is missing or not as it was written; or if
+      there is no checkpoint.
   """
   config = run_directory.read_config(directory)
-  path = pathlib.Path(directory) / run_directory.CHECKPOINTS_NAME
+  path = pathlib.Path(directory) / store.CHECKPOINTS
   rounds, verified = checkpoints.list_rounds(path), Verified()
   if not rounds:
     raise UserError(
@@ -50,25 +52,24 @@ def verify_run(
     )
   # From the newest on, from which the run would continue.
   for round_num in reversed(rounds):
-    found = checkpoints.load_checkpoint(
+    checkpoint = checkpoints.load_checkpoint(
       checkpoints.path_of(path, round_num), None
     )
+    state = checkpoint.path / checkpoints.STATE_FILE
     verified.num_checkpoints += 1
-    state = found.path / checkpoints.STATE_FILE
     verified.num_bytes += state.stat().st_size
     on_step()
     if round_num < rounds[-1]:
       continue
-    for num_bytes in feature_files.verify(config, found):
+    sizes = [features.verify(config, checkpoint)]
+    if config.in_round(round_num).kept_slots:
+      states = ClientStates(directory, round_num)
+      states.require_as_after(
+        round_num, checkpoint.contents.get(store.CLIENT_STATES)
+      )
+      sizes.append(states.verify(round_num))
+    for num_bytes in itertools.chain(*sizes):
       verified.num_client_states += 1
       verified.num_bytes += num_bytes
       on_step()
-    if config.in_round(round_num).kept_slots:
-      states = ClientStates(directory, round_num)
-      summary = found.contents.get('client_states')
-      states.require_as_after(round_num, summary)
-      for num_bytes in states.verify(round_num):
-        verified.num_client_states += 1
-        verified.num_bytes += num_bytes
-        on_step()
   return verified

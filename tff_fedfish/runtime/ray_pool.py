@@ -375,9 +375,13 @@ def _connect(address, num_workers):
     ray.shutdown()
     if address != 'local':
       raise _wrong_address(address, error) from error
+    advice = 'Look for room in /tmp and memory'
+    if 'AF_UNIX' in str(error):
+      # The path of a socket has at most 107 bytes.
+      advice = 'Set TMPDIR to a shorter path'
     raise FailedError(
-      f'Ray cannot start on this machine: {describe_error(error)}. Look for '
-      "room in /tmp and memory, or use `--config.engine.kind='in_process'`."
+      f'Ray cannot start on this machine: {describe_error(error)}. {advice}, '
+      "or use `--config.engine.kind='in_process'`."
     ) from error
   finally:
     # Ray replaces our handler when it starts in the main thread.

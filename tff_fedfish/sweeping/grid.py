@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Settings = dict[str, Any]
@@ -42,6 +42,8 @@ _LABELS = {
   'seeds.model_seed': 'seed',
 }
 _MAX_VALUE_CHARACTERS = 40
+# File systems take 255 bytes, of which temporary names need some.
+_MAX_NAME_CHARACTERS = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,50 +66,41 @@ class Axis:
     return all(name.startswith(_SEEDS) for name in self.names)
 
 
-def parse_grid(
-  grid: Any, problems: list[str], name: str = 'grid'
-) -> tuple[Axis, ...]:
+def parse_grid(grid: Any, name: str = 'grid') -> tuple[Axis, ...]:
   """Returns the axes of a dictionary 'section.setting' -> list of values.
 
   A key that names several settings, separated by commas, ties them: its values
   are lists with one value for each. Axes of seeds come first, so that a first
   repetition of all runs comes before a second one; the others are sorted.
-  Adds a clause to `problems`, which calls the grid `name`, for each problem.
+
+  Raises:
+    ValueError: If it is no grid; calls it `name`.
   """
   if not isinstance(grid, Mapping) or not grid:
-    problems.append(
+    raise ValueError(
       f"`{name}` must name at least one setting, as {{'section.setting': "
       f'[value, ...]}}, found {grid!r}'
     )
-    return ()
-  axes, seen = [], set()
-  for key, values in grid.items():
-    try:
-      axes.append(_parse_axis(key, values))
-    except ValueError as error:
-      problems.append(f'`{name}` {error}')
-  for setting in (setting for axis in axes for setting in axis.names):
-    if setting in seen:
-      problems.append(f'`{name}` names {setting!r} twice; name it once')
-    seen.add(setting)
+  axes = [_parse_axis(key, values, name) for key, values in grid.items()]
+  names = [setting for axis in axes for setting in axis.names]
+  for setting in names:
+    if names.count(setting) > 1:
+      raise ValueError(f'`{name}` names {setting!r} twice; name it once')
   return tuple(sorted(axes, key=lambda axis: (not axis.is_of_seeds, axis.key)))
 
 
-def require_fair(axes: Sequence[Axis], problems: list[str]) -> None:
-  """Adds to `problems` each axis that makes a comparison unfair.
+def require_fair(axes: Sequence[Axis]) -> None:
+  """Raises ValueError for an axis that makes a comparison unfair.
 
   Runs that are compared must have the same cohorts and data, and the rounds of
   their budget.
   """
   for axis in axes:
     if _NOT_IN_A_GRID in axis.names:
-      problems.append(
-        f'`grid` must leave {_NOT_IN_A_GRID!r} to `budget`, found it in '
-        f'{axis.key!r}'
-      )
+      raise ValueError(f'`grid` must leave {_NOT_IN_A_GRID!r} to `budget`')
     seeds = [name for name in axis.names if name in _DATA_SEEDS]
     if seeds and not axis.is_of_seeds:
-      problems.append(
+      raise ValueError(
         f'`grid` must not tie {seeds[0]!r} to settings that are compared, '
         f'found {axis.key!r}: they would be compared on different clients or '
         f'data; give {seeds[0]!r} a key of its own'
@@ -126,57 +119,50 @@ def product(axes: Sequence[Axis]) -> list[Settings]:
   ]
 
 
-def to_json_dict(axes: Iterable[Axis]) -> dict[str, list[Any]]:
-  """Returns axes as JSON values: lists of values, tied ones as lists."""
-  return {
-    axis.key: [
-      list(row) if len(axis.names) > 1 else row[0] for row in axis.values
-    ]
-    for axis in axes
-  }
-
-
 def run_name(
   axes: Sequence[Axis], settings: Settings, num_rounds: int | None = None
 ) -> str:
   """Returns the name of a run, such as 'fed_fish-E4-seed2'.
 
   It depends on the run's settings only, so it stays when values are added to
-  the grid. Axes without values are left out, and rounds that do not tell runs
-  apart are None.
+  the grid. A name above 200 characters ends in a hash of the whole.
+
+  Args:
+    axes: Axes of the grid.
+    settings: The run's. Axes without a value are left out.
+    num_rounds: Rounds of the run. None: they do not tell runs apart.
   """
   axes = [axis for axis in axes if axis.names[0] in settings]
   parts = [_axis_label(axis, settings) for axis in axes if not axis.is_of_seeds]
   parts += [] if num_rounds is None else [f'R{num_rounds}']
   parts += [_axis_label(axis, settings) for axis in axes if axis.is_of_seeds]
-  return '-'.join(parts)
+  return _shortened('-'.join(parts), _MAX_NAME_CHARACTERS)
 
 
-def _parse_axis(key, values):
-  """Returns one axis; a ValueError says how it is wrong."""
+def _parse_axis(key: Any, values: Any, grid_name: str) -> Axis:
   names = tuple(part.strip() for part in str(key).split(','))
   if any(part.count('.') != 1 or not all(part.split('.')) for part in names):
     raise ValueError(
-      "must have keys such as 'section.setting', or several of them separated "
-      f'by commas, found {key!r}'
+      f"`{grid_name}` must have keys such as 'section.setting', or several of "
+      f'them separated by commas, found {key!r}'
     )
+  must = f'`{grid_name}` must give {key!r}'
   if not isinstance(values, list | tuple) or not values:
-    raise ValueError(f'must give {key!r} a list of values, found {values!r}')
+    raise ValueError(f'{must} a list of values, found {values!r}')
   rows = []
   for value in values:
     row = value if len(names) > 1 else (value,)
     if not isinstance(row, list | tuple) or len(row) != len(names):
       raise ValueError(
-        f'must give {key!r} lists of {len(names)} values, one for each '
-        f'setting, found {value!r}'
+        f'{must} lists of {len(names)} values, one for each setting, found '
+        f'{value!r}'
       )
     if not all(isinstance(v, str | int | float | None) for v in row):
       raise ValueError(
-        f'must give {key!r} numbers, strings, true, false or None, found '
-        f'{value!r}'
+        f'{must} numbers, strings, true, false or None, found {value!r}'
       )
     if tuple(row) in rows:
-      raise ValueError(f'gives {key!r} the value {value!r} twice')
+      raise ValueError(f'{must} different values, found {value!r} twice')
     rows.append(tuple(row))
   return Axis(names, tuple(rows))
 
@@ -204,8 +190,15 @@ def _value_text(value):
     return repr(value)
   # The last part of a path says most.
   text = re.sub(r'[^A-Za-z0-9_]+', '_', value.rstrip('/').rpartition('/')[2])
-  text = text[:_MAX_VALUE_CHARACTERS]
-  if text and text == value:
-    return text
-  # What was cut off may be all that tells two values apart.
-  return f'{text}_{hashlib.sha256(value.encode()).hexdigest()[:6]}'
+  if not text or text != value:
+    # What was replaced or left out may be all that tells two values apart.
+    return f'{text[:_MAX_VALUE_CHARACTERS]}_{_hash(value)}'
+  return _shortened(text, _MAX_VALUE_CHARACTERS)
+
+
+def _shortened(text: str, length: int) -> str:
+  return text if len(text) <= length else f'{text[:length]}_{_hash(text)}'
+
+
+def _hash(text: str) -> str:
+  return hashlib.sha256(text.encode()).hexdigest()[:6]

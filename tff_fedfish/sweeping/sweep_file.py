@@ -2,173 +2,61 @@
 
 import dataclasses
 import os
-import pathlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tff_fedfish.config import given as config_files
-from tff_fedfish.config import load as config_loading
+from tff_fedfish.config import given, load
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.options import EvaluationOptions, problems_of
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.sweeping import grid
-from tff_fedfish.sweeping.grid import Settings
-from tff_fedfish.sweeping.learning_rate_search import parse_search
+from tff_fedfish.sweeping.evaluations import EvaluationRequest, parse_evaluation
+from tff_fedfish.sweeping.grid import Axis, Settings
+from tff_fedfish.sweeping.search import LearningRateSearch, parse_search
 
-BUDGETS = ('fixed_rounds', 'fixed_compute')
-"""How long runs last; see `budgets.rounds_by_budget`."""
-
+_BUDGETS = ('fixed_rounds', 'fixed_compute')
 _METHOD = 'algorithm.name'
+_LOCAL_EPOCHS = 'client_work.num_local_epochs'
 _ADVICE = 'Correct the file; configs/debian_sweep.py is an example.'
-_KEYS = (
-  *('budget', 'evaluate', 'grid', 'learning_rate_search'),
-  'reference_local_epochs',
+KEYS = (
+  *('grid', 'budget', 'reference_local_epochs', 'learning_rate_search'),
+  'evaluate',
 )
-_OPTIONS = {
-  field.name: field.default for field in dataclasses.fields(EvaluationOptions)
-}
-_EVALUATION_KEYS = ('data', 'name', *_OPTIONS)
+"""Keys of `get_sweep()`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EvaluationRequest:
-  """One entry of `evaluate`."""
-
-  data: str | None = None
-  """A grouped corpus. None: the run's own."""
-  name: str | None = None
-  """Name of its directory within the run. None: that of the corpus."""
-  options: Mapping[str, Any]
-  """Values of fields of `EvaluationOptions`; those left out have its
-  defaults."""
-
-  def to_json_dict(self) -> dict[str, Any]:
-    """Returns the entry with all of its defaults, as JSON values."""
-    values = {'data': self.data, 'name': self.name}
-    options = _OPTIONS | dict(self.options)
-    return {**values, **options, 'fractions': list(options['fractions'])}
-
-  def command(
-    self, run: pathlib.Path, num_rounds: int, own_data: str
-  ) -> tuple[pathlib.Path, list[str]]:
-    """Returns the output and the command line of a `fedfish evaluate`.
-
-    The output in the run's directory is named after the corpus, its own or
-    another.
-    """
-    data = self.data or own_data
-    name = self.name or pathlib.Path(data).resolve().name
-    options = []
-    for option, value in self.options.items():
-      if isinstance(value, bool):
-        options += [f'--{option}'] if value else []
-      elif value is not None:
-        is_list = isinstance(value, tuple)
-        text = ','.join(map(str, value)) if is_list else value
-        options.append(f'--{option}={text}')
-    output = run / 'evaluations' / name
-    return output, [
-      'evaluate',
-      *('--checkpoint', str(run / 'checkpoints' / f'round_{num_rounds:08d}')),
-      *('--data', data, '--output', str(output), *options),
-    ]
-
-
 class SweepFile:
-  """A sweep file as it was when it was read.
+  """Contents of a sweep file, checked."""
 
-  Attributes:
-    path: Path as typed.
-    base: Config that `get_config()` and the overrides give.
-    axes: The grid.
-    budgets: Budgets of every point of the grid, from `BUDGETS`.
-    reference_local_epochs: Local epochs with which the base's rounds cost the
-      fixed compute.
-    search: The search for learning rates, or None.
-    evaluations: Requests for evaluations after every run's training.
-  """
+  path: str
+  """As typed."""
+  definition: Mapping[str, Any]
+  """What `get_sweep()` returned."""
+  values: given.Given
+  """Settings of the base and the overrides, of any method of the grid."""
+  base: TrainConfig
+  """Config that `get_config()` and the overrides give."""
+  axes: tuple[Axis, ...]
+  """The grid."""
+  budgets: tuple[str, ...]
+  """Budgets of every point of the grid; see `rounds_by_budget`."""
+  reference_local_epochs: int
+  """Local epochs with which the base's rounds cost the fixed compute."""
+  search: LearningRateSearch | None
+  evaluations: tuple[EvaluationRequest, ...]
+  """Evaluations after every run's training."""
 
-  def __init__(self, path: str | os.PathLike, overrides: Sequence[str] = ()):
-    """Reads and checks a sweep file.
-
-    Args:
-      path: A Python file whose `get_config()` returns a config as for
-        `fedfish train`, and `get_sweep()` a ConfigDict of values. It is run.
-      overrides: Arguments as typed: '--config.section.setting=value'.
-
-    Raises:
-      UserError: If the file cannot be used, an override is none or sets what
-        the sweep varies, or `get_sweep()` returns anything wrong.
-    """
-    self.path = str(path)
-    self._values = config_files.read_values(path, overrides)
-    sweep = config_files.call_in_file(path, 'get_sweep', _ADVICE)
-    problems = [
-      f'`{name}` is unknown; known are {", ".join(_KEYS)}'
-      for name in sorted({*map(str, sweep)} - {*_KEYS})
-    ]
-    self.axes = grid.parse_grid(sweep.get('grid'), problems)
-    grid.require_fair(self.axes, problems)
-    # The base may hold settings of any method of the grid.
-    for axis in self.axes:
-      for row in axis.values if _METHOD in axis.names else ():
-        registry.find_or_none(str(row[axis.names.index(_METHOD)]))
-    try:
-      self.base = config_loading.build_config(self._values)[0]
-    except UserError:
-      if problems:
-        # Without the grid's methods their settings look unknown.
-        raise self._error(problems) from None
-      raise
-    self.reference_local_epochs = epochs = sweep.get(
-      'reference_local_epochs', self.base.client_work.num_local_epochs
-    )
-    if type(epochs) is not int or epochs < 1:
-      problems.append(
-        '`reference_local_epochs` must be an int of at least 1, found '
-        f'{epochs!r}'
-      )
-    self.budgets = parse_budgets(sweep.get('budget', BUDGETS[0]), problems)
-    self.search = parse_search(
-      sweep.get('learning_rate_search'), self.axes, self.base, problems
-    )
-    self.evaluations = parse_evaluations(sweep.get('evaluate', ()), problems)
-    if problems:
-      raise self._error(problems)
-    # The key of `get_sweep()` that varies each setting.
-    self._varied = {n: 'grid' for axis in self.axes for n in axis.names}
-    for axis in self.search.axes if self.search else ():
-      self._varied |= dict.fromkeys(axis.names, 'learning_rate_search')
-    for name in sorted(self._values.overridden & self._varied.keys()):
-      raise UserError(
-        f'`--config.{name}` must be left out: `{self._varied[name]}` in '
-        f'{self.path!r} varies it.'
-      )
-
-  def to_json_dict(self) -> dict[str, Any]:
-    """Returns everything but the base config as sweep.json keeps it."""
-    return {
-      'grid': grid.to_json_dict(self.axes),
-      'budget': list(self.budgets),
-      'reference_local_epochs': self.reference_local_epochs,
-      'learning_rate_search': self.search and self.search.to_json_dict(),
-      'evaluate': [request.to_json_dict() for request in self.evaluations],
-    }
-
-  def config(self, settings: Settings, name: str) -> TrainConfig:
+  def config(self, settings: Settings, run_name: str) -> TrainConfig:
     """Returns the base config with other values of some settings.
 
-    Errors name the run.
-
     Raises:
-      ConfigError: Naming all unknown and wrong settings.
+      ConfigError: Naming the run and all unknown and wrong settings.
     """
-    source = repr(f'{self.path}, run {name}')
-    values = config_files.with_settings(self._values, settings, source)
-    return config_loading.build_config(values)[0]
+    source = repr(f'{self.path}, run {run_name}')
+    return load.build_config(self.values.with_settings(settings, source))[0]
 
   def without_unread(self, settings: Settings) -> Settings:
     """Returns the settings of a run without those its method does not read.
@@ -178,104 +66,89 @@ class SweepFile:
     method = registry.find_or_none(
       settings.get(_METHOD, self.base.algorithm.name)
     )
-    axes = (*self.axes, *(self.search.axes if self.search else ()))
+    axes = (*self.axes, *(self.search.settings if self.search else ()))
     tied = {n for axis in axes if len(axis.names) > 1 for n in axis.names}
     return {
       name: value
       for name, value in settings.items()
-      if name in tied or method is None or not _is_unread(name, method)
+      if name in tied or method is None or not is_unread(name, method)
     }
 
-  def require_read(
-    self, configs: Iterable[TrainConfig], *, of_search: bool = False
-  ) -> list[str]:
-    """Checks that some run reads each override and each varied setting.
+  def rounds_by_budget(self, point: Settings) -> dict[int, tuple[str, ...]]:
+    """Returns the rounds of a point of the grid, with the budgets they satisfy.
 
-    Of the runs `of_search`, only the settings that are searched are checked.
-
-    Returns:
-      Settings of the base that no run reads, as 'section.setting'.
+    'fixed_rounds': R, the base's rounds, whatever the local epochs E.
+    'fixed_compute': R E_reference / E rounds, so that every run takes as many
+    local steps. Where both coincide, one run serves both.
 
     Raises:
-      UserError: Naming the first setting that no run reads.
+      UserError: If R E_reference is no multiple of E.
     """
-    methods = {config.algorithm.name: config.method for config in configs}
-    # Places that may be blamed, by setting.
-    places = {
-      name: f'`{key}` in {self.path!r}'
-      for name, key in self._varied.items()
-      if not of_search or key == 'learning_rate_search'
-    }
-    if not of_search:
-      section = AlgorithmConfig.section
-      of_base = self._values.sections.get(section, ())
-      places |= {n: f'`--config.{n}`' for n in self._values.overridden}
-      places = {f'{section}.{name}': '' for name in of_base} | places
-    unread = [
-      name
-      for name in sorted(places)
-      if all(_is_unread(name, method) for method in methods.values())
-    ]
-    for name in unread:
-      if place := places[name]:
-        readers = ', '.join(registry.readers(name.partition('.')[2]))
+    base_rounds, budgets_of = self.base.training.num_rounds, {}
+    epochs = point.get(_LOCAL_EPOCHS, self.base.client_work.num_local_epochs)
+    # The config says what is wrong with other epochs.
+    is_count = type(epochs) is int and epochs > 0
+    for budget in self.budgets:
+      num_rounds, rest = base_rounds, 0
+      total = base_rounds * self.reference_local_epochs
+      if budget == 'fixed_compute' and is_count:
+        num_rounds, rest = divmod(total, epochs)
+      if rest:
         raise UserError(
-          f'{place} sets {name!r}, which no run of the '
-          f'{"search" if of_search else "sweep"} reads: their methods are '
-          f'{", ".join(methods)}, and it is read by {readers}. Leave it out.'
+          "`budget` 'fixed_compute' needs rounds x local epochs of the base, "
+          f'{base_rounds} x {self.reference_local_epochs} = {total}, to be a '
+          f'multiple of every `{_LOCAL_EPOCHS}`, but {epochs} does not divide '
+          f'{total}. Choose another `training.num_rounds`.'
         )
-    return unread
-
-  def _error(self, problems: list[str]) -> UserError:
-    return UserError(f'Invalid sweep {self.path!r}: {"; ".join(problems)}.')
+      budgets_of[num_rounds] = (*budgets_of.get(num_rounds, ()), budget)
+    return budgets_of
 
 
-def parse_budgets(value: Any, problems: list[str]) -> tuple[str, ...]:
-  """Returns one or a list of budgets as a tuple, in the order of `BUDGETS`.
+def read_sweep_file(
+  path: str | os.PathLike, overrides: Sequence[str] = ()
+) -> SweepFile:
+  """Reads and checks a sweep file.
 
-  Adds a clause to `problems` if it is neither.
+  Args:
+    path: A Python file whose `get_config()` returns a config as for `fedfish
+      train`, and `get_sweep()` a dictionary. It is run.
+    overrides: Arguments as typed: '--config.section.setting=value'.
+
+  Raises:
+    UserError: If the file cannot be used, an override is none or sets what
+      the sweep varies, or `get_sweep()` returns anything wrong.
   """
-  names = [value] if isinstance(value, str) else value
-  is_list = isinstance(names, list | tuple) and len(names) > 0
-  if not is_list or not all(name in BUDGETS for name in names):
-    problems.append(
-      f'`budget` must be {" or ".join(map(repr, BUDGETS))}, or a list of '
-      f'them, found {value!r}'
+  values = given.read_values(path, overrides)
+  sweep = given.call_in_file(path, 'get_sweep', _ADVICE)
+  try:
+    parsed = _parse_sweep(sweep)
+  except ValueError as error:
+    raise UserError(f'Invalid sweep {str(path)!r}: {error}.') from error
+  varied = {name: 'grid' for axis in parsed['axes'] for name in axis.names}
+  for axis in parsed['search'].settings if parsed['search'] else ():
+    varied |= dict.fromkeys(axis.names, 'learning_rate_search')
+  for name in sorted(values.overridden & varied.keys()):
+    raise UserError(
+      f'`--config.{name}` must be left out: `{varied[name]}` in {str(path)!r} '
+      'varies it.'
     )
-    return ()
-  return tuple(name for name in BUDGETS if name in names)
+  # The base may hold settings of any method of the grid.
+  for point in grid.product(parsed['axes']):
+    registry.find_or_none(str(point.get(_METHOD, '')))
+  base = load.build_config(values)[0]
+  epochs = parsed.pop('epochs') or base.client_work.num_local_epochs
+  return SweepFile(
+    path=str(path),
+    definition=sweep,
+    values=values,
+    base=base,
+    reference_local_epochs=epochs,
+    **parsed,
+  )
 
 
-def parse_evaluations(
-  value: Any, problems: list[str]
-) -> tuple[EvaluationRequest, ...]:
-  """Returns the requests of `evaluate` in a sweep file.
-
-  Adds a clause to `problems` for each problem.
-  """
-  if not isinstance(value, list | tuple):
-    problems.append(
-      f'`evaluate` must be a list of evaluations, found {value!r}'
-    )
-    return ()
-  requests = []
-  for position, entry in enumerate(value, start=1):
-    found = _problems_of_evaluation(entry)
-    problems += [f'`evaluate`, number {position}: {text}' for text in found]
-    if found:
-      continue
-    options = {key: entry[key] for key in _OPTIONS if key in entry}
-    if 'fractions' in options:
-      options['fractions'] = tuple(map(float, options['fractions']))
-    values = {key: entry[key] for key in ('data', 'name') if key in entry}
-    if values.get('data'):
-      values['data'] = os.path.expanduser(values['data'])
-    requests.append(EvaluationRequest(options=options, **values))
-  return tuple(requests)
-
-
-def _is_unread(setting: str, method: Method) -> bool:
-  """Says whether only methods other than this one read a setting."""
+def is_unread(setting: str, method: Method) -> bool:
+  """Returns whether only methods other than this one read a setting."""
   section, _, leaf = setting.partition('.')
   return (
     section == AlgorithmConfig.section
@@ -284,35 +157,39 @@ def _is_unread(setting: str, method: Method) -> bool:
   )
 
 
-def _problems_of_evaluation(entry):
-  if not isinstance(entry, Mapping):
-    return [f'must be a dictionary, found {entry!r}']
-  unknown = sorted(set(map(str, entry)) - set(_EVALUATION_KEYS))
-  if unknown:
-    return [
-      f'{unknown[0]!r} is unknown; known are {", ".join(_EVALUATION_KEYS)}'
-    ]
-  problems = problems_of(entry)
-  data, name = entry.get('data'), entry.get('name')
-  for key, text in (('data', data), ('name', name)):
-    if text is not None and not (isinstance(text, str) and text):
-      problems.append(f'`{key}` must be a string or None, found {text!r}')
-  if isinstance(name, str) and ('/' in name or name.startswith('.')):
-    problems.append(
-      f"`name` must be a directory's name without '/' and without a dot in "
-      f'front, found {name!r}'
+def _parse_sweep(sweep: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns fields of a `SweepFile`; a ValueError says what is wrong."""
+  for name in sorted({*map(str, sweep)} - {*KEYS}):
+    raise ValueError(f'`{name}` is unknown; known are {", ".join(KEYS)}')
+  axes = grid.parse_grid(sweep.get('grid'))
+  grid.require_fair(axes)
+  budget = sweep.get('budget', 'fixed_rounds')
+  budgets = [budget] if isinstance(budget, str) else budget
+  is_list = isinstance(budgets, list | tuple) and len(budgets) > 0
+  if not is_list or not all(name in _BUDGETS for name in budgets):
+    raise ValueError(
+      f'`budget` must be {" or ".join(map(repr, _BUDGETS))}, or a list of '
+      f'them, found {budget!r}'
     )
-  if entry.get('client_split') == 'own_validation':
-    problems.append(
-      "`client_split` must not be 'own_validation', by which "
-      "`learning_rate_search` chooses; set 'own_test'"
+  epochs = sweep.get('reference_local_epochs')
+  if epochs is not None and (type(epochs) is not int or epochs < 1):
+    raise ValueError(
+      f'`reference_local_epochs` must be an int of at least 1, found {epochs!r}'
     )
-  # What only the corpus of the run's training has.
-  own = {'barrier': True, 'client_split': 'participating'}
-  problems += [
-    f'`{key}` is of the corpus that the run was trained on; set `data` to '
-    f'None, or leave `{key}` out'
-    for key, asked in own.items()
-    if data is not None and entry.get(key) == asked
-  ]
-  return problems
+  entries, requests = sweep.get('evaluate', []), []
+  if not isinstance(entries, list | tuple):
+    raise ValueError(
+      f'`evaluate` must be a list of evaluations, found {entries!r}'
+    )
+  for number, entry in enumerate(entries, start=1):
+    try:
+      requests.append(parse_evaluation(entry))
+    except ValueError as error:
+      raise ValueError(f'`evaluate`, number {number}: {error}') from error
+  return dict(
+    axes=axes,
+    budgets=tuple(name for name in _BUDGETS if name in budgets),
+    epochs=epochs,
+    search=parse_search(sweep.get('learning_rate_search'), axes),
+    evaluations=tuple(requests),
+  )

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks for a clean end, the second insists."""
+"""Ctrl-C and SIGTERM: the first asks for a clean end, the second ends now."""
 
 import contextlib
 import os
@@ -8,7 +8,6 @@ import types
 from collections.abc import Callable, Iterator
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
 
 _Handler = Callable[[int, types.FrameType | None], None]
 
@@ -38,7 +37,7 @@ def signals_handled(handle: _Handler) -> Iterator[None]:
 
 
 class Abandoned(KeyboardInterrupt):
-  """Raised in the main thread by the second signal.
+  """Ends a command that a signal may end at any point.
 
   A `KeyboardInterrupt`, so that no `except Exception` on the way swallows it.
 
@@ -55,8 +54,10 @@ class Interruption:
   """Catches SIGINT and SIGTERM while a loop over rounds runs.
 
   The first signal prints one line and sets `requested`; the loop looks at it
-  between rounds, writes its checkpoint and returns `exit_code`. The second
-  raises `Abandoned` where the main thread stands. See `signals_handled`.
+  between rounds, writes its checkpoint and returns `exit_code`. The second ends
+  the process at once, like a kill, with 128 + its number: what was being
+  written has a temporary name, and goes when the run is continued. See
+  `signals_handled`.
 
   Args:
     unit: What is finished after the first signal, such as 'round'.
@@ -83,19 +84,23 @@ class Interruption:
     self._handlers.close()
 
   def _handle(self, signal_num: int, frame: types.FrameType | None) -> None:
+    # Below a progress bar, whose line has no end.
+    start = '\n' if os.isatty(2) else ''
     if self.requested is not None:
-      raise Abandoned(signal_num)
+      _write(f'{start}fedfish: interrupted.\n')
+      os._exit(128 + signal_num)
     self.requested = signal_num
     again = 'send SIGTERM again'
     if signal_num == signal.SIGINT:
       again = 'press Ctrl-C again'
-    # Below a progress bar, whose line has no end.
-    start = '\n' if os.isatty(2) else ''
-    line = (
+    _write(
       f'{start}fedfish: finishing the {self._unit} in hand; {again} to abandon '
       'it.\n'
     )
-    # A closed terminal must not turn a clean end into an unclean one.
-    with contextlib.suppress(OSError):
-      # Past Python's buffers, which a handler may find in mid-write.
-      os.write(2, line.encode())
+
+
+def _write(line):
+  # A closed terminal must not turn a clean end into an unclean one.
+  with contextlib.suppress(OSError):
+    # Past Python's buffers, which a handler may find in mid-write.
+    os.write(2, line.encode())

@@ -1,0 +1,107 @@
+"""Configs share what is built if nothing that a graph depends on differs."""
+
+import numpy as np
+import planned_configs
+import pytest
+
+from tff_fedfish.errors import UserError
+from tff_fedfish.methods import registry
+from tff_fedfish.run import build
+from tff_fedfish.runtime.in_process_context import set_in_process_context
+
+
+@pytest.fixture
+def kept():
+  """A kept function that returns a new object for every config it is given."""
+  return build.keep_built(lambda config, **facts: [config])
+
+
+def test_a_resumed_run_and_its_evaluation_share_what_was_built(kept):
+  first = kept(planned_configs.by_hand(), num_clients=5)
+  other = planned_configs.by_hand(
+    training__num_rounds=4,
+    checkpoints__keep_last=3,
+    data__directory='moved',
+    cohorts__cohort_size=2,
+    evaluation__num_clients=1,
+    seeds__cohort_seed=7,
+    engine__num_partial_sums=2,
+  )
+  # FedFish does not depend on how many clients there are.
+  assert kept(other) is first
+
+
+@pytest.mark.parametrize(
+  'settings',
+  [
+    dict(algorithm__name='fed_prox'),
+    dict(client_work__learning_rate=0.01),
+    dict(client_work__local_batch_size=3),
+    dict(server__learning_rate=0.5),
+    dict(seeds__model_seed=7),
+    dict(data__sequence_length=24),
+    dict(engine__xla=True),
+    dict(evaluation__batch_size=3),
+    dict(local_privacy__clip_norm=0.5, algorithm__name='fed_avg'),
+  ],
+)
+def test_graphs_that_differ_are_not_shared(kept, settings):
+  first = kept(planned_configs.by_hand())
+  assert kept(planned_configs.by_hand(**settings)) is not first
+
+
+@pytest.mark.parametrize('name', registry.BUILT_IN)
+def test_a_config_that_is_read_again_is_the_same(kept, name):
+  example = registry.BUILT_IN[name].example
+  first, again = (
+    planned_configs.shipped(example, algorithm__name=name) for _ in range(2)
+  )
+  last = first.training.num_rounds
+  assert kept(first.in_round(last)) is kept(again.in_round(last))
+  if first.phases:
+    assert kept(first.in_round(0)) is not kept(first.in_round(last))
+
+
+def test_a_method_that_takes_the_number_of_clients_is_built_for_it(kept):
+  scaffold = planned_configs.by_hand(algorithm__name='scaffold')
+  assert kept(scaffold, num_clients=5) is not kept(scaffold, num_clients=6)
+
+
+def test_nothing_is_kept_with_a_method_of_ones_own(kept):
+  config = planned_configs.by_hand(algorithm__name='own_methods.drawn_start')
+  assert kept(config) is not kept(config)
+
+
+def test_the_start_of_a_run_of_ones_own_method_has_no_history():
+  set_in_process_context()
+  starts = []
+  for num_rounds in (2, 4):
+    config = planned_configs.by_hand(
+      algorithm__name='own_methods.drawn_start',
+      training__num_rounds=num_rounds,
+    )
+    process = build.build_learning_process(config)
+    weights = process.get_model_weights(process.initialize())
+    starts.append(weights.trainable[0])
+  # Halves of the same numbers: no second draw, no division by 2.
+  np.testing.assert_array_equal(starts[0], 2 * starts[1])
+
+
+def test_the_one_used_longest_ago_is_forgotten(kept, monkeypatch):
+  monkeypatch.setattr(build, 'MAX_KEPT', 2)
+  one, two, three = (
+    planned_configs.by_hand(seeds__model_seed=seed) for seed in (1, 2, 3)
+  )
+  first, second = kept(one), kept(two)
+  kept(one)
+  kept(three)
+  assert kept(one) is first
+  assert kept(two) is not second
+
+
+def test_slots_that_a_method_does_not_declare(monkeypatch):
+  set_in_process_context()
+  config = planned_configs.by_hand(algorithm__name='scaffold')
+  monkeypatch.setattr(type(config), 'kept_slots', ())
+  with pytest.raises(UserError, match='must declare the slots that its builde'):
+    build.build_learning_process(config, num_clients=5)

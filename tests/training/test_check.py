@@ -1,0 +1,347 @@
+"""A run that would be refused is so before anything is built, all at once."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+import small_runs
+
+from models.model_shapes import num_parameters
+from tff_fedfish.cli.main import main
+from tff_fedfish.config import load as config_loading
+from tff_fedfish.training import check, resources
+
+_ROOT = pathlib.Path(__file__).parents[2]
+
+
+def _arguments(inputs, workdir, *options, **settings):
+  return [
+    *('train', '--config', small_runs.CONFIG, '--workdir', str(workdir)),
+    *options,
+    *small_runs.overrides(*inputs, **settings),
+  ]
+
+
+def _files(directory):
+  """Returns every file below a directory, with its bytes."""
+  return {
+    path: path.read_bytes() for path in directory.rglob('*') if path.is_file()
+  }
+
+
+class TestAllProblemsAtOnce:
+  _SETTINGS = dict(cohorts__cohort_size=50, model__vocabulary_size=300)
+
+  @pytest.mark.parametrize('options', [['--dry_run'], []])
+  def test_train(self, options, small_inputs, tmp_path, capsys):
+    arguments = _arguments(
+      small_inputs, tmp_path / 'run', *options, **self._SETTINGS
+    )
+    assert main(arguments) == 2
+    lines = [
+      line
+      for line in capsys.readouterr().err.splitlines()
+      if line.startswith('fedfish: error: ')
+    ]
+    assert len(lines) == 2
+    assert 'cohort_size` is 50, but only ' in lines[0]
+    assert 'The model has 300 token ids' in lines[1]
+    assert not (tmp_path / 'run').exists()
+
+  def test_a_missing_corpus_hides_no_missing_vocabulary(self, tmp_path, capsys):
+    inputs = (tmp_path / 'no_corpus', tmp_path / 'no_vocabulary')
+    assert main(_arguments(inputs, tmp_path / 'run', '--dry_run')) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert 'no_corpus' in first
+    assert 'no_vocabulary' in second
+
+  def test_a_corpus_that_cannot_be_counted_hides_nothing(
+    self, small_inputs, tmp_path, capsys
+  ):
+    corpus = shutil.copytree(small_inputs[0], tmp_path / 'corpus')
+    index = corpus / 'index.parquet'
+    pq.write_table(pq.read_table(index).drop_columns(['num_words']), index)
+    inputs = (corpus, small_inputs[1])
+    arguments = _arguments(
+      inputs, tmp_path / 'run', '--dry_run', cohorts__cohort_size=50
+    )
+    assert main(arguments) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert 'cohort_size` is 50, but only ' in first
+    assert 'must hold index.parquet, but it is unreadable' in second
+
+  def test_sweep(self, small_inputs, tmp_path, capsys):
+    sweep = tmp_path / 'sweep.py'
+    sweep.write_text(
+      pathlib.Path(small_runs.CONFIG).read_text('utf-8')
+      + '\n\ndef get_sweep():\n'
+      '  grid = {"client_work.num_local_epochs": [1, 2]}\n'
+      '  return dict(grid=grid, evaluate=[dict(fractions=[0])])\n'
+    )
+    arguments = ['sweep', '--config', str(sweep), '--workdir']
+    arguments += [str(tmp_path / 'w')]
+    arguments += small_runs.overrides(*small_inputs, **self._SETTINGS)
+    varied = '--config.client_work.num_local_epochs='
+    assert main([a for a in arguments if not a.startswith(varied)]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    # Once each, though two runs have them.
+    assert len(lines) == 2
+    assert 'cohort_size` is 50, but only ' in lines[0]
+    assert 'The model has 300 token ids' in lines[1]
+    assert not (tmp_path / 'w').exists()
+
+
+def test_too_little_text_is_refused_before_the_model_is_built(
+  small_inputs, tmp_path
+):
+  # 40 words in a document, so no client has 4 sequences of 2,000 tokens.
+  done = subprocess.run(
+    [sys.executable, '-m', 'tff_fedfish']
+    + _arguments(small_inputs, tmp_path / 'run', data__sequence_length=2000),
+    cwd=_ROOT,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 2
+  *stages, error = done.stderr.splitlines()
+  assert 'has the 4 sequences that an evaluation needs' in error
+  assert not any('building' in line for line in stages)
+  assert not (tmp_path / 'run').exists()
+
+
+def test_what_happens_before_round_1_is_printed(
+  small_inputs, tmp_path, capsys, monkeypatch
+):
+  monkeypatch.setattr('tff_fedfish.progress._MIN_STAGE_SECONDS', 0)
+  arguments = _arguments(small_inputs, tmp_path / 'run', training__num_rounds=1)
+  assert main(arguments) == 0
+  lines = capsys.readouterr().err.splitlines()
+  stages = [
+    match[1]
+    for line in lines
+    if (match := re.match(r'(.*) \.\.\. [\d.]+ s', line))
+  ]
+  assert stages == [
+    'opening the corpus',
+    'reading the vocabulary',
+    'choosing held-out clients',
+    'importing TensorFlow Federated',
+    'building the model and its learning process',
+    'drawing the weights',
+    'scoring round 0',
+    'tracing the round',
+  ]
+  assert lines[-1].startswith('train: round 1/1')
+
+
+def test_dry_run_of_a_run_in_use(small_inputs, small_run, capsys):
+  from tff_fedfish.run import run_directory
+
+  with run_directory.lock(small_run):
+    assert main(_arguments(small_inputs, small_run, '--dry_run')) == 2
+  assert 'is in use by another `fedfish train`' in capsys.readouterr().err
+
+
+def test_dry_run_leaves_a_finished_run_as_it_is(small_inputs, small_run):
+  before = _files(small_run)
+  assert main(_arguments(small_inputs, small_run, '--dry_run')) == 0
+  assert _files(small_run) == before
+
+
+def _warn(config, workdir):
+  resources.print_warnings(config, workdir, check.CheckedRun(history=None))
+
+
+class TestWarnings:
+  @pytest.fixture(autouse=True)
+  def _memory(self, monkeypatch):
+    found = {'total': 64 << 30, 'available': 32 << 30}
+    monkeypatch.setattr(resources.environment, 'memory_bytes', lambda: found)
+
+  def _config(self, inputs, **settings):
+    return config_loading.load_config(
+      small_runs.CONFIG, small_runs.overrides(*inputs, **settings)
+    )
+
+  def test_memory(self, small_inputs, tmp_path, capsys):
+    arguments = _arguments(
+      small_inputs, tmp_path / 'run', '--dry_run', model__num_layers=10**6
+    )
+    assert main(arguments) == 0
+    assert re.search(
+      r'^fedfish: warning: the run takes up to [\d.]+ [GT]iB of memory, and '
+      r'this machine has 32\.0 GiB available\.$',
+      capsys.readouterr().err,
+      re.MULTILINE,
+    )
+
+  def test_disk(self, small_inputs, tmp_path, capsys, monkeypatch):
+    found = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(
+      resources.shutil, 'disk_usage', lambda _: found._replace(free=5)
+    )
+    _warn(self._config(small_inputs), tmp_path / 'a' / 'b')
+    error = capsys.readouterr().err
+    assert 'of disk for checkpoints, and the disk of' in error
+    assert f'{str(tmp_path)!r} has 5 B available.' in error
+
+  def test_disk_for_uploads(self, small_inputs, tmp_path, capsys, monkeypatch):
+    found = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(
+      resources.shutil, 'disk_usage', lambda _: found._replace(free=5)
+    )
+    settings = dict(
+      algorithm__name='fisher_merge',
+      server__optimizer='sgd',
+      server__learning_rate=1.0,
+      training__num_rounds=2,
+      checkpoints__every_num_rounds=0,
+    )
+    needed = {}
+    for keeps in (False, True):
+      settings |= dict(algorithm__keeps_uploads=keeps)
+      config = self._config(small_inputs, **settings)
+      _warn(config, tmp_path)
+      error = capsys.readouterr().err
+      assert 'of disk for checkpoints and uploads, and the disk of' in error
+      needed[keeps] = float(re.search(r'takes up to ([\d.]+) KiB', error)[1])
+    # Two checkpoints, and weights and diagonals of 3 clients for each round.
+    model = num_parameters(config.model_shape()) * 4 / 1024
+    assert needed == pytest.approx(
+      {False: 8 * model, True: 14 * model}, rel=0.01
+    )
+
+  def test_unknown_tokens(self, tmp_path, capsys):
+    # A vocabulary of Latin letters, documents of Cyrillic ones.
+    latin = small_runs.make_corpus(tmp_path / 'latin')
+    vocabulary = small_runs.make_vocabulary(tmp_path, latin)
+    raw = tmp_path / 'raw.json'
+    with open(raw, 'w', encoding='utf-8') as file:
+      for i in range(40):
+        text = 'привет мир ' * 20
+        url = f'https://host{i % 10}.org/{i}'
+        line = {'text': text, 'url': url, 'timestamp': '2020-01-01T00:00:00Z'}
+        file.write(json.dumps(line) + '\n')
+    corpus = tmp_path / 'cyrillic'
+    group = ['group', 'c4', '--input', str(raw), '--output', str(corpus)]
+    assert main(group) == 0
+    capsys.readouterr()
+    arguments = _arguments((corpus, vocabulary), tmp_path / 'run', '--dry_run')
+    assert main(arguments) == 0
+    assert re.search(
+      r'^fedfish: Unknown tokens: 9\d\.\d\d % \(warning: above 5 %, the '
+      r'vocabulary cannot express this text, so scores on it say little\)$',
+      capsys.readouterr().err,
+      re.MULTILINE,
+    )
+
+  def test_what_is_saved_takes_no_more_disk(
+    self, small_inputs, small_run, capsys, monkeypatch
+  ):
+    found = shutil.disk_usage(small_run)
+    monkeypatch.setattr(
+      resources.shutil, 'disk_usage', lambda _: found._replace(free=5)
+    )
+    config = self._config(small_inputs)
+    _warn(config, small_run)
+    assert capsys.readouterr().err == ''
+
+  @pytest.mark.parametrize(
+    'every, keep_last, keep_every, expected',
+    [
+      (0, 0, 0, 2),  # Rounds 0 and 10.
+      (1, 0, 0, 11),  # Rounds 0 to 10.
+      (4, 0, 0, 4),  # Rounds 0, 4, 8, 10.
+      (1, 2, 0, 4),  # Round 0, the last two, and one that is being written.
+      (1, 2, 5, 6),  # Rounds 5 and 10 besides.
+      (4, 9, 0, 4),  # There are no more than these.
+    ],
+  )
+  def test_checkpoint_bytes(
+    self, every, keep_last, keep_every, expected, small_inputs
+  ):
+    config = self._config(
+      small_inputs,
+      training__num_rounds=10,
+      checkpoints__every_num_rounds=every,
+      checkpoints__keep_last=keep_last,
+      checkpoints__keep_every_num_rounds=keep_every,
+    )
+    # Embeddings of 256 tokens and 8 positions, the matrices of one layer of
+    # width 16, their biases (3 + 1 + 4 + 1), and scale and bias of 3 norms.
+    num_weights = 16 * (256 + 8) + 12 * 16**2 + 16 * 9 + 16 * 6
+    assert resources.checkpoint_bytes(config) == expected * 3 * 4 * num_weights
+    sgd = dataclasses.replace(
+      config, server=dataclasses.replace(config.server, optimizer='sgd')
+    )
+    assert resources.checkpoint_bytes(sgd) == expected * 4 * num_weights
+
+
+class TestCutOffFiles:
+  """Logs that lost the end of their last line do not cost a run."""
+
+  @pytest.fixture
+  def interrupted(self, small_inputs, small_run, tmp_path):
+    """A run of which rounds 0 to 3 of 4 are done."""
+    workdir = tmp_path / 'run'
+    assert small_runs.train(small_inputs, workdir, training__num_rounds=3) == 0
+    return workdir
+
+  def _finish(self, small_inputs, small_run, workdir):
+    # The old last round is scored and would not have been.
+    assert small_runs.train(small_inputs, workdir) == 0
+    state = 'checkpoints/round_00000004/state.safetensors'
+    assert (workdir / state).read_bytes() == (small_run / state).read_bytes()
+    rows = (workdir / 'metrics.csv').read_text().splitlines()
+    assert [row.split(',')[0] for row in rows] == ['round', *'01234']
+
+  @pytest.mark.parametrize('ending', ['', '\n'])
+  def test_metrics(self, ending, interrupted, small_inputs, small_run, capsys):
+    path = interrupted / 'metrics.csv'
+    path.write_text(path.read_text()[:-20] + ending)
+    capsys.readouterr()
+    self._finish(small_inputs, small_run, interrupted)
+    errors = capsys.readouterr().err
+    assert (
+      'fedfish: warning: metrics.csv has no whole row for round 3; passing '
+      'over its checkpoint.'
+    ) in errors
+    assert 'Continuing after round 2.' in errors
+
+  def test_timings(self, interrupted, small_inputs, small_run, capsys):
+    path = interrupted / 'timings.csv'
+    path.write_text(path.read_text()[:-5])
+    capsys.readouterr()
+    self._finish(small_inputs, small_run, interrupted)
+    assert 'Continuing after round 3.' in capsys.readouterr().err
+
+  def test_only_round_0_would_be_left(
+    self, small_inputs, small_run, tmp_path, capsys
+  ):
+    workdir = shutil.copytree(small_run, tmp_path / 'copy')
+    for round_num in (1, 2, 3):
+      shutil.rmtree(workdir / 'checkpoints' / f'round_{round_num:08d}')
+    path = workdir / 'metrics.csv'
+    path.write_text(path.read_text()[:-20])
+    before = _files(workdir)
+    assert main(_arguments(small_inputs, workdir, training__num_rounds=5)) == 2
+    assert (
+      'must have a row for round 4, from which the run resumes, but its last '
+      'before is 3.'
+    ) in capsys.readouterr().err
+    assert _files(workdir) == before
+
+
+def test_configs_are_listed(capsys):
+  assert main(['configs']) == 0
+  lines = capsys.readouterr().out.splitlines()
+  shipped = sorted(path.stem for path in (_ROOT / 'configs').glob('[!_]*.py'))
+  assert [line.split()[0] for line in lines[:-1]] == shipped
+  assert os.path.isdir(lines[-1].removeprefix('Files: '))

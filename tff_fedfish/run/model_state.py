@@ -1,0 +1,151 @@
+"""The state of a learning process as named tensors, and the weights in it."""
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow_federated as tff
+
+from models.model_shapes import weight_shapes
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.errors import UserError
+from tff_fedfish.methods.parts import ServerShapes
+from tff_fedfish.run import checkpoints, run_directory
+from tff_fedfish.runtime import tff_internals, values
+
+TRAINABLE_PREFIX = 'global_model_weights/trainable/'
+WEIGHTS_PREFIX = 'global_model_weights/'
+_FIXED_PREFIX = 'global_model_weights/non_trainable/'
+
+
+def to_tensors(state: Any, state_type: tff.Type) -> dict[str, np.ndarray]:
+  """Returns the tensors of a process's state by name, in the type's order.
+
+  Names are paths of field names and positions, such as
+  'global_model_weights/trainable/0'. The type of the state is
+  `process.initialize.type_signature.result`.
+  """
+  tensors = map(values.as_array, values.flatten(state, state_type))
+  return dict(zip(_names(state_type), tensors, strict=True))
+
+
+def from_tensors(
+  tensors: Mapping[str, np.ndarray],
+  state_type: tff.Type,
+  source: str | os.PathLike,
+) -> Any:
+  """Returns the state whose tensors `to_tensors` gave.
+
+  Raises:
+    UserError: If they are of another model, optimizer or method; names their
+      source.
+  """
+  names = _names(state_type)
+  shapes = [tuple(found.shape) for found in values.tensor_types(state_type)]
+  _require_tensors(tensors, dict(zip(names, shapes, strict=True)), source)
+  return values.unflatten([tensors[name] for name in names], state_type)
+
+
+def trainable_tensors(weights: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+  """Returns the weights, in the model's order, by their names in a state."""
+  return {f'{TRAINABLE_PREFIX}{i}': weight for i, weight in enumerate(weights)}
+
+
+def server_shapes(
+  config: TrainConfig, checkpoint: checkpoints.Checkpoint
+) -> ServerShapes:
+  """Returns the server's weights in a checkpoint, by name.
+
+  The config is in the phase of the checkpoint.
+  """
+  features = config.method.features
+  if features is not None and features.shapes is not None:
+    return features.shapes(config)
+  shape = run_directory.model_shape(config, checkpoint)
+  return ServerShapes(weight_shapes(shape), {})
+
+
+def model_weights(
+  tensors: Mapping[str, np.ndarray],
+  shapes: ServerShapes,
+  source: str | os.PathLike,
+) -> tff.learning.models.ModelWeights:
+  """Returns the weights in a checkpoint, in the order of the model.
+
+  Args:
+    tensors: Of the checkpoint; those that are no weights are left out.
+    shapes: As `server_shapes` returns them.
+    source: Where the tensors come from, for the error.
+
+  Raises:
+    UserError: If they are of another model.
+  """
+  trainable = trainable_by_name(tensors, shapes.trainable, source)
+  fixed = trainable_by_name(
+    tensors, shapes.non_trainable, source, prefix=_FIXED_PREFIX
+  )
+  return tff.learning.models.ModelWeights(
+    tuple(trainable.values()), tuple(fixed.values())
+  )
+
+
+def trainable_by_name(
+  tensors: Mapping[str, np.ndarray],
+  shapes: Mapping[str, tuple[int, ...]],
+  source: str | os.PathLike,
+  *,
+  prefix: str = TRAINABLE_PREFIX,
+) -> dict[str, np.ndarray]:
+  """Returns the model's weights by the names that the model gives them.
+
+  Args:
+    tensors: Of a checkpoint; those that are no weights are left out.
+    shapes: Name -> shape in the model's order, as `weight_shapes` returns them.
+    source: Where the tensors come from, for the error.
+    prefix: Of the weights' names in a state.
+
+  Raises:
+    UserError: If they are of another model.
+  """
+  numbered = {f'{prefix}{i}': name for i, name in enumerate(shapes)}
+  found = {k: v for k, v in tensors.items() if k.startswith(prefix)}
+  _require_tensors(
+    found, {number: shapes[name] for number, name in numbered.items()}, source
+  )
+  return {name: found[number] for number, name in numbered.items()}
+
+
+def _require_tensors(
+  tensors: Mapping[str, np.ndarray],
+  expected_shapes: Mapping[str, tuple[int, ...]],
+  source: str | os.PathLike,
+) -> None:
+  """Raises UserError unless exactly these tensors are there, so shaped."""
+  shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+  for name in sorted({*shapes, *expected_shapes}):
+    if shapes.get(name) != expected_shapes.get(name):
+      raise UserError(
+        f'The checkpoint {str(source)!r} is of another model or method: tensor '
+        f'{name!r} must have shape {_show(expected_shapes.get(name))}, found '
+        f'{_show(shapes.get(name))}. Use the config that the checkpoint was '
+        'made with, or a new --workdir.'
+      )
+
+
+def _show(shape):
+  return 'none' if shape is None else str(list(shape))
+
+
+def _names(value_type: tff.Type) -> list[str]:
+  if isinstance(value_type, tff.FederatedType):
+    return _names(value_type.member)
+  if not isinstance(value_type, tff.StructType):
+    return ['']
+  return [
+    '/'.join(filter(None, [str(field or index), rest]))
+    for index, (field, element) in enumerate(
+      tff_internals.to_elements(value_type)
+    )
+    for rest in _names(element)
+  ]

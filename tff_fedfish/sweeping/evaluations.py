@@ -1,0 +1,92 @@
+"""Evaluations after every run's training, as a sweep file asks for them."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation.options import (
+  EvaluationOptions,
+  require_measurable,
+)
+from tff_fedfish.fields import as_declared, path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationRequest(EvaluationOptions):
+  """One entry of `evaluate`: what `fedfish evaluate` takes, and two more."""
+
+  data: str | None = path(None)
+  """A grouped corpus. None: that of the run."""
+  name: str | None = None
+  """Name of its directory within the run. None: that of the corpus."""
+
+  def command(
+    self, run: pathlib.Path, own_data: str
+  ) -> tuple[pathlib.Path, list[str]]:
+    """Returns the output and the command line of a `fedfish evaluate`.
+
+    Args:
+      run: The run's directory.
+      own_data: The corpus that it trains on.
+    """
+    data = self.data or own_data
+    name = self.name or pathlib.Path(data).resolve().name
+    output, flags = run / 'evaluations' / name, []
+    for field in dataclasses.fields(EvaluationOptions):
+      value = getattr(self, field.name)
+      if value is True:
+        flags.append(f'--{field.name}')
+      elif value != field.default:
+        is_list = isinstance(value, tuple)
+        text = ','.join(map(str, value)) if is_list else value
+        flags.append(f'--{field.name}={text}')
+    return output, [
+      *('evaluate', '--checkpoint', str(run), '--data', data),
+      *('--output', str(output), *flags),
+    ]
+
+  def require_measurable(self, run_name: str, config: TrainConfig) -> None:
+    """Raises UserError if the evaluation of a run is known to fail."""
+    own = config.data.directory
+    is_own = self.data in (None, own)
+    try:
+      require_measurable(config, self, self.data or own, is_own_corpus=is_own)
+    except UserError as error:
+      raise UserError(
+        f'`evaluate` cannot measure the run {run_name!r}: {error}'
+      ) from error
+
+
+def parse_evaluation(entry: Any) -> EvaluationRequest:
+  """Returns an entry of `evaluate` in a sweep file.
+
+  Raises:
+    ValueError: Naming what is wrong with it.
+  """
+  if not isinstance(entry, Mapping):
+    raise ValueError(f'must be a dictionary, found {entry!r}')
+  fields = {f.name: f for f in dataclasses.fields(EvaluationRequest)}
+  if unknown := sorted({*map(str, entry)} - {*fields}):
+    raise ValueError(
+      f'{unknown[0]!r} is unknown; known are {", ".join(fields)}'
+    )
+  values = {name: as_declared(entry[name], fields[name]) for name in entry}
+  if isinstance(entry.get('fractions'), list):
+    values['fractions'] = tuple(entry['fractions'])
+  for name in ('data', 'name'):
+    if not isinstance(values.get(name), str | None):
+      raise ValueError(f'`{name}` must be a string or None')
+  if '/' in (values.get('name') or ''):
+    raise ValueError("`name` must be the name of a directory, without '/'")
+  if entry.get('client_split') == 'own_validation':
+    raise ValueError(
+      "`client_split` must not be 'own_validation', by which "
+      "`learning_rate_search` chooses; set 'own_test'"
+    )
+  try:
+    return EvaluationRequest(**values)
+  except UserError as error:
+    raise ValueError(str(error).removesuffix('.')) from error

@@ -1,0 +1,277 @@
+"""Everything that a run would refuse later, found before anything is built.
+
+`fedfish train` starts with this check, `--dry_run` is this check, and a sweep
+makes it for each of its runs. TensorFlow is imported only where text must be
+tokenized, to find out whether held-out clients are large enough.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import os
+import pathlib
+from collections.abc import Callable, Iterable
+
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data.client_splits import ClientSplit
+from tff_fedfish.data.tokenizers import Tokenizer
+from tff_fedfish.errors import UserError, UserErrors
+from tff_fedfish.evaluation import evaluation_clients
+from tff_fedfish.methods import registry
+from tff_fedfish.run import (
+  checkpoints,
+  client_data,
+  columns,
+  corpus_identity,
+  divergence,
+  features,
+  run_directory,
+  start_model,
+  store,
+)
+from tff_fedfish.run.client_state import ClientStates
+from tff_fedfish.run.corpus_identity import Corpus
+from tff_fedfish.run.row_source import row_source
+from tff_fedfish.run.tables import MetricsLog
+from tff_fedfish.runtime import ray_pool
+from tff_fedfish.training import cohort_checks
+
+_Stage = Callable[[str], contextlib.AbstractContextManager]
+
+
+@dataclasses.dataclass(kw_only=True)
+class CheckedRun:
+  """Inputs and state that a run starts from; steps of the check fill it."""
+
+  history: divergence.RoundHistory
+  """The rounds up to the checkpoint's."""
+  checkpoint: pathlib.Path | None = None
+  """The checkpoint to continue from; None: the run starts."""
+  round_num: int = 0
+  """Its round."""
+  log: MetricsLog | None = None
+  """The files of metrics, not yet opened. Like the next ones None where all
+  rounds are done."""
+  corpus: Corpus | None = None
+  identity: corpus_identity.CorpusIdentity | None = None
+  split: ClientSplit | None = None
+  tokenizer: Tokenizer | None = None
+  """None with images, too."""
+  sample: evaluation_clients.ClientSample | None = None
+  """The held-out clients that are scored while training."""
+  start: start_model.StartModel | None = None
+  """The model that a new run begins with; None: one that is drawn."""
+
+  @property
+  def is_finished(self) -> bool:
+    """Whether all rounds are done."""
+    return self.corpus is None
+
+
+def check_run(
+  config: TrainConfig,
+  workdir: str | os.PathLike | None = None,
+  *,
+  stage: _Stage = contextlib.nullcontext,
+) -> CheckedRun:
+  """Opens and checks all that a run reads.
+
+  Args:
+    config: The run's config.
+    workdir: Its directory, new or to continue. None: not checked.
+    stage: Entered with the name of each part of the work, to show it.
+
+  Raises:
+    UserError: Naming what the run would refuse; a `UserErrors` where that is
+      more than one thing.
+  """
+  check = _Check(config, workdir, stage)
+  check.step(check.find_checkpoint)
+  # With an error it is not known whether the run starts.
+  is_new = check.run.checkpoint is None and not check.errors
+  if check.run.round_num < config.training.num_rounds:
+    check.step(check.require_engine)
+    check.step(check.require_method)
+    check.step(check.open_corpus, 'opening the corpus')
+    if check.run.corpus is not None:
+      # Not within a stage: it may show its own progress.
+      check.step(check.split_clients)
+    check.step(check.open_vocabulary, 'reading the vocabulary')
+    if is_new and check.has_vocabulary and config.training.start_from:
+      check.step(check.open_start, 'checking the model to start from')
+    if check.has_vocabulary and check.run.split is not None:
+      check.step(check.choose_sample, 'choosing held-out clients')
+      check.step(check.require_same_inputs)
+      check.step(check.open_tables)
+  if len(check.errors) == 1:
+    raise check.errors[0]
+  if check.errors:
+    raise UserErrors(check.errors)
+  return check.run
+
+
+class _Check:
+  """Steps of a check; each fills `run`, or adds to `errors`."""
+
+  def __init__(self, config, workdir, stage):
+    self._config, self._workdir, self._stage = config, workdir, stage
+    self._limit = config.training.max_non_finite_rounds
+    self._checkpoint: checkpoints.Checkpoint | None = None
+    self._vocabulary = config.data.vocabulary
+    self.has_vocabulary = False
+    self._has_columns = False
+    self.errors: list[UserError] = []
+    directory = '.' if workdir is None else workdir
+    self._directory = pathlib.Path(directory)
+    history = divergence.RoundHistory(directory, self._limit)
+    self.run = CheckedRun(history=history)
+
+  def step(self, check, name=None):
+    with self._stage(name) if name else contextlib.nullcontext():
+      try:
+        check()
+      except UserError as error:
+        self.errors.append(error)
+
+  def find_checkpoint(self):
+    if self._workdir is None:
+      return
+    vocabulary = self._directory / run_directory.VOCABULARY_NAME
+    if vocabulary.exists():
+      self._vocabulary = vocabulary
+    checkpoint = run_directory.checkpoint_to_resume(self._config, self._workdir)
+    if checkpoint is not None:
+      self._checkpoint = checkpoint
+      self._directory = checkpoint.path.parents[1]
+      self.run.checkpoint = checkpoint.path
+      self.run.round_num = checkpoint.round_num
+      self.run.history = divergence.read_history(
+        self._directory, self._limit, checkpoint.round_num
+      )
+
+  def require_engine(self):
+    if self._config.engine.kind == 'ray':
+      ray_pool.require_ray(self._config.engine.ray_address)
+
+  def require_method(self):
+    columns.require_own_columns(self._config)
+    self._has_columns = True
+    # Builders of the package take all keywords, and import TensorFlow.
+    if self._config.algorithm.name not in registry.BUILT_IN:
+      self._config.method.require_builder(self._config)
+
+  def open_corpus(self):
+    config = self._config
+    self.run.corpus = client_data.open_corpus(config, config.data.directory)
+    row_source(config).require_tokens(self.run.corpus)
+
+  def split_clients(self):
+    split = client_data.split_corpus(self._config, self.run.corpus)
+    self.run.split = split
+    for require in (
+      cohort_checks.require_groups,
+      cohort_checks.require_cohort,
+      cohort_checks.require_held_out_clients,
+      cohort_checks.require_downloads,
+    ):
+      self.step(lambda require=require: require(self._config, split))
+
+  def open_vocabulary(self):
+    self.run.tokenizer = client_data.open_tokenizer(
+      self._config, self._vocabulary
+    )
+    self.has_vocabulary = True
+
+  def open_start(self):
+    self.run.start = start_model.check(self._config, self.run.tokenizer)
+
+  def choose_sample(self):
+    config, run = self._config, self.run
+    run.identity = corpus_identity.identify(config, run.corpus)
+    run.sample = evaluation_clients.choose_clients(
+      run.split.held_out,
+      row_source(config).client_rows(run.corpus, run.tokenizer),
+      split_seed=config.seeds.split_seed,
+      split_unit=config.evaluation.split_unit,
+      max_clients=config.evaluation.num_clients,
+      max_sequences=config.evaluation.max_sequences_per_client or None,
+    )
+    if config.method.personal(config) is None:
+      _require_sample(config, run)
+
+  def require_same_inputs(self):
+    config, run, checkpoint = self._config, self.run, self._checkpoint
+    if checkpoint is None or run.identity is None:
+      return
+    contents = checkpoint.contents
+    if contents.get('corpus_fingerprint') != run.identity.fingerprint:
+      raise UserError(
+        f'The run was trained on another corpus than {config.data.directory!r} '
+        'holds now. Name the corpus it was started with, or a new --workdir.'
+      )
+    run_directory.require_same_run(
+      checkpoint, config, run.tokenizer, self._vocabulary
+    )
+    collections.deque(features.verify(config, checkpoint), maxlen=0)
+    if config.in_round(run.round_num).kept_slots:
+      states = ClientStates(self._directory, run.round_num)
+      states.require_as_after(run.round_num, contents.get(store.CLIENT_STATES))
+
+  def open_tables(self):
+    # Without its columns a method of one's own was refused already.
+    if self._has_columns:
+      self.run.log = MetricsLog(
+        self._directory,
+        None if self._checkpoint is None else self.run.round_num,
+        metric_names=columns.metric_names(self._config),
+        timing_names=columns.timing_names(self._config),
+      )
+
+
+def _require_sample(config, run):
+  """Raises UserError where clients are to be scored but are too small."""
+  num_held_out = len(run.split.held_out)
+  if not config.evaluation.num_clients or not num_held_out:
+    return
+  if run.sample.clients:
+    return
+  remedy, rows = 'Set', run.corpus.row_name
+  if run.tokenizer is not None:
+    remedy = 'Lower `--config.data.sequence_length`, or set'
+    if config.evaluation.split_unit == 'documents':
+      rows, remedy = 'documents', 'Group the corpus by a coarser key, or set'
+  raise UserError(
+    f'None of the {num_held_out} held-out clients in '
+    f'{config.data.directory!r} has the 4 {rows} that an '
+    f'evaluation needs. {remedy} `--config.evaluation.num_clients=0`.'
+  )
+
+
+def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
+  """Returns what `check_run` refuses in any of several configs, a line each.
+
+  Args:
+    configs: Those that share all that is checked are checked once.
+  """
+  checked = {}
+  for config in configs:
+    key = [
+      *(config.algorithm.name, config.method.personal(config)),
+      *(config.data, config.partition, config.client_splits),
+      *(config.cohorts, config.model, config.evaluation, config.engine),
+      *(config.seeds.split_seed, config.seeds.partition_seed),
+      config.training.start_from,
+    ]
+    is_own = config.algorithm.name not in registry.BUILT_IN
+    # What a method of one's own reads is not known.
+    if is_own or config.method.solver is not None:
+      key += [config.algorithm, config.client_work, config.server]
+      key += [config.local_privacy]
+    checked.setdefault(repr(key), config)
+  lines = {}
+  for config in checked.values():
+    try:
+      check_run(config)
+    except UserError as error:
+      lines |= dict.fromkeys(str(error).splitlines())
+  return list(lines)

@@ -1,0 +1,143 @@
+"""Parts of a run that write its tables, trackers and checkpoints."""
+
+import contextlib
+import dataclasses
+import resource
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from models.model_shapes import num_parameters
+from tff_fedfish.planning import communication
+from tff_fedfish.run import model_state, run_directory, store
+from tff_fedfish.run.checkpoint_writer import CheckpointWriter
+from tff_fedfish.run.tables import TOKENS_SEEN
+from tff_fedfish.run.trackers import Tracker
+from tff_fedfish.training.parts import BuiltRun, FinishedRound, RoundPart
+
+
+class TablesPart(RoundPart):
+  """Writes metrics.csv, timings.csv and events, and keeps the history."""
+
+  def __init__(self, run: BuiltRun):
+    """Writes nothing yet; the log of the run must be open."""
+    self._run = run
+
+  def measure(self, done: FinishedRound) -> None:
+    """See `RoundPart`."""
+    config = self._run.config
+    cohort_size = config.cohorts.cohort_size or len(self._run.participating)
+    traffic = communication.until_round(config, done.round_num)
+    personal = config.method.personal(config)
+    if personal and (column := personal.downloads_column):
+      # Clients differ: models that all of them were sent.
+      downloads = self._run.checked.history.total(column)
+      downloads += done.metrics.get(column, 0)
+      traffic = traffic._replace(downlink=downloads / cohort_size)
+    num_weights = num_parameters(config.model_shape())
+    spent = communication.of_cohorts(
+      traffic, cohort_size=cohort_size, num_weights=num_weights
+    )
+    for name, value in dataclasses.asdict(spent).items():
+      done.metrics[f'communication/{name}'] = value
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    done.timings['peak_memory_bytes'] = usage.ru_maxrss * 1024
+
+  def record(self, done: FinishedRound) -> None:
+    """See `RoundPart`."""
+    checked, metrics = self._run.checked, done.metrics
+    num_tokens = checked.history.total('train/num_tokens')
+    num_tokens += metrics.get('train/num_tokens') or 0
+    checked.log.log_round(
+      done.round_num, metrics, done.timings, {TOKENS_SEEN: num_tokens}
+    )
+    checked.history.add({'round': done.round_num, **metrics})
+
+
+class TrackersPart(RoundPart):
+  """Sends the row to trackers."""
+
+  def __init__(self, trackers: Sequence[Tracker]):
+    """Sends nothing yet; the trackers are entered."""
+    self._trackers = trackers
+
+  def record(self, done: FinishedRound) -> None:
+    """See `RoundPart`."""
+    # NumPy's scalars, too, are sent as Python's numbers.
+    row = {
+      name: value.item() if hasattr(value, 'item') else value
+      for name, value in done.metrics.items()
+    }
+    for tracker in self._trackers:
+      tracker.log({'round': done.round_num, **row}, done.write_line)
+
+
+class CheckpointsPart(RoundPart):
+  """Saves the rounds that are due, and the last one that was recorded.
+
+  Attributes:
+    writer: Writes them; to be entered and left.
+  """
+
+  def __init__(
+    self, run: BuiltRun, contents_of: Callable[[int], dict[str, Any]]
+  ):
+    """Saves nothing yet.
+
+    Args:
+      run: The run.
+      contents_of: From a round, what its checkpoint keeps of other parts.
+    """
+    self._run = run
+    self._contents_of = contents_of
+    config, checked = run.config, run.checked
+    self.writer = CheckpointWriter(
+      run.workdir / store.CHECKPOINTS,
+      keep_last=config.checkpoints.keep_last,
+      keep_every_num_rounds=config.checkpoints.keep_every_num_rounds,
+    )
+    self._contents = run_directory.checkpoint_contents(
+      config, checked.identity.fingerprint, checked.tokenizer
+    )
+    # A round without a row in metrics.csv could not be continued from.
+    self._recorded: FinishedRound | None = None
+    self._saved_round = None
+
+  def record(self, done: FinishedRound) -> None:
+    """See `RoundPart`."""
+    # Without the state before it.
+    self._recorded = dataclasses.replace(done, state_before=None)
+    every = self._run.config.checkpoints.every_num_rounds
+    if self._run.is_due(done.round_num, every):
+      self.save()
+
+  def save(self) -> None:
+    """Saves the last recorded round, unless that is done."""
+    done = self._recorded
+    if done is None or done.round_num == self._saved_round:
+      return
+    # First: three states would be alive if one were still being written.
+    self.writer.wait()
+    state_type = self._run.process.initialize.type_signature.result
+    tensors = model_state.to_tensors(done.state, state_type)
+    contents = self._contents | self._contents_of(done.round_num)
+    if done.weights is not None:
+      tensors |= model_state.trainable_tensors(done.weights)
+      contents |= run_directory.contents_of_widths(
+        self._run.config, done.weights
+      )
+    self.writer.save(
+      done.round_num,
+      tensors,
+      contents,
+      keep_rounds=self._run.checked.history.good_and_finite(done.round_num),
+    )
+    self._saved_round = done.round_num
+
+  @contextlib.contextmanager
+  def saving_on_failure(self) -> Iterator[None]:
+    """Keeps the rounds that are done when a round fails."""
+    try:
+      yield
+    except Exception:  # Such as no memory for the server's step.
+      self.save()
+      raise
