@@ -51,6 +51,11 @@ def _make_unreadable(place):
 _PIECES = 'vocabulary/vocab.txt'
 CASES = (
   from_settings(
+    "fisher_reduction` must be 'sum' with fisher_estimator 'second_moment'",
+    algorithm__fisher_estimator='second_moment',
+    algorithm__fisher_reduction='mean',
+  ),
+  from_settings(
     '`--config.cohorts.cohort_size` is 50, but only', cohorts__cohort_size=50
   ),
   from_settings(
@@ -97,9 +102,6 @@ CASES = (
     algorithm__name='fed_fomo',
     partition__scheme='merge',
     partition__num_clients=5000,
-  ),
-  Case(
-    "unrecognized argument 'fast'", lambda place: [*place.arguments(), 'fast']
   ),
   # Vocabularies that are files.
   _vocabulary('is neither. Name one', 'v.pdf', b''),
