@@ -50,12 +50,6 @@ def test_arms_by_hand(sweep_file):
   assert load.differences(file.base, arms[4].config) == ['training.num_rounds']
 
 
-def test_sizes_are_those_of_the_preset(sweep_file):
-  file = sweep_file({'grid': {'model.preset': ['tiny', 'small']}})
-  tiny, small = expand.expand_arms(file)
-  assert tiny.config.model.width < small.config.model.width
-
-
 def test_search_runs_by_hand(sweep_file):
   file = sweep_file(
     {
@@ -308,13 +302,6 @@ def test_sweeps_that_cannot_be_run(sweep_file, sweep, base, words):
   assert '\n' not in str(error.value)
 
 
-def test_own_test_rows_of_a_method_with_personal_models(sweep_file):
-  file = sweep_file(
-    {'grid': {'algorithm.name': ['local_only']}, 'evaluate': [{}]}
-  )
-  assert len(expand.expand_arms(file)) == 1
-
-
 class TestSettingsOfSeveralMethods:
   """Settings that one method reads and another does not, in one sweep."""
 
@@ -391,11 +378,6 @@ class TestSettingsOfSeveralMethods:
     assert expand.with_rates(file, prox, rates).rates == rates
     # One search may be for arms of several methods.
     assert expand.with_rates(file, average, rates).rates == runs[1].rates
-
-  def test_a_method_that_reads_nothing_of_what_is_searched(self, sweep_file):
-    file = self._searching(sweep_file, {'algorithm.mu': [0.1, 1.0]})
-    names = ['fed_prox-mu0.1', 'fed_prox-mu1.0']
-    assert _names(_search_runs(file)) == names
 
   def test_a_searched_setting_that_no_search_reads(self, sweep_file):
     # One search for all arms, with the base's method.
