@@ -80,7 +80,7 @@ class Replay:
   def __init__(self, run, corpus):
     self.config = run_directory.read_config(run)
     opened = client_data.open_corpus(self.config, corpus)
-    split = client_data.split_corpus(self.config, opened)
+    split = row_source(self.config).split(opened)
     self.participating = row_source(self.config).training_clients(split)
     self.rows = row_source(self.config).with_test_rows(opened, opened)
     self.kept, self.num_downloads, self.num_helpful = {}, [0], 0

@@ -168,7 +168,7 @@ def compare(config, arguments):
   """Yields a row for each weighting, with the seeds of a config."""
   corpus = client_data.open_corpus(config, config.data.directory)
   tokenizer = client_data.open_tokenizer(config, config.data.vocabulary)
-  split = client_data.split_corpus(config, corpus)
+  split = row_source(config).split(corpus)
   rows = row_source(config).training_rows(corpus, tokenizer)
   validation, scored = held_out_rows(config, split.held_out, rows, arguments)
   participating = row_source(config).training_clients(split)

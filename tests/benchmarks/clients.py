@@ -28,6 +28,7 @@ from tff_fedfish.data.corpus_index import index_sha256
 from tff_fedfish.data.manifest import MANIFEST_NAME, read_manifest
 from tff_fedfish.printing import print_table
 from tff_fedfish.run import client_data
+from tff_fedfish.run.row_source import row_source
 
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 # The last one that hashed every client at every opening.
@@ -55,7 +56,7 @@ class _Bench:
     """Writes the texts of the clients that will be read."""
     config = clients_arm.config_of(str(self._corpus))
     corpus = client_data.open_corpus(config, self._corpus)
-    split = client_data.split_corpus(config, corpus)
+    split = row_source(config).split(corpus)
     drawn = (
       (split.held_out, config.seeds.split_seed, 0, _NUM_READ),
       (split.participating, config.seeds.cohort_seed, 1, config.cohort_size),

@@ -62,7 +62,7 @@ def main() -> None:
   with steps('index'):
     corpus = client_data.open_corpus(config, config.data.directory)
   with steps('division'):
-    split = client_data.split_corpus(config, corpus)
+    split = row_source(config).split(corpus)
     participating = row_source(config).training_clients(split)
   with steps('fingerprint'):
     identity = corpus_identity.identify(config, corpus)

@@ -58,7 +58,7 @@ def _cohort(config, workdir):
   tokenizer = client_data.open_tokenizer(config, workdir / 'vocabulary')
   return cohorts.cohort(
     config,
-    client_data.split_corpus(config, corpus).participating,
+    row_source(config).split(corpus).participating,
     row_source(config).client_rows(corpus, tokenizer),
     1,
   )

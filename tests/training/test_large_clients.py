@@ -52,7 +52,7 @@ def _clients(config):
   corpus = client_data.open_corpus(config, config.data.directory)
   tokenizer = client_data.open_tokenizer(config, config.data.vocabulary)
   rows = row_source(config).training_rows(corpus, tokenizer)
-  split = client_data.split_corpus(config, corpus)
+  split = row_source(config).split(corpus)
   return (
     rows,
     row_source(config).training_clients(split),

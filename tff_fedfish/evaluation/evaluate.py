@@ -87,7 +87,7 @@ def evaluate(
   identity = corpus_identity.identify(config, corpus)
   split, kind = None, options.client_split
   if found.contents.get('corpus_fingerprint') == identity.fingerprint:
-    split = client_data.split_corpus(config, corpus)
+    split = row_source(config).split(corpus)
   # Of every other corpus all clients are held out.
   elif run is None or not _is_other_part(run, found.contents, identity):
     kind = 'transfer'

@@ -23,7 +23,6 @@ from tff_fedfish.evaluation.results import Affinity, ClientEvaluation
 from tff_fedfish.run import (
   build,
   checkpoints,
-  client_data,
   cohorts,
   model_state,
   tensor_files,
@@ -129,7 +128,7 @@ class OwnTests:
     """
     self._config, self._corpus = config, corpus
     source = row_source(config)
-    split = client_data.split_corpus(config, corpus)
+    split = row_source(config).split(corpus)
     self.participating = source.training_clients(split)
     self._rows = source.with_test_rows(
       corpus, source.training_rows(corpus, tokenizer)

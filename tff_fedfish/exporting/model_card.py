@@ -13,6 +13,7 @@ from tff_fedfish.exporting.trained_model import TrainedModel
 from tff_fedfish.fields import unread as unread_of
 from tff_fedfish.methods import registry
 from tff_fedfish.run import client_data, corpus_identity, tables
+from tff_fedfish.run.row_source import row_source
 from tff_fedfish.version import __version__
 
 _SECTIONS = ('client_work', 'server', 'cohorts', 'client_splits', 'seeds')
@@ -155,7 +156,7 @@ def _corpus(model: TrainedModel) -> tuple[dict[str, Any], str | None]:
     return {}, 'it could not be read when this was written'
   if is_other:
     return {}, 'another corpus was in its place when this was written'
-  split = client_data.split_corpus(config, corpus)
+  split = row_source(config).split(corpus)
   facts, manifest = {}, corpus.manifest
   if manifest is None:
     # A corpus's own held-out clients are not used if others are held out.

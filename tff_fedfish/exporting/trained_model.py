@@ -142,7 +142,7 @@ def _weights_of_client(config, found, tokenizer, client):
       'The corpus of the run is required for the model of a client, but '
       f'{directory!r} holds another one. Restore it.'
     )
-  split = client_data.split_corpus(config, corpus)
+  split = row_source(config).split(corpus)
   participating = row_source(config).training_clients(split)
   try:
     client_id = text_to_client_id(client)

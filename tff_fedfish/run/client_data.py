@@ -12,17 +12,12 @@ from models.transformer_config import FROM_DIRECTORY
 from tff_fedfish import corpora
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import places
-from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
-from tff_fedfish.progress import Progress
 from tff_fedfish.run import checkpoints, run_directory
 from tff_fedfish.run.corpus_identity import Corpus
 from tff_fedfish.run.row_source import StoredRows, row_source
-
-# Fewer are divided in some tenths of a second.
-_MANY_CLIENTS = 500_000
 
 
 def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> Corpus:
@@ -48,19 +43,6 @@ def open_corpus(config: TrainConfig, directory: str | os.PathLike) -> Corpus:
   if corpus.skipped:
     print(f'{str(directory)!r}: skipped {corpus.skipped}.', file=sys.stderr)
   return corpus
-
-
-def split_corpus(config: TrainConfig, corpus: Corpus) -> ClientSplit:
-  """Splits the clients of a run's own corpus as its config says.
-
-  For a large corpus it shows how far it is.
-  """
-  num_clients = len(corpus.client_ids)
-  is_drawn = config.client_splits.held_out_fraction is not None
-  if not is_drawn or num_clients < _MANY_CLIENTS:
-    return row_source(config).split(corpus)
-  with Progress('divide clients', num_clients, unit='client') as progress:
-    return row_source(config).split(corpus, progress.advance)
 
 
 def open_tokenizer(

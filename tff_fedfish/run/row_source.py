@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tff_fedfish.config.data_settings import (
@@ -70,16 +70,13 @@ class RowSource:
       held_out='whole' if partition is None else self.partition.held_out,
     )
 
-  def split(
-    self, corpus: Corpus, on_clients: Callable[[int], None] = lambda num: None
-  ) -> ClientSplit:
-    """Splits clients; calls `on_clients` with numbers of clients as it goes."""
+  def split(self, corpus: Corpus) -> ClientSplit:
+    """Splits the clients of a run's own corpus."""
     return client_splits.split_clients(
       corpus.client_ids,
       split_seed=self.split_seed,
       held_out_fraction=self.client_splits.held_out_fraction,
       own_held_out=corpus.held_out,
-      on_clients=on_clients,
     )
 
   def training_clients(self, split: ClientSplit) -> Sequence[bytes]:

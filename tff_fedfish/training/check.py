@@ -94,8 +94,7 @@ def check_run(
     check.step(check.require_method)
     check.step(check.open_corpus, 'opening the corpus')
     if check.run.corpus is not None:
-      # Not within a stage: it may show its own progress.
-      check.step(check.split_clients)
+      check.step(check.split_clients, 'dividing the clients')
     check.step(check.open_vocabulary, 'reading the vocabulary')
     if is_new and check.has_vocabulary and config.training.start_from:
       check.step(check.open_start, 'checking the model to start from')
@@ -166,7 +165,7 @@ class _Check:
     row_source(config).require_tokens(self.run.corpus)
 
   def split_clients(self):
-    split = client_data.split_corpus(self._config, self.run.corpus)
+    split = row_source(self._config).split(self.run.corpus)
     self.run.split = split
     for require in (
       cohort_checks.require_groups,
