@@ -18,6 +18,7 @@ from tff_fedfish.run import (
   checkpoints,
   client_data,
   cohorts,
+  model_state,
   run_directory,
 )
 from tff_fedfish.run.row_source import row_source
@@ -44,7 +45,9 @@ def _train(inputs, workdir, name, **settings):
 def _weights(run, round_num):
   path = run / 'checkpoints' / f'round_{round_num:08d}'
   tensors = checkpoints.load_checkpoint(path).tensors
-  return [t for name, t in tensors.items() if '/trainable/' in name]
+  num_tensors = sum('/trainable/' in name for name in tensors)
+  prefix = model_state.TRAINABLE_PREFIX
+  return [tensors[f'{prefix}{i}'] for i in range(num_tensors)]
 
 
 def _clients(config):

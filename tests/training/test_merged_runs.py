@@ -14,6 +14,7 @@ from tff_fedfish.run import (
   build,
   checkpoints,
   cohorts,
+  model_state,
   tables,
 )
 from tff_fedfish.run.row_source import StoredRows, row_source
@@ -171,8 +172,8 @@ class TestRuns:
     config, found, rows = _open(small_tokens, **settings)
     model = build.build_model(config).functional_model
     start = _tensors(workdir, 0)
-    names = [name for name in start if name.startswith('model/trainable/')]
-    names = names or [name for name in start if 'trainable' in name]
+    num_tensors = sum('/trainable/' in name for name in start)
+    names = [f'{model_state.TRAINABLE_PREFIX}{i}' for i in range(num_tensors)]
     weights = tuple(tf.constant(start[name]) for name in names)
 
     @tf.function
