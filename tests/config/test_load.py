@@ -73,7 +73,7 @@ class TestShippedConfigs:
     is_complete = vocabulary in (None, 'demo')
     assert len(errors) == (1 if is_complete else 2), errors
     assert config.data.directory in errors[0]
-    if vocabulary is not None and not is_complete:
+    if not is_complete:
       assert vocabulary in errors[1]
 
   @pytest.mark.parametrize(
