@@ -149,9 +149,9 @@ CASES = (
   ),
   edited('found 99. Update fedfish', _CONFIG, schema_version=99),
   edited(
-    'holds a run with another config, different in seeds.model_seed',
+    'holds a run with another config, different in server.learning_rate',
     _CONFIG,
-    lambda config: config['seeds'].update(model_seed=77),
+    lambda config: config['server'].update(learning_rate=0.77),
   ),
   # Its corpus; tests/data has what may be wrong with one.
   removed(

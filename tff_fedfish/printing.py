@@ -108,7 +108,7 @@ def _print_lines(console, headings, rows):
     line = row[0]
     for heading, cell in zip(headings[1:], row[1:], strict=False):
       item = ' '.join(f'{heading} {cell}'.split()) if cell else ''
-      if item and len(line) + len(item) > console.width - 2:
+      if item and len(line) + len(item) > console.width - 3:
         console.print(f'{line},', soft_wrap=True)
         line = f'  {item}'
       elif item:

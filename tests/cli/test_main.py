@@ -1,5 +1,6 @@
 """`fedfish` answers without heavy imports: help, versions and errors."""
 
+import json
 import pathlib
 import re
 import subprocess
@@ -14,22 +15,28 @@ from tff_fedfish.version import __version__
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _COMMANDS = tuple(cli_main._COMMANDS)
-# Runs the command as `python -m` does. Where it has imported what takes seconds
-# to import, standard error has a line more.
+# Runs many commands one after the other. What takes seconds to import must not
+# be there afterwards.
 _PROGRAM = """
-import runpy, sys
+import contextlib, io, json, sys
+from tff_fedfish.cli.main import main
 heavy = ('tensorflow', 'tensorflow_federated', 'apache_beam', 'jax',
          'matplotlib', 'pyarrow')
-try:
-  runpy.run_module('tff_fedfish', run_name='__main__', alter_sys=True)
-finally:
-  found = [name for name in heavy if name in sys.modules]
-  if found:
-    print('imported:', *found, file=sys.stderr)
+answers = []
+for arguments in json.load(sys.stdin):
+  out, err = io.StringIO(), io.StringIO()
+  with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    try:
+      code = main(arguments)
+    except SystemExit as ending:
+      code = ending.code
+  imported = [name for name in heavy if name in sys.modules]
+  answers.append([code, out.getvalue(), err.getvalue(), imported])
+print(json.dumps(answers))
 """
 
 # What to type, and what the one line on standard error must say.
-_ARGUMENT_ERRORS = [
+_ERRORS = [
   ([], 'the following arguments are required: COMMAND'),
   (['trian'], "'trian'"),
   (['--nope'], 'required: COMMAND'),
@@ -50,8 +57,8 @@ _ARGUMENT_ERRORS = [
   (['tokenizer'], 'arguments are required'),
   (['tokenizer', 'nope'], "'nope'"),
   (['tokenize', 'a'], 'arguments are required: --vocabulary'),
-  (['train'], 'arguments are required: --config'),
-  (['train', '--conf', 'x.py'], 'arguments are required: --config'),
+  (['train'], '--config is required'),
+  (['train', '--conf', 'x.py'], '--config is required'),
   (['train', '--config', 'demo', '--tracker', 'x'], "invalid choice: 'x'"),
   (['solve', '--workdir', 'x'], 'arguments are required: --uploads'),
   (['train', '--config', 'no.py'], "'no.py' does not exist"),
@@ -84,41 +91,47 @@ class _Answer(NamedTuple):
   code: int
   out: str
   err: str
+  imported: list[str]
 
 
-def _fedfish(*arguments):
+_HELP = [['--help'], *([command, '--help'] for command in _COMMANDS)]
+
+
+@pytest.fixture(scope='module', name='answer')
+def _answer():
+  """Returns a function from arguments to what they are answered."""
+  asked = [*_HELP, ['--version'], *(arguments for arguments, _ in _ERRORS)]
   done = subprocess.run(
-    [sys.executable, '-c', _PROGRAM, *arguments],
+    [sys.executable, '-c', _PROGRAM],
+    input=json.dumps(asked),
     cwd=_ROOT,
     capture_output=True,
     text=True,
     timeout=300,
+    check=True,
   )
-  return _Answer(done.returncode, done.stdout, done.stderr)
+  answers = [_Answer(*answer) for answer in json.loads(done.stdout)]
+  return lambda arguments: answers[asked.index(arguments)]
 
 
-@pytest.mark.parametrize(
-  'arguments',
-  [['--help'], *([command, '--help'] for command in _COMMANDS)],
-  ids=' '.join,
-)
-def test_help(arguments):
-  answer = _fedfish(*arguments)
-  assert (answer.code, answer.err) == (0, '')
-  assert answer.out.startswith('usage: fedfish')
-  assert 'Example' in answer.out
-  assert f'fedfish {arguments[0]}'.removesuffix(' --help') in answer.out
-  assert max(map(len, answer.out.splitlines())) <= 80
+@pytest.mark.parametrize('arguments', _HELP, ids=' '.join)
+def test_help(arguments, answer):
+  code, out, err, imported = answer(arguments)
+  assert (code, err, imported) == (0, '', [])
+  assert out.startswith('usage: fedfish')
+  assert 'Example' in out
+  assert f'fedfish {arguments[0]}'.removesuffix(' --help') in out
+  assert max(map(len, out.splitlines())) <= 80
 
 
-def test_help_lists_every_command():
-  out = _fedfish('--help').out
+def test_help_lists_every_command(answer):
+  out = answer(['--help']).out
   for command in _COMMANDS:
     assert re.search(rf'^ +{command}\b', out, re.MULTILINE)
 
 
-def test_version():
-  assert _fedfish('--version') == (0, f'fedfish {__version__}\n', '')
+def test_version(answer):
+  assert answer(['--version']) == (0, f'fedfish {__version__}\n', '', [])
 
 
 @pytest.mark.parametrize('command', _COMMANDS)
@@ -132,21 +145,20 @@ def test_version_of_a_command(command, capsys):
 
 @pytest.mark.parametrize(
   ('arguments', 'words'),
-  _ARGUMENT_ERRORS,
-  ids=[' '.join(arguments) or 'none' for arguments, _ in _ARGUMENT_ERRORS],
+  _ERRORS,
+  ids=[' '.join(arguments) or 'none' for arguments, _ in _ERRORS],
 )
-def test_argument_error(arguments, words):
-  answer = _fedfish(*arguments)
-  assert answer.code == 2
-  assert answer.out == ''
-  assert words in answer.err
-  assert answer.err.startswith('fedfish')
-  assert answer.err.count('\n') == 1
-  assert answer.err.endswith('\n')
+def test_argument_error(arguments, words, answer):
+  code, out, err, imported = answer(arguments)
+  assert (code, out, imported) == (2, '', [])
+  assert words in err
+  assert err.startswith('fedfish')
+  assert err.count('\n') == 1
+  assert err.endswith('\n')
 
 
 def test_every_command_has_an_argument_error_tested():
-  tested = {arguments[0] for arguments, _ in _ARGUMENT_ERRORS if arguments}
+  tested = {arguments[0] for arguments, _ in _ERRORS if arguments}
   assert set(_COMMANDS) <= tested
 
 

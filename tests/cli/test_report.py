@@ -21,7 +21,7 @@ def run_directory(tmp_path):
   (directory / 'config.json').write_text(
     json.dumps(
       {
-        'schema_version': 2,
+        'schema_version': 3,
         'algorithm': {'name': 'fed_fish'},
         'client_work': {
           'num_local_epochs': 4,

@@ -406,8 +406,9 @@ class TestUnknownTokens:
 
 class TestStages:
   def test_what_happens_before_the_first_client(
-    self, small_inputs, small_run, tmp_path, capsys
+    self, small_inputs, small_run, tmp_path, capsys, monkeypatch
   ):
+    monkeypatch.setattr('tff_fedfish.progress._MIN_STAGE_SECONDS', 0)
     flags = ['--fractions', '0', '--max_clients', '2']
     assert _evaluate(small_run, small_inputs[0], tmp_path / 'out', *flags) == 0
     lines = capsys.readouterr().err.splitlines()

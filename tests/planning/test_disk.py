@@ -47,8 +47,8 @@ def test_tensors_that_clients_keep(settings, slots):
   [
     (
       _KEPT,
-      "keeps_optimizer_state` must be false with optimizer 'sgd' without "
-      'momentum, which has no moments, found true',
+      "keeps_optimizer_state` must be False with optimizer 'sgd' without "
+      'momentum, which has no moments, found True',
     ),
     (_FED_SGD | _KEPT, 'keeps_optimizer_state` must be False'),
     (

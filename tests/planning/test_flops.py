@@ -144,11 +144,12 @@ def test_round_by_hand():
       1,
       3 * 6 * 14 + 3 * 5 + 7,
     ),
-    # Noise and a quotient per step; 4 for each of 30 rows.
+    # Full batches: 4 steps over 4 of 5 rows. Noise and a quotient per step; 4
+    # for each of 24 rows.
     (
       {'algorithm__name': 'fed_avg', 'local_privacy__clip_norm': 1.0},
       0,
-      3 * 6 * 4 + 3 * 3 + 13 + 4 * 30,
+      3 * 4 * 4 + 3 * 3 + 13 + 4 * 24,
     ),
   ],
   ids=str,

@@ -23,7 +23,7 @@ def _write_csv(path, header, rows):
 
 def _config(algorithm, num_local_epochs, num_rounds):
   return {
-    'schema_version': 2,
+    'schema_version': 3,
     'algorithm': {
       'name': algorithm,
       'fisher_estimator': 'extra_pass',

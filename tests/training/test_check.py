@@ -312,7 +312,7 @@ class TestCutOffFiles:
     errors = capsys.readouterr().err
     assert (
       'fedfish: warning: metrics.csv has no whole row for round 3; passing '
-      'over its checkpoint.'
+      'over the checkpoint.'
     ) in errors
     assert 'Continuing after round 2.' in errors
 

@@ -171,7 +171,7 @@ def test_export_needs_no_folder(run, folder, tmp_path):
     away.rename(folder)
   config = json.loads((model / 'config.json').read_text())
   assert config['model']['image_shape'] == [16, 16, 1]
-  assert config['run']['data']['classes'] == 'cat/dog'
+  assert config['run']['resolved']['classes'] == 'cat/dog'
   card = ' '.join((model / 'README.md').read_text().split())
   assert 'Clients are the directories that the images lay in.' in card
 
@@ -280,9 +280,7 @@ class TestBeforeAnythingIsBuilt:
     ) in _one_line(capsys)
 
   def test_no_partition(self, folder):
-    with pytest.raises(
-      ConfigError, match='must be left out with corpus .image'
-    ):
+    with pytest.raises(ConfigError, match='must be None with corpus .image'):
       _config(
         folder,
         partition__scheme='latent_distributions',

@@ -21,7 +21,7 @@ from tff_fedfish.run import (
 )
 from tff_fedfish.run.client_state import ClientStates
 from tff_fedfish.run.store import RoundWriter
-from tff_fedfish.training import parts
+from tff_fedfish.training import record_parts
 
 _SETTINGS = dict(
   algorithm__name='moon',
@@ -194,14 +194,14 @@ def test_a_disk_that_fills_up(
 def test_a_row_that_cannot_be_written(
   small_inputs, whole_run, tmp_path, monkeypatch
 ):
-  run, record = tmp_path / 'run', parts.Log.record
+  run, record = tmp_path / 'run', record_parts.TablesPart.record
 
   def record_unless_full(self, done):
     if done.round_num == 4:
       raise OSError(28, 'No space left on device', 'metrics.csv')
     record(self, done)
 
-  monkeypatch.setattr(parts.Log, 'record', record_unless_full)
+  monkeypatch.setattr(record_parts.TablesPart, 'record', record_unless_full)
   settings = dict(checkpoints__every_num_rounds=0)
   assert _train(small_inputs, run, **settings) == 1
   # Round 3 is saved, with the states of clients that round 4 had trained.

@@ -24,13 +24,16 @@ def add_options(parser: argparse.ArgumentParser, options_class: type) -> None:
   for field in dataclasses.fields(options_class):
     text = docs[field.name].removesuffix('.').replace('%', '%%')
     text = text[0].lower() + text[1:]
+    keywords = _keywords(field)
+    if 'choices' in keywords:
+      text = f'{", ".join(keywords["choices"])}: {text}'
     if field.type is not bool and field.default not in (None, ''):
       default = field.default
       if isinstance(default, tuple):
         default = ','.join(f'{number:g}' for number in default)
       text = f'{text} (default: {default})'
     parser.add_argument(
-      f'--{field.name}', default=field.default, help=text, **_keywords(field)
+      f'--{field.name}', default=field.default, help=text, **keywords
     )
 
 
@@ -54,7 +57,8 @@ def _keywords(field):
     return {'type': _numbers, 'metavar': 'X,X,...'}
   parts = typing.get_args(field.type)
   if typing.get_origin(field.type) is Literal:
-    return {'choices': [choice for choice in parts if choice is not None]}
+    choices = [choice for choice in parts if choice is not None]
+    return {'choices': choices, 'metavar': 'NAME'}
   value_type = parts[0] if parts else field.type
   return {'type': value_type, 'metavar': _METAVARS[value_type]}
 

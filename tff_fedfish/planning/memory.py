@@ -138,9 +138,9 @@ def _process_parts(config):
   } | images
 
 
-def _at_peak(name):
+def _at_peak(name, stages):
   """Returns the memory of the stage that takes most."""
-  parts = max(key=lambda parts: sum(parts.values()))
+  parts = max(stages, key=lambda parts: sum(parts.values()))
   largest = sorted(parts, key=parts.get, reverse=True)[:_NUM_SHOWN_PARTS]
   shown = {part: parts[part] for part in largest if parts[part]}
   return ProcessMemory(name, sum(parts.values()), shown)

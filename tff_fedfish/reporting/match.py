@@ -356,7 +356,9 @@ def grouped(items: Iterable[Any], key: Callable) -> dict[Any, list]:
 
 def _settings(run: Run, counts: Callable[[str], bool]) -> Key:
   """Returns the settings that a run reads and that count, by name."""
-  values = flatten(run.config)
+  given = flatten(run.config)
+  fields = names.fields_of(registry.find_or_none(names.method_name(given)))
+  values = {name: field.default for name, field in fields.items()} | given
   if run.identity:
     # The same corpus may lie elsewhere.
     del values['data.directory']

@@ -150,7 +150,6 @@ class PhaseLoop:
     begin = time.monotonic()
     with contextlib.ExitStack() as stack:
       done = self._train_clients(round_num, progress.write_line, stack)
-      _require_all_clients(self._run.config, done)
       _require_bounds(self._run.config, done)
       seconds = time.monotonic() - begin
       done.timings['seconds'] = seconds
@@ -224,13 +223,16 @@ class PhaseLoop:
     )
     metrics |= columns.rates_by_column(config, round_num)
     metrics |= columns.phase_column(config, round_num)
-    return dataclasses.replace(
+    done = dataclasses.replace(
       done,
       state=output.state,
       failures=outcome.failures,
       metrics=metrics,
       timings={'num_lost_workers': outcome.num_lost_workers},
     )
+    if config.method.features is not None:
+      _require_all_clients(config, done, clients)
+    return done
 
   def _finish(self, done):
     for part in self._parts:
@@ -251,12 +253,12 @@ def _require_compiled(run):
     )
 
 
-def _require_all_clients(config, done):
-  """Raises FailedError unless all clients took part, if the method needs it."""
-  if config.method.features is None:
-    return
+def _require_all_clients(config, done, clients):
+  """Raises FailedError unless every client took part in a round."""
   if done.failures:
-    found = f'a client failed: {done.failures[0].message}'
+    first = done.failures[0]
+    client_id = clients[first.client_index].client_id
+    found = f'client {client_id!r} failed: {first.message}'
   elif num_non_finite := done.metrics['train/num_non_finite_clients']:
     found = f'{num_non_finite} were not finite'
   else:
