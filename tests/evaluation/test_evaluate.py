@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import small_runs
 
+from models.model_shapes import weight_shapes
 from tff_fedfish.cli.main import main
 from tff_fedfish.data import grouped_corpus
 from tff_fedfish.errors import UserError
@@ -144,10 +145,12 @@ class TestHeldOut:
     }
     config = run_directory.read_config(small_run)
     inputs = check.check_run(config)
-    prefix = model_state.TRAINABLE_PREFIX
-    weights = checkpoints.load_checkpoint(
-      small_run / 'checkpoints' / 'round_00000004', prefix
-    ).tensors
+    fourth = small_run / 'checkpoints' / 'round_00000004'
+    weights = model_state.trainable_by_name(
+      checkpoints.load_checkpoint(fourth, model_state.TRAINABLE_PREFIX).tensors,
+      weight_shapes(config.model_shape()),
+      fourth,
+    )
     evaluator = client_evaluator.build_evaluator(config)
     sequences = ClientSequences(
       inputs.corpus,

@@ -217,7 +217,7 @@ def test_a_search_validates_no_rows_that_runs_are_scored_on(
       (),
       '`config.client_work.epochs` is unknown; the nearest',
     ),
-    ({'grid': {'work.x': [1]}}, (), '`config.work` is unknown'),
+    ({'grid': {'work.x': [1]}}, (), '`config.work'),
     (
       {'grid': {'cohorts.cohort_size': [4, '8']}},
       (),
