@@ -12,7 +12,7 @@ from typing import Any
 
 from pipelines.objects import read_objects, record_reader
 from pipelines.source import Drop, Fields, RawRecord, Source
-from pipelines.web_articles import beginning, to_record
+from pipelines.web_articles import to_record
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import UserError
 
@@ -61,21 +61,16 @@ def parse_record(
   if isinstance(key, int) and not isinstance(key, bool):
     key = str(key)
   timestamp = find(value, fields.time) if fields.time else None
+  if text is not None and not isinstance(text, str):
+    raise Drop('malformed_text')
   common = {'text': text, 'timestamp': timestamp, _KEY: key}
-  try:
-    if text is not None and not isinstance(text, str):
-      raise Drop('malformed_text')
-    record = to_record(common, max_document_bytes, (_KEY,))
-    if key is None:
-      raise Drop('missing_key')
-    if _KEY not in record:
-      raise Drop('malformed_key')
-    if not record[_KEY].strip():
-      raise Drop('empty_key')
-  except Drop as drop:
-    if drop.reason not in ('document_too_large', 'unpaired_surrogate'):
-      drop.excerpt = beginning(value)
-    raise
+  record = to_record(common, max_document_bytes, (_KEY,))
+  if key is None:
+    raise Drop('missing_key')
+  if _KEY not in record:
+    raise Drop('malformed_key')
+  if not record[_KEY].strip():
+    raise Drop('empty_key')
   return record
 
 

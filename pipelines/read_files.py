@@ -10,7 +10,13 @@ from pipelines.keys import KEYS
 from pipelines.options import GroupJob
 from pipelines.pieces import PieceBlocks, PieceKey
 from pipelines.reports import FileReport, Tally, excerpt
-from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source
+from pipelines.source import (
+  EXCERPT_BYTES,
+  OTHER_FEATURES_BYTES,
+  Drop,
+  RawRecord,
+  Source,
+)
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
 from tff_fedfish.data.manifest import DropExample
@@ -21,8 +27,6 @@ from tff_fedfish.errors import UserError
 _WORD_BYTES = bytes(
   not (byte < 128 and chr(byte).isspace()) for byte in range(256)
 )
-# What an example may hold beside its text.
-_OTHER_FEATURES_BYTES = 1 << 20
 _NON_ASCII_SPACES = tuple(
   character
   for character in map(chr, range(128, 0x10000))
@@ -47,7 +51,7 @@ class FileReader:
     self.reports: list[FileReport] = []
     self._job, self._blocks = job, blocks
     self._source = job.load_source()
-    max_bytes = job.max_document_bytes + _OTHER_FEATURES_BYTES
+    max_bytes = job.max_document_bytes + OTHER_FEATURES_BYTES
     self._encode = _ExampleEncoder(self._source, max_bytes)
     self._part_of = job.split and splits.build_route(job.split, self._source)
     self._shard_of = functools.lru_cache(1 << 16)(
