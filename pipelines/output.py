@@ -64,7 +64,6 @@ def require_usable(output: str) -> str:
   """
   output = places.absolute(output)
   with _as_user_error(output):
-    places.size(output, is_patient=False)
     partial = _partly_published(output)
     other = next(_other_files(output), None)
   if partial:
@@ -261,7 +260,7 @@ def _other_files(output: str) -> Iterator[str]:
   """Yields the names of visible files that are in no work directory."""
   for name in places.list_names(output):
     if name.endswith('/') and not _WORK_NAME.fullmatch(name):
-      for path in places.find_files(places.join(output, name)):
+      for path in places.list_files(places.join(output, name)):
         yield path.removeprefix(output).lstrip('/')
     elif not name.startswith('.'):
       yield name
@@ -299,13 +298,9 @@ def _partly_published(output: str) -> list[str]:
 def _removal(output: str, names: Iterable[str]) -> str:
   """Returns a command that removes files of a job, and no others.
 
-  For stores other than S3, whose tools differ, it returns their paths.
+  For stores, whose tools differ, it returns their paths.
   """
   patterns = sorted({_SHARD.sub(r'\1groups-*\2', name) for name in names})
   place = shlex.quote(output)
-  if output.startswith('s3://'):
-    # Only by a filter can it remove several.
-    included = ' '.join(f"--include '{pattern}'" for pattern in patterns)
-    return f"aws s3 rm --recursive {place} --exclude '*' {included}"
   paths = ' '.join(f'{place}/{pattern}' for pattern in patterns)
   return paths if places.is_remote(output) else f'rm -f {paths}'

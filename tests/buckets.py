@@ -24,9 +24,9 @@ def mount(
   if kind == 'objects':
     store = _ObjectStore(directory, store)
 
-  def connect_to_bucket(root, is_patient):
+  def connect_to_bucket(root):
     scheme, _, name = root.partition('://')
-    return (store, name) if scheme == 'bucket' else connect(root, is_patient)
+    return (store, name) if scheme == 'bucket' else connect(root)
 
   patch.setattr(places, '_connect', connect_to_bucket)
   patch.setattr(output, '_SETTLE_SECONDS', 0.1)
