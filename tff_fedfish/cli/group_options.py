@@ -158,11 +158,9 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
       name = os.path.abspath(arguments.output.rstrip('/')).rpartition('/')[2]
   split = None
   if arguments.split_by:
-    options = {option: getattr(arguments, option) for option in _CLIENT_SPLIT}
-    options['time'] = arguments.split_time
-    given = {
-      name: value for name, value in options.items() if value is not None
-    }
+    values = {option: getattr(arguments, option) for option in _CLIENT_SPLIT}
+    values['time'] = arguments.split_time
+    given = {option: v for option, v in values.items() if v is not None}
     split = SplitRule(kind=arguments.split_by, **given)
   source = load_source(arguments.corpus, fields)
   return GroupJob(
@@ -188,11 +186,9 @@ def _check_together(arguments: argparse.Namespace) -> None:
   ):
     for name in names:
       if getattr(arguments, name) is not None and not is_given:
-        found = (
-          f'{corpus}, {f"split by {split_by}" if split_by else "no split"}'
-        )
         raise UserError(
-          f'`--{name}` goes with {owner}, found {found}. Leave it out.'
+          f'`--{name}` goes with {owner}, found {corpus} and `--split_by` '
+          f'{split_by}. Leave it out.'
         )
   for name in ('key_field', 'text_field'):
     if is_any and getattr(arguments, name) is None:
