@@ -82,8 +82,8 @@ class FileReader:
     self, path: str, name: str
   ) -> Iterator[tuple[PieceKey, bytes]]:
     job, source, part_of = self._job, self._source, self._part_of
-    parts = tuple(Tally() for _ in job.part_names())
-    report = FileReport(name, parts)
+    report = FileReport(name)
+    num_records = [0] * len(job.part_names())
     key = source.key or KEYS[job.key]
     part = 0
     for num, record in source.read_records(path, job.max_document_bytes):
@@ -97,17 +97,16 @@ class FileReader:
         row = self._encode(group_id, record)
       except Drop as drop:
         if not drop.excerpt and not isinstance(record, Drop):
-          drop.excerpt = _beginning(record)
+          # Not the whole text: it may be long.
+          drop.excerpt = record['text'][:EXCERPT_BYTES].encode()
         self._count_drop(report, num, drop)
         continue
       shard = part * job.num_shards + self._shard_of(group_id)
       is_full = self._blocks.add(shard, row)
-      if not parts[part].num:
-        shown = excerpt(_beginning(record))
-        parts[part].first = DropExample(file=name, line=num, excerpt=shown)
-      parts[part].num += 1
+      num_records[part] += 1
       if is_full:
         yield from self._blocks.take()
+    report.parts = tuple(num_records)
     self.reports.append(report)
 
   def _count_drop(self, report: FileReport, num: int, drop: Drop) -> None:
@@ -124,12 +123,7 @@ class FileReader:
       report.drops[drop.reason] = Tally(0, first)
     report.drops[drop.reason].num += 1
     if drop.damage:
-      report.damage, report.damage_byte = drop.reason, drop.byte
-
-
-def _beginning(record: RawRecord) -> bytes:
-  # Not the whole text: it may be long.
-  return record['text'][:EXCERPT_BYTES].encode()
+      report.damage = drop.reason
 
 
 def num_words(text: str, utf8: bytes) -> int:

@@ -198,22 +198,20 @@ _REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
     (
       'json_lines',
       (*_REQUIRED, '--key', 'author'),
-      '`--key` goes with corpora whose fields are known, but json_lines has '
-      'any, and `--key author` was given. Name the field instead, such as '
-      '`--key_field user.name`.',
+      '`--key` goes with other corpora; json_lines has `--key_field`, found '
+      'json_lines and `--split_by` None. Leave it out.',
     ),
     (
       'json_lines',
       ('--text_field', 'body'),
       '`--key_field` is required with json_lines: what the examples of a group '
-      'share: text, or an integer. Name a field, such as `--key_field '
-      'user.name`.',
+      'share: text, or an integer. Name a field, such as user.name.',
     ),
     (
       'json_lines',
       ('--key_field', 'user.name'),
       '`--text_field` is required with json_lines: the text of an example. '
-      'Name a field, such as `--text_field text`.',
+      'Name a field, such as user.name.',
     ),
     (
       'json_lines',
@@ -250,8 +248,8 @@ _REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
       (
         'c4',
         (f'--{name}', 'x'),
-        f'`--{name}` goes with json_lines, but the corpus is c4. Leave it out, '
-        'or use `fedfish group json_lines`.',
+        f'`--{name}` goes with json_lines, found c4 and `--split_by` None. '
+        'Leave it out.',
       )
       for name in ('key_field', 'text_field', 'time_field', 'name')
     ),

@@ -204,11 +204,6 @@ def test_split_by_time_by_hand(tmp_path):
   # 5 in = 1 out + 1 without a time + 3 in the other part.
   assert (test.counts.records_in, test.counts.records_out) == (5, 1)
   assert test.counts.drops == {'missing_timestamp': 1, 'other_split': 3}
-  # The first of the other part.
-  example = train.drop_examples['other_split']
-  assert (example.file, example.line, example.excerpt) == ('raw', 2, 'c')
-  example = test.drop_examples['other_split']
-  assert (example.file, example.line, example.excerpt) == ('raw', 1, 'a b')
   assert (train.split.name, test.split.name) == ('train', 'test')
   assert train.split.names == ('train', 'test')
   assert train.split.rule == (

@@ -11,7 +11,6 @@ import pytest
 
 from pipelines import stack_overflow
 from pipelines.source import Drop
-from tff_fedfish.errors import UserError
 
 _HEAD = b'\xef\xbb\xbf<?xml version="1.0" encoding="utf-8"?>\r\n<posts>\r\n'
 _NAME = 'stackoverflow.com-Posts.xml'
@@ -183,20 +182,14 @@ def test_what_stands_around_the_rows(tmp_path):
     assert drops == ([] if is_whole else [(3, 'truncated_file')])
 
 
-def test_two_rows_in_a_line(tmp_path):
-  with pytest.raises(UserError) as raised:
-    _read(tmp_path, _file(_row(1) + b' ' + _row(2)))
-  path = str(tmp_path / _NAME)
-  assert str(raised.value) == (
-    f'`--input` must name Posts.xml files with one row a line, but {path!r} '
-    'has several. Put each on its own: '
-    '`perl -pe \'BEGIN {$/ = ">"} s/(?=<row )/\\n/\'`.'
-  )
-  # Beyond the start of a file it costs no other.
-  good = [_row(1, body='x' * 900)] * 200
-  kept, drops = _read(tmp_path, _file(*good, _row(2) + _row(3), *good))
-  assert len(kept) == 400
-  assert drops == [(201, 'malformed_xml'), (202, 'malformed_xml')]
+def test_several_rows_in_a_line(tmp_path):
+  bad = b'<row Id="1" PostTypeId="2" Body="&unknown;" />'
+  line = _row(1) + b' ' + bad + _row(3) + b'<!-- x -->' + _row(4)
+  for data in (_file(line), b'<posts>' + line + b'</posts>'):
+    kept, drops = _read(tmp_path, data)
+    assert [record['url'][-1] for record in kept] == ['1', '4']
+    # With what stands behind it, a row is none.
+    assert drops == [(2, 'malformed_xml'), (3, 'malformed_xml')]
 
 
 @pytest.mark.parametrize(
@@ -289,10 +282,7 @@ def test_any_text_comes_back(tmp_path_factory, texts):
     )
   ).map(b''.join)
 )
-def test_every_line_with_a_row_is_a_record_or_dropped(tmp_path_factory, data):
+def test_every_row_is_a_record_or_dropped(tmp_path_factory, data):
   directory = tmp_path_factory.getbasetemp()
-  # The start of a file may not have two rows in a line.
-  start = b'<posts>\n<!--' + b' ' * (1 << 17) + b'-->\n'
-  kept, drops = _read(directory, start + data)
-  num_lines = sum(b'<row ' in line for line in data.split(b'\n'))
-  assert num_lines <= len(kept) + len(drops)
+  kept, drops = _read(directory, b'<posts>\n' + data)
+  assert data.count(b'<row ') <= len(kept) + len(drops)
