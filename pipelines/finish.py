@@ -133,11 +133,6 @@ def _nothing_to_group(
     first = drops[reason].first
     hint = f' The first {reason} is record {first.line} of {first.file!r}'
     hint += f': {first.excerpt}.' if first.excerpt else '.'
-  if 'missing_author' in drops and job.source_name != 'stack_overflow':
-    hint += (
-      ' A record without a field "author" is a missing_author; `fedfish group '
-      'json_lines --key_field FIELD` reads any other.'
-    )
   option = '--key' if job.fields is None else '--key_field'
   return UserError(
     f'`--input` must hold records that can be grouped by {job.key}, but of '

@@ -96,37 +96,32 @@ def require_fields(
   missing = {
     f'--{name}_field': path for name, path in vars(fields).items() if path
   }
-  names, num_records, has_key, odd_key = {}, 0, False, None
-  for path in paths[:_MAX_FILES]:
-    objects = read_objects(path, max_document_bytes)
-    for _, value in itertools.islice(objects, _MAX_RECORDS):
-      if isinstance(value, Drop):
-        continue
-      num_records += 1
-      missing = {
-        option: field
-        for option, field in missing.items()
-        if find(value, field, _ABSENT) is _ABSENT
-      }
-      key = find(value, fields.key)
-      if isinstance(key, str | int) and not isinstance(key, bool):
-        has_key = True
-      elif odd_key is None:
-        odd_key = key
-      if has_key and not missing:
-        return
-      if len(names) <= _MAX_NAMES:
-        names.update(dict.fromkeys(_names(value)))
-  if missing and names:
-    # Without names nothing can be read at all: the job says why.
+  num_records, first, has_key, odd_key = 0, None, False, None
+  for value in _first_objects(paths, max_document_bytes):
+    num_records += 1
+    first = first or value
+    missing = {
+      option: field
+      for option, field in missing.items()
+      if find(value, field, _ABSENT) is _ABSENT
+    }
+    key = find(value, fields.key)
+    if isinstance(key, str | int) and not isinstance(key, bool):
+      has_key = True
+    elif odd_key is None:
+      odd_key = key
+    if has_key and not missing:
+      return
+  if missing and first:
+    # Else nothing can be read at all: the job says why.
     wanted = ' and '.join(
       f'`{option}` {_show(field)!r}' for option, field in missing.items()
     )
-    found = ', '.join(sorted(map(_show, names))[:_MAX_NAMES])
+    names = map(_show, itertools.islice(_names(first), _MAX_NAMES))
     raise UserError(
       f'{wanted} must be in one of the first {num_records:,} records of '
-      f'`--input`, but none has it. There are: {found}'
-      f'{", ..." * (len(names) > _MAX_NAMES)}. Name one of these.'
+      f'`--input`, but none has it. The first has {", ".join(names)}. Name one '
+      'of these.'
     )
   if odd_key is not None and not has_key and not missing:
     raise UserError(
@@ -135,6 +130,16 @@ def require_fields(
       f'{_show(repr(odd_key))}, of type {type(odd_key).__name__}. Name another '
       'field, or store this one as text.'
     )
+
+
+def _first_objects(
+  paths: Sequence[str], max_document_bytes: int
+) -> Iterator[dict[str, Any]]:
+  for path in paths[:_MAX_FILES]:
+    objects = read_objects(path, max_document_bytes)
+    for _, value in itertools.islice(objects, _MAX_RECORDS):
+      if not isinstance(value, Drop):
+        yield value
 
 
 def _names(value: Mapping[str, Any], depth: int = 1) -> Iterator[str]:

@@ -251,10 +251,7 @@ def _times_to_text(times: pa.Array) -> pa.Array:
     pa.scalar(time, seconds.type) for time in (_FIRST_TIME, _LAST_TIME)
   )
   is_time = pc.and_(
-    pc.or_(
-      pc.greater(seconds, first), pc.and_(pc.equal(seconds, first), is_whole)
-    ),
-    pc.less_equal(seconds, last),
+    pc.greater_equal(seconds, first), pc.less_equal(seconds, last)
   )
 
   def to_text(array):

@@ -14,6 +14,7 @@ of other users `train` before 2018-01-01T00:00:00 UTC and `test` from then on.
 """
 
 import codecs
+import io
 import re
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -73,12 +74,18 @@ def read_records(
   of more than eight times `max_document_bytes` and 1 MiB is document_too_large.
 
   Raises:
-    UserError: If the file is neither a Posts.xml nor TFF's database.
+    UserError: If the file is neither a Posts.xml nor TFF's plain database.
   """
   with open_raw(path) as stream:
     start = start_of(stream)
     if start.startswith(tff_sqlite.MAGIC):
-      yield from read_database(stream, path, max_document_bytes)
+      if not isinstance(stream.raw, io.FileIO):
+        raise UserError(
+          "`--input` must name TFF's stackoverflow.sqlite as a plain local "
+          f'file, but {path!r} is packed or in a store. Unpack it, for example '
+          'with `xz -dk`, or copy it.'
+        )
+      yield from read_database(path, max_document_bytes)
       return
     _require_posts(start, path)
     site = site_of(path)

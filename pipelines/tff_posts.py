@@ -1,9 +1,5 @@
-"""Posts of TFF's stackoverflow.sqlite, plain or packed."""
+"""Posts of TFF's stackoverflow.sqlite."""
 
-import contextlib
-import io
-import shutil
-import tempfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,7 +17,7 @@ _SPLIT_NAMES = {'heldout': 'held_out'}
 
 
 def read_database(
-  stream: io.BufferedReader, path: str, max_document_bytes: int
+  path: str, max_document_bytes: int
 ) -> Iterator[tuple[int, RawRecord | Drop]]:
   """Yields (1-based row number, record or why it is dropped) of a database.
 
@@ -30,40 +26,19 @@ def read_database(
   'train', 'test', or 'held_out' for what TFF calls heldout.
 
   Args:
-    stream: What `open_raw` returns. SQLite reads only plain local files: others
-      are copied to a temporary one.
-    path: The file.
+    path: A plain local file.
     max_document_bytes: The longest text to accept.
 
   Raises:
     UserError: If the database is damaged, or none of TFF.
-    OSError: If there is no room for the temporary file.
   """
+  rows = tff_sqlite.read_rows(
+    path, max_example_bytes=max_document_bytes + OTHER_FEATURES_BYTES
+  )
   return parse_each(
     lambda row: _to_record(row, max_document_bytes),
-    enumerate(_read_rows(stream, path, max_document_bytes), start=1),
+    enumerate(map(tff_sqlite.Row._asdict, rows), start=1),
   )
-
-
-def _read_rows(
-  stream: io.BufferedReader, path: str, max_document_bytes: int
-) -> Iterator[dict[str, Any]]:
-  """Yields rows as `tff_sqlite.Row` has them, by name."""
-  with contextlib.ExitStack() as stack:
-    file = path
-    if not isinstance(stream.raw, io.FileIO):
-      temporary = stack.enter_context(
-        tempfile.NamedTemporaryFile(suffix='.sqlite')
-      )
-      shutil.copyfileobj(stream, temporary)
-      temporary.flush()
-      file = temporary.name
-    rows = tff_sqlite.read_rows(
-      file,
-      max_example_bytes=max_document_bytes + OTHER_FEATURES_BYTES,
-      shown_path=path,
-    )
-    yield from map(tff_sqlite.Row._asdict, rows)
 
 
 def _to_record(row: dict[str, Any], max_document_bytes: int) -> RawRecord:

@@ -241,8 +241,8 @@ _REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
       'json_lines',
       ('--key_field', 'writer', '--text_field', 'body', '--time_field', 'when'),
       "`--key_field` 'writer' and `--time_field` 'when' must be in one of the "
-      'first 6 records of `--input`, but none has it. There are: body, '
-      'created, user.name. Name one of these.',
+      'first 6 records of `--input`, but none has it. The first has body, '
+      'user.name, created. Name one of these.',
     ),
     *(
       (

@@ -97,13 +97,6 @@ def test_all_features(tmp_path):
   )
 
 
-def test_plain_file_needs_no_room(tmp_path, monkeypatch):
-  path = _many(tmp_path / 'a')
-  monkeypatch.setattr('tempfile.tempdir', str(tmp_path / 'missing'))
-  kept, drops = _read(path)
-  assert (len(kept), drops) == (400, {})
-
-
 def test_client_that_is_a_number_or_missing(tmp_path):
   rows = [('train', 7, _example(tokens='a')), ('', None, _example(tokens='b'))]
   kept, _ = _read(_write(tmp_path / 'a', rows))
@@ -135,26 +128,16 @@ def test_dropped_row(tmp_path, client_id, example, reason):
   assert {num: drop.reason for num, drop in drops.items()} == {2: reason}
 
 
-@pytest.mark.parametrize('container', [lzma.FORMAT_XZ, lzma.FORMAT_ALONE])
-def test_packed_database(tmp_path, monkeypatch, container):
-  temporary = tmp_path / 'temporary'
-  temporary.mkdir()
-  monkeypatch.setattr('tempfile.tempdir', str(temporary))
-  plain = _many(tmp_path / 'a')
+def test_packed_database_is_refused(tmp_path):
   packed = tmp_path / 'a.lzma'
-  data = lzma.compress(plain.read_bytes(), container)
-  packed.write_bytes(data)
-  assert _read(packed) == _read(plain)
-  # A reader that stops leaves no file either.
-  found = load_source('stack_overflow').read_records(str(packed), 1000)
-  next(found)
-  assert len(list(temporary.iterdir())) == 1
-  found.close()
-  assert not list(temporary.iterdir())
-  packed.write_bytes(data[: len(data) // 2])
-  kept, drops = _read(packed)
-  assert not kept
-  assert [drop.reason for drop in drops.values()] == ['truncated_file']
+  packed.write_bytes(lzma.compress(_many(tmp_path / 'a').read_bytes()))
+  with pytest.raises(UserError) as raised:
+    _read(packed)
+  assert str(raised.value) == (
+    "`--input` must name TFF's stackoverflow.sqlite as a plain local file, but "
+    f'{str(packed)!r} is packed or in a store. Unpack it, for example with '
+    '`xz -dk`, or copy it.'
+  )
 
 
 def test_database_in_a_directory_with_an_odd_name_is_left_alone(tmp_path):
