@@ -40,12 +40,12 @@ _FILLED = (
 )
 
 
-@pytest.fixture(params=['local', *buckets.KINDS])
+@pytest.fixture(params=['local', 'store'])
 def place(request, tmp_path, monkeypatch):
   """Returns the path of an output, `tmp_path / 'a/out'`."""
   if request.param == 'local':
     return f'{tmp_path}/a/out'
-  buckets.mount(monkeypatch, tmp_path, request.param)
+  buckets.mount(monkeypatch, tmp_path)
   return 'bucket://a/out'
 
 
@@ -269,7 +269,7 @@ def test_outputs_that_cannot_be_written(plain_directory):
     (f'{plain_directory}/file', 'Not a directory'),
     (f'{plain_directory}/file/out', 'Not a directory'),
     (f'{plain_directory}/closed/out', 'Permission denied'),
-    ('none://out', "'none://out': Unrecognized filesystem"),
+    ('none://out', "'none://out': stores are s3://, gs:// and abfs://"),
   ):
     with pytest.raises(UserError, match=rf"'{place}' is not \({reason}"):
       with output.work_directory(output.require_usable(place)):

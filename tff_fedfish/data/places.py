@@ -1,7 +1,8 @@
 """Files of this machine and of stores, reached by the same functions.
 
-A path is local, or one of a store that pyarrow reaches: `s3://`, `gs://`,
-`abfs://`, `hdfs://`. Local files are plain ones, without pyarrow.
+A path is local, or one of an object store that pyarrow reaches: `s3://`,
+`gs://`, `abfs://`. Local files are plain ones, without pyarrow. In a store a
+file appears when it is complete, and there are no directories.
 
 Local errors are OSErrors, those of a store StoreErrors; opening a file that is
 not there is a FileNotFoundError in both.
@@ -18,7 +19,6 @@ import posixpath
 import re
 import shutil
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -34,9 +34,7 @@ _NUM_REQUESTS = 32
 _BUFFER_BYTES = 16 << 20
 # A request of S3 copies no more.
 _MAX_COPIED_BYTES = 5 << 30
-# As pyarrow calls them. A file appears when it is complete, there are no
-# directories, and files are copied, not renamed.
-_OBJECT_STORES = ('s3', 'gcs', 'abfs')
+_SCHEMES = ('s3', 'gs', 'abfs', 'abfss')
 
 
 class StoreError(FailedError):
@@ -212,7 +210,7 @@ def create(path: str, data: bytes) -> None:
 
 
 def move(source: str, target: str) -> None:
-  """Renames a file; in an object store it is copied, and the source stays."""
+  """Renames a file; in a store it is copied, and the source stays."""
   if not is_remote(source):
     os.rename(source, target)
     return
@@ -223,11 +221,7 @@ def move(source: str, target: str) -> None:
       _upload(file, target)
     return
   with _reaching(target):
-    if store.type_name in _OBJECT_STORES:
-      store.copy_file(name, new_name)
-    else:
-      store.create_dir(posixpath.dirname(new_name))
-      store.move(name, new_name)
+    store.copy_file(name, new_name)
 
 
 def remove(path: str) -> None:
@@ -291,11 +285,13 @@ def _connect(root: str) -> tuple['FileSystem', str]:
   """Returns a file system for 'scheme://authority', and its path there."""
   from pyarrow import fs
 
-  if root.startswith('gs://'):
-    # Or it tries for a quarter of an hour.
-    return fs.FileSystem.from_uri(f'{root}/?retry_limit_seconds=30')
-  if not root.startswith('s3://'):
-    return fs.FileSystem.from_uri(f'{root}/')
+  scheme = root.partition('://')[0]
+  if scheme not in _SCHEMES:
+    raise ValueError('stores are s3://, gs:// and abfs://')
+  if scheme != 's3':
+    # Google's is tried for a quarter of an hour else.
+    options = '?retry_limit_seconds=30' if scheme == 'gs' else ''
+    return fs.FileSystem.from_uri(f'{root}/{options}')
   # With the pauses between them, half a minute.
   attempts = int(os.environ.get('AWS_MAX_ATTEMPTS', 7))
   store = fs.S3FileSystem(
@@ -334,24 +330,17 @@ def _select(directory: str, recursive: bool) -> list[tuple[str, bool]]:
 
 def _upload(file: BinaryIO, path: str) -> None:
   store, name = _locate(path)
-  written = name
   with _reaching(path):
-    if store.type_name not in _OBJECT_STORES:
-      parent, base = posixpath.split(name)
-      written = posixpath.join(parent, f'.{base}.{uuid.uuid4().hex}')
-      store.create_dir(parent)
-    sink = store.open_output_stream(written)
+    sink = store.open_output_stream(name)
     try:
       shutil.copyfileobj(file, sink, _BUFFER_BYTES)
       sink.close()
-      if written != name:
-        store.move(written, name)
     except BaseException:
       # pyarrow completes whatever it closes, at the latest when it is freed.
       with contextlib.suppress(Exception):
         sink.close()
       with contextlib.suppress(Exception):
-        store.delete_file(written)
+        store.delete_file(name)
       raise
 
 
