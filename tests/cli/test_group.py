@@ -91,21 +91,6 @@ class TestGroup:
     assert re.search(r'www.a.com +2 +3 +75.0%', shown)
     assert re.search(r'\ba.com +1 +1 +25.0%', shown)
 
-  @pytest.mark.parametrize(
-    ('key', 'groups', 'drops'),
-    [
-      ('domain', 'a.com', {'malformed_json': 1}),
-      ('author', 'Me [bold]', {'malformed_json': 1, 'missing_author': 2}),
-    ],
-  )
-  def test_other_keys(self, fedfish, raw, tmp_path, key, groups, drops):
-    output = tmp_path / 'out'
-    command = ('group', 'c4', '--input', raw, '--output', output)
-    assert fedfish(*command, '--key', key)[0] == 0
-    manifest = read_manifest(output)
-    assert (manifest.key, manifest.counts.drops) == (key, drops)
-    assert re.search(rf'{re.escape(groups)} +\d', fedfish('inspect', output)[1])
-
   def test_parts_and_damage_are_shown(self, fedfish, raw, tmp_path):
     cut = tmp_path / 'cut.gz'
     cut.write_bytes(b'\x1f\x8b')

@@ -1,11 +1,8 @@
 """`fedfish group json_lines` as a user meets it."""
 
-import datetime
 import json
 import re
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
@@ -147,34 +144,6 @@ def test_times_sort_by_value(fedfish, tmp_path):
   # Stored as it was given.
   assert copy['timestamp'] == b'9'
   assert fedfish('verify', output)[0] == 0
-
-
-def test_times_of_parquet_keep_their_fraction(fedfish, tmp_path):
-  times = [
-    datetime.datetime(2020, 5, 5, 5, 5, 5, 100_000 * i) for i in range(8)
-  ]
-  columns = {'key': ['a'] * 8, 'text': [f'{i}' for i in range(8)], 't': times}
-  pq.write_table(pa.table(columns), tmp_path / 'chat.parquet')
-  output = tmp_path / 'out'
-  code, _, _ = fedfish(
-    *('group', 'json_lines', '--input', tmp_path / 'chat.parquet'),
-    *('--output', output, '--key_field', 'key', '--text_field', 'text'),
-    *('--time_field', 't'),
-  )
-  assert code == 0
-  found = GroupedCorpus(output).examples(b'a')
-  assert [e['text'] for e in found] == [b'%d' % i for i in range(8)]
-  assert [e['timestamp'] for e in found[:2]] == [
-    b'2020-05-05T05:05:05Z',
-    b'2020-05-05T05:05:05.100000Z',
-  ]
-
-
-def test_strict(fedfish, raw, tmp_path):
-  code, _, errors = fedfish(*_command(raw, tmp_path / 'out', '--strict'))
-  assert code == 2
-  assert "record 5 of 'posts.jsonl' has one: malformed_text (" in errors
-  assert list(tmp_path.iterdir()) == [raw]
 
 
 def test_field_with_brackets_is_no_markup(fedfish, tmp_path):

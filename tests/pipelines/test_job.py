@@ -244,29 +244,6 @@ def test_split_by_client_is_that_of_training(tmp_path):
   assert (train, held_out) == (expected.participating, expected.held_out)
 
 
-def test_bomb(tmp_path):
-  # Half a gigabyte of zeros in half a megabyte, and not one line.
-  packed = gzip.compress(bytes(1 << 20)) * 512
-  path = tmp_path / 'bomb.json.gz'
-  path.write_bytes(packed)
-  with pytest.raises(
-    UserError, match=r'of 1 records none could \(1 document_too_large\)'
-  ):
-    run_group_job(
-      make_job([path], max_document_bytes=1 << 20), tmp_path / 'out'
-    )
-
-
-def test_files_of_one_name_are_told_apart(tmp_path):
-  for name in ('beer', 'ai'):
-    write_lines(tmp_path / 'raw' / name / 'Posts.json', [*raw_records(1), b'{'])
-  paths = sorted(tmp_path.glob('raw/*/*'))
-  (manifest,) = run_group_job(make_job(paths), tmp_path / 'out')
-  names = ['ai/Posts.json', 'beer/Posts.json']
-  assert [file.name for file in manifest.inputs] == names
-  assert manifest.drop_examples['malformed_json'].file == names[0]
-
-
 def test_many_files_are_not_all_named(tmp_path, monkeypatch):
   monkeypatch.setattr(finish, '_MAX_INPUTS', 3)
   paths = [

@@ -1,15 +1,13 @@
 """Any layout of JSON lines and tables: fields by their paths, and drops."""
 
 import datetime
-import gzip
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from grouping_jobs import contents, group_lines, make_job, write_lines
+from grouping_jobs import group_lines, write_lines
 
 from pipelines import json_lines
-from pipelines.job import run_group_job
 from pipelines.source import Drop, Fields, load_source
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import read_manifest
@@ -170,34 +168,6 @@ def test_groups_by_hand(tmp_path):
   assert verify_corpus(output).num_examples == 4
 
 
-def test_same_bytes_however_it_is_stored_and_read(tmp_path):
-  lines = [
-    {'body': f'text {i}', 'user': {'name': f'{i % 7}'}, 'created': f'{i % 3}'}
-    for i in range(200)
-  ]
-  expected = contents(group_lines(tmp_path / 'plain', lines, **_OPTIONS))
-  shards = {
-    name: data for name, data in expected.items() if 'manifest' not in name
-  }
-  packed = tmp_path / 'a'
-  packed.write_bytes(gzip.compress((tmp_path / 'plain/raw.json').read_bytes()))
-  table = tmp_path / 'b'
-  pq.write_table(pa.Table.from_pylist(lines), table)
-  for path in (packed, table):
-    output = tmp_path / f'{path.name}_out'
-    run_group_job(make_job([path], block_bytes=100, **_OPTIONS), output)
-    found = contents(output)
-    assert {name: found[name] for name in shards} == shards
-  # The same file, in other processes.
-  job = make_job([tmp_path / 'plain/raw.json'], **_OPTIONS)
-  flags = (
-    '--direct_num_workers=2',
-    '--direct_running_mode=multi_processing',
-  )
-  run_group_job(job, tmp_path / 'workers', flags)
-  assert contents(tmp_path / 'workers') == expected
-
-
 def _refused(paths, **fields):
   """Returns the one line that says which field there is not."""
   with pytest.raises(UserError) as raised:
@@ -282,21 +252,6 @@ class TestRequiredFields:
 
 
 class TestHostileInput:
-  def test_deep_objects(self, tmp_path):
-    good = {'body': 'a', 'user': {'name': 'b'}}
-    path = write_lines(
-      tmp_path / 'a',
-      [
-        *(good, b'[' * 100_000, b'{"user":' * 100_000, good),
-        b'{"user":' * 100_000 + b'1' + b'}' * 100_000,
-        b'{"body": "a", "user": ' + b'[' * 900 + b']' * 900 + b'}',
-      ],
-    )
-    found = _read(path)
-    assert [value[0] for value in found if isinstance(value, tuple)] == [
-      *('malformed_json', 'malformed_json', 'malformed_json', 'missing_key')
-    ]
-
   def test_ids(self, tmp_path):
     ids = [
       '<script>alert(1)</script>',
