@@ -2,12 +2,11 @@
 
 Records come one by one, and a record of a group is written when it is full, so
 that a group of any size takes no more memory than `max_record_bytes` of it.
-With a cap it takes what is kept, with a minimum as many examples, and without
-duplicates a hash for each text.
+With a minimum it takes as many examples, and without duplicates a hash for each
+text.
 """
 
 import hashlib
-import heapq
 import itertools
 import operator
 from collections.abc import Iterable, Iterator
@@ -23,9 +22,7 @@ from tff_fedfish.data.corpus_index import INDEX_SCHEMA
 from tff_fedfish.data.manifest import DropExample, Shard
 from tff_fedfish.data.time_order import kind_of
 
-_group_id, _time, _sha256, _example, _num_words = map(
-  operator.itemgetter, (0, 1, 3, 4, 5)
-)
+_group_id, _time, _example, _num_words = map(operator.itemgetter, (0, 1, 4, 5))
 
 
 def shard_name(shard_num: int, num_shards: int) -> str:
@@ -90,8 +87,6 @@ def _select(
     group = _without_duplicates(group, report)
   if job.min_examples_per_group is not None:
     group = _if_enough(group, job.min_examples_per_group, report)
-  if job.max_examples_per_group is not None:
-    group = _with_smallest_sha256(group, job.max_examples_per_group, report)
   return group
 
 
@@ -118,28 +113,6 @@ def _if_enough(
     return itertools.chain(first, rows)
   _count_drops(report, 'small_group', first[0], len(first))
   return ()
-
-
-def _with_smallest_sha256(
-  group: Iterable[SortedRecord], limit: int, report: ShardReport
-) -> Iterator[SortedRecord]:
-  """Keeps some records, by a choice that depends on nothing but themselves."""
-  kept: list[tuple[int, int, SortedRecord]] = []
-  first, num_dropped = None, 0
-  for position, row in enumerate(group):
-    # The heap's smallest is the one to go: the last with the largest hash.
-    entry = -int.from_bytes(_sha256(row), 'big'), -position, row
-    if len(kept) < limit:
-      heapq.heappush(kept, entry)
-      continue
-    _, place, dropped = heapq.heappushpop(kept, entry)
-    num_dropped += 1
-    if first is None or place > first[0]:
-      first = place, dropped
-  if first is not None:
-    _count_drops(report, 'group_cap', first[1], num_dropped)
-  kept.sort(key=operator.itemgetter(1), reverse=True)
-  return (row for _, _, row in kept)
 
 
 def _cut(

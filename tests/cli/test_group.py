@@ -163,11 +163,6 @@ class TestGroupErrors:
         '2000000000.',
       ),
       (
-        {'--min_examples_per_group': '3', '--max_examples_per_group': '2'},
-        '`--min_examples_per_group` must be at most `--max_examples_per_group`'
-        ', but is 3, and that 2. Lower the one, or raise the other.',
-      ),
-      (
         {'--output': ''},
         "`--output` must be the name of a directory, but is ''. Name one.",
       ),

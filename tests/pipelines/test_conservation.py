@@ -76,11 +76,7 @@ def test_in_equals_out_plus_drops(tmp_path_factory, files, data):
   options = data.draw(_OPTIONS)
   try:
     (manifest,) = run_group_job(
-      make_job(
-        paths,
-        max_examples_per_group=5,
-        **options,
-      ),
+      make_job(paths, **options),
       output,
     )
   except UserError:

@@ -32,9 +32,6 @@ _LIMITS = {
     'store a larger group in several records (default: 256 MiB)'
   ),
   'max_document_bytes': 'drop longer texts (default: 64 MiB)',
-  'max_examples_per_group': (
-    'of larger groups keep N examples, chosen by hash (default: all)'
-  ),
   'min_examples_per_group': (
     'drop groups with fewer examples; duplicates do not count (default: keep '
     'all)'
