@@ -76,9 +76,10 @@ def read_objects(
       yield from parse_each(decode_features, payloads)
     else:
       _refuse_other_json(start, path)
-      is_whole = _WHOLE_OBJECT.match(start.removeprefix(codecs.BOM_UTF8))
-      read = _read_whole if is_whole else read_lines
-      yield from parse_each(parse_line, read(stream, max_bytes))
+      parse, read = parse_line, read_lines
+      if _WHOLE_OBJECT.match(start.removeprefix(codecs.BOM_UTF8)):
+        parse, read = _parse_whole, _read_whole
+      yield from parse_each(parse, read(stream, max_bytes))
 
 
 def record_reader(
@@ -187,5 +188,15 @@ def _read_whole(
 ) -> Iterator[tuple[int, bytes | Drop]]:
   """Yields all of a file, as `read_lines` yields a line."""
   data = stream.read(max_bytes + 1)
-  is_too_long = len(data) > max_bytes
-  yield 1, Drop('document_too_large', excerpt=data) if is_too_long else data
+  if len(data) > max_bytes:
+    raise Drop('document_too_large', damage=True, excerpt=data)
+  yield 1, data
+
+
+def _parse_whole(data: bytes) -> dict[str, Any]:
+  try:
+    return parse_line(data)
+  except Drop as drop:
+    # Several objects may follow each other.
+    drop.damage = True
+    raise

@@ -40,7 +40,7 @@ class Drop(Exception):
   """One word for the manifest, such as 'missing_text'."""
   _: dataclasses.KW_ONLY
   damage: bool = False
-  """Whether the file could not be read beyond this record."""
+  """Whether more of the file than this record may be lost."""
   excerpt: bytes = b''
   """The first `EXCERPT_BYTES` of what was dropped."""
 

@@ -152,6 +152,8 @@ def _read_rows(stream: BinaryIO, max_bytes: int) -> Iterator[bytes | Drop]:
   is_open = False
   for _, line in read_lines(stream, max_bytes):
     if isinstance(line, Drop):
+      # It may hold many rows.
+      line.damage = True
       yield line
       continue
     row = line.strip()

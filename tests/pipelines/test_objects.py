@@ -133,7 +133,10 @@ def test_object_over_several_lines(tmp_path, before, indent):
   ids=range(7),
 )
 def test_bad_object_over_several_lines_is_one_drop(tmp_path, data, reason):
-  assert _read(tmp_path / 'a', data) == [(1, reason)]
+  path = tmp_path / 'a'
+  assert _read(path, data) == [(1, reason)]
+  ((_, drop),) = read_objects(str(path), _MAX_BYTES)
+  assert drop.damage
 
 
 @pytest.mark.parametrize('indent', [None, 0, 2])

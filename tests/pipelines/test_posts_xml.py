@@ -228,6 +228,14 @@ def test_huge_row_is_not_held(tmp_path):
   assert peak < 10 << 20
 
 
+def test_too_long_a_line_of_many_rows_is_damage(tmp_path):
+  path = tmp_path / _NAME
+  path.write_bytes(_file(_row(1) * 30_000, _row(2)))
+  (_, drop), (_, record) = stack_overflow.read_records(str(path), 1000)
+  assert (drop.reason, drop.damage) == ('document_too_large', True)
+  assert record['text'] == 'x'
+
+
 def test_row_over_several_lines_is_counted(tmp_path):
   kept, drops = _read(tmp_path, _file(_QUESTION.replace(b' Score', b'\nScore')))
   assert not kept
