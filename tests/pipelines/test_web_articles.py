@@ -228,9 +228,6 @@ def test_both_layouts(tmp_path):
   assert _read(path, _CC_NEWS) == [(1, crawled), (2, _RECORD)]
   path.write_text(json.dumps(_CRAWLED, indent=4))
   assert _read(path, _CC_NEWS) == [(1, crawled)]
-  without = {**_CRAWLED, 'authors': None, 'maintext': None}
-  pq.write_table(pa.Table.from_pylist([_CRAWLED, without]), path)
-  assert _read(path, _CC_NEWS) == [(1, crawled), (2, 'missing_text')]
 
 
 @pytest.mark.parametrize(
