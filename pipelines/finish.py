@@ -132,7 +132,7 @@ def _nothing_to_group(
     reason = max(drops, key=lambda name: drops[name].num)
     first = drops[reason].first
     hint = f' The first {reason} is record {first.line} of {first.file!r}'
-    hint += f': {first.excerpt}.' if first.excerpt else '.'
+    hint += f': {first.excerpt!r}.' if first.excerpt else '.'
   option = '--key' if job.fields is None else '--key_field'
   return UserError(
     f'`--input` must hold records that can be grouped by {job.key}, but of '

@@ -66,7 +66,7 @@ def read_objects(
   Raises:
     UserError: If the file is of a known format that is not read.
   """
-  max_bytes = max_document_bytes * _BYTES_PER_TEXT_BYTE + OTHER_FEATURES_BYTES
+  max_bytes = longest_object(max_document_bytes)
   with open_raw(path) as stream:
     start = start_of(stream)
     if start.startswith(b'PAR1'):
@@ -76,10 +76,20 @@ def read_objects(
       yield from parse_each(decode_features, payloads)
     else:
       _refuse_other_json(start, path)
-      parse, read = parse_line, read_lines
+      max_plain_bytes = max_document_bytes + OTHER_FEATURES_BYTES
+
+      def parse(line):
+        return _parse_line(line, max_plain_bytes)
+
       if _WHOLE_OBJECT.match(start.removeprefix(codecs.BOM_UTF8)):
-        parse, read = _parse_whole, _read_whole
-      yield from parse_each(parse, read(stream, max_bytes))
+        yield 1, _parse_whole(stream, max_bytes, parse)
+      else:
+        yield from parse_each(parse, read_lines(stream, max_bytes))
+
+
+def longest_object(max_document_bytes: int) -> int:
+  """Returns how many bytes may be read for an object with a text."""
+  return max_document_bytes * _BYTES_PER_TEXT_BYTE + OTHER_FEATURES_BYTES
 
 
 def record_reader(
@@ -135,12 +145,11 @@ def _read_on(stream: BinaryIO, piece: bytes, max_bytes: int) -> bytes | Drop:
   return Drop('document_too_large', excerpt=data) if is_too_long else data
 
 
-def parse_line(line: bytes) -> dict[str, Any]:
-  """Returns the object that a line of JSON holds.
-
-  Raises:
-    Drop: empty_line, invalid_utf8, malformed_json or not_an_object.
-  """
+def _parse_line(line: bytes, max_plain_bytes: int) -> dict[str, Any]:
+  """Returns the object that a line of JSON holds."""
+  # Brackets take 25 times their size in memory.
+  if len(line) > max_plain_bytes and _plain_bytes(line) > max_plain_bytes:
+    raise Drop('document_too_large')
   try:
     text = line.decode().lstrip(_BEFORE_OBJECT)
     value, end = _raw_decode(text)
@@ -183,20 +192,22 @@ def _is_json(line: bytes) -> bool:
   return True
 
 
-def _read_whole(
-  stream: BinaryIO, max_bytes: int
-) -> Iterator[tuple[int, bytes | Drop]]:
-  """Yields all of a file, as `read_lines` yields a line."""
-  data = stream.read(max_bytes + 1)
-  if len(data) > max_bytes:
-    raise Drop('document_too_large', damage=True, excerpt=data)
-  yield 1, data
+def _plain_bytes(line: bytes) -> int:
+  """Returns how long a line is if its escapes are no longer than their text."""
+  num_unicode = line.count(b'\\u') - line.count(b'\\\\u')
+  return len(line) - line.count(b'\\') - 3 * num_unicode
 
 
-def _parse_whole(data: bytes) -> dict[str, Any]:
+def _parse_whole(
+  stream: BinaryIO, max_bytes: int, parse: Callable[[bytes], dict[str, Any]]
+) -> dict[str, Any] | Drop:
+  """Returns the object that a file is; damage, if it is none."""
+  data = b''
   try:
-    return parse_line(data)
+    data = stream.read(max_bytes + 1)
+    if len(data) > max_bytes:
+      raise Drop('document_too_large')
+    return parse(data)
   except Drop as drop:
     # Several objects may follow each other.
-    drop.damage = True
-    raise
+    return Drop(drop.reason, damage=True, excerpt=data)

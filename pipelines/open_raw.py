@@ -43,9 +43,7 @@ _FAULTS = (zlib_ng.error, lzma.LZMAError, OSError)
 # First bytes -> name, and command that prints the content.
 _REFUSED = {
   b'\x28\xb5\x2f\xfd': ('zstd', 'zstd -dc {}'),
-  b'\x04\x22\x4d\x18': ('lz4', 'lz4 -dc {}'),
   b'PK\x03\x04': ('zip', 'unzip -p {}'),
-  b'Rar!\x1a\x07': ('rar', 'unrar p -inul {}'),
   b'7z\xbc\xaf\x27\x1c': ('7z', '7z e -so {} Posts.xml'),
 }
 _NOT_INSIDE = _PACKINGS | _REFUSED | {b'PAR1': ('Parquet', '')}

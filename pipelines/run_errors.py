@@ -68,7 +68,7 @@ def raise_understood(error: Exception, output: str) -> None:
     match = re.search(r'\[Errno (\d+)\]', message)
     kind, what = FailedError, 'disk, memory and network'
     if match and int(match[1]) in PATH_ERRORS:
-      kind, what = UserError, 'the input files'
+      kind, what = UserError, 'the file that it names'
     raise kind(
       f'Grouping into {output!r} stopped ({message}); nothing was kept. Check '
       f'{what}, then run it again.'

@@ -21,15 +21,9 @@ from typing import BinaryIO
 from xml.parsers import expat
 
 from pipelines.html_text import html_to_text
-from pipelines.objects import read_lines
+from pipelines.objects import longest_object, read_lines
 from pipelines.open_raw import open_raw, start_of
-from pipelines.source import (
-  OTHER_FEATURES_BYTES,
-  Drop,
-  RawRecord,
-  Source,
-  parse_each,
-)
+from pipelines.source import Drop, RawRecord, Source, parse_each
 from pipelines.splits import moment_of
 from pipelines.tff_posts import read_database
 from pipelines.web_articles import to_record
@@ -56,9 +50,6 @@ _FORBIDDEN = re.compile('[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]')
 _REFERENCE = re.compile(r'&#(?:x([0-9a-fA-F]{1,8})|([0-9]{1,10}));')
 _TYPES = {'1': ('question', 'q'), '2': ('answer', 'a')}
 
-# A quote is one byte in a text and six in Body="&lt;p&gt;&quot;"; markup, of
-# which no text is left, comes on top of that.
-_ROW_BYTES_PER_TEXT_BYTE = 8
 # Of a row from which forbidden characters are taken: in copies, perhaps of four
 # bytes a character.
 _MAX_MENDED_BYTES = 16 << 20
@@ -71,7 +62,7 @@ def read_records(
   """Reads a file as `Source.read_records` does.
 
   A file that ends before `</posts>` ends with the `Drop` truncated_file. A row
-  of more than eight times `max_document_bytes` and 1 MiB is document_too_large.
+  of more than three times `max_document_bytes` and 1 MiB is document_too_large.
 
   Raises:
     UserError: If the file is neither a Posts.xml nor TFF's plain database.
@@ -88,10 +79,7 @@ def read_records(
       yield from read_database(path, max_document_bytes)
       return
     _require_posts(start, path)
-    site = site_of(path)
-    max_bytes = (
-      _ROW_BYTES_PER_TEXT_BYTE * max_document_bytes + OTHER_FEATURES_BYTES
-    )
+    site, max_bytes = site_of(path), longest_object(max_document_bytes)
     yield from parse_each(
       lambda row: _to_record(_attributes(row), site, max_document_bytes),
       enumerate(_read_rows(stream, max_bytes), start=1),

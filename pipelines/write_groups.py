@@ -6,6 +6,7 @@ With a minimum it takes as many examples, and without duplicates a hash for each
 text.
 """
 
+import dataclasses
 import hashlib
 import itertools
 import operator
@@ -53,20 +54,21 @@ def write_shard(
     for group_id, group in itertools.groupby(rows, _group_id):
       stored = _select(group, job, report)
       kinds = set()
-      for number, some in _cut(stored, job.max_record_bytes):
-        examples = list(map(_example, some))
-        payload = records.encode_group_record(group_id, examples, number)
+      for part in _cut(stored, job.max_record_bytes):
+        payload = records.encode_group_record(
+          group_id, part.examples, part.number
+        )
         index.append(
           # In the order of the schema.
           (
-            *(group_id, number or 0, shard_num, offset),
-            *(len(examples), len(payload), sum(map(_num_words, some))),
+            *(group_id, part.number or 0, shard_num, offset),
+            *(len(part.examples), len(payload), part.num_words),
           )
         )
         offset += records.write_record(hashing, payload)
-        report.num_examples += len(examples)
+        report.num_examples += len(part.examples)
         # Those between sort by kind, too.
-        kinds |= {kind_of(_time(some[0])), kind_of(_time(some[-1]))}
+        kinds |= {kind_of(part.first_time), kind_of(part.last_time)}
       report.num_mixed_time_groups += len(kinds) > 1
   report.shard = Shard(
     name=shard_name(shard_num, job.num_shards),
@@ -115,25 +117,34 @@ def _if_enough(
   return ()
 
 
-def _cut(
-  group: Iterable[SortedRecord], max_bytes: int
-) -> Iterator[tuple[int | None, list[SortedRecord]]]:
-  """Cuts a group into stored records; an example over the limit is one.
+@dataclasses.dataclass
+class _Part:
+  """What becomes one stored record; not the records, which take far more."""
 
-  Yields:
-    (0-based number of the stored record, or None if it is the only one; its
-    records)
-  """
-  number, rows, num_bytes = 0, [], 0
+  number: int | None
+  """0-based; None if it is the only one of its group."""
+  first_time: bytes
+  last_time: bytes = b''
+  num_words: int = 0
+  examples: list[bytes] = dataclasses.field(default_factory=list)
+
+
+def _cut(group: Iterable[SortedRecord], max_bytes: int) -> Iterator[_Part]:
+  """Cuts a group into stored records; an example over the limit is one."""
+  part, num_bytes = None, 0
   for row in group:
-    size = len(_example(row))
-    if rows and num_bytes + size > max_bytes:
-      yield number, rows
-      number, rows, num_bytes = number + 1, [], 0
-    rows.append(row)
-    num_bytes += size
-  if rows:
-    yield number or None, rows
+    example = _example(row)
+    if part and num_bytes + len(example) > max_bytes:
+      part.number = part.number or 0
+      yield part
+      part, num_bytes = _Part(part.number + 1, _time(row)), 0
+    part = part or _Part(None, _time(row))
+    part.examples.append(example)
+    part.last_time = _time(row)
+    part.num_words += _num_words(row)
+    num_bytes += len(example)
+  if part:
+    yield part
 
 
 def _count_drops(

@@ -17,9 +17,9 @@ def mount(patch: pytest.MonkeyPatch, directory: pathlib.Path) -> None:
   connect = places._connect
   store = _ObjectStore(directory)
 
-  def connect_to_bucket(root):
+  def connect_to_bucket(root, is_patient):
     scheme, _, name = root.partition('://')
-    return (store, name) if scheme == 'bucket' else connect(root)
+    return (store, name) if scheme == 'bucket' else connect(root, is_patient)
 
   patch.setattr(places, '_connect', connect_to_bucket)
   patch.setattr(output, '_SETTLE_SECONDS', 0.1)

@@ -6,9 +6,11 @@ import pathlib
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 
+from tff_fedfish.data import places
 from tff_fedfish.data.manifest import read_manifest
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -207,6 +209,26 @@ class TestGroupErrors:
     assert message.format(tmp=tmp_path) in errors
     assert errors.count('\n') == 1
     assert list(tmp_path.iterdir()) == [raw]
+
+  @pytest.mark.parametrize('option', ['--input', '--output'])
+  def test_store_that_does_not_answer(
+    self, fedfish, raw, tmp_path, monkeypatch, option
+  ):
+    monkeypatch.setenv('AWS_ENDPOINT_URL', 'http://127.0.0.1:1')
+    monkeypatch.setenv('AWS_EC2_METADATA_DISABLED', 'true')
+    monkeypatch.setattr(places, '_connect', places._connect.__wrapped__)
+    options = {'--input': raw, '--output': tmp_path / 'out'}
+    options[option] = 's3://bucket/raw'
+    started = time.monotonic()
+    command = [word for pair in options.items() for word in pair]
+    code, _, errors = fedfish('group', 'c4', *command)
+    assert time.monotonic() - started < 15
+    assert code == 2
+    assert re.fullmatch(
+      rf"fedfish: error: `{option}` must be .*, but 's3://bucket/raw' is not "
+      r'\(.*NETWORK_CONNECTION.*\)\. Check .*\n',
+      errors,
+    )
 
   def test_complete_corpus_is_not_replaced(self, fedfish, raw, tmp_path):
     command = ('group', 'c4', '--input', raw, '--output', tmp_path / 'out')

@@ -134,12 +134,13 @@ def test_same_shards_however_records_lie_in_files(tmp_path):
 
 def test_nothing_to_group(tmp_path):
   path = write_lines(
-    tmp_path / 'a.json', [{'text': 'a'}, {'text': ''}, {'text': 'b'}]
+    tmp_path / 'a.json', [{'text': 'a\x1b[2J'}, {'text': ''}, {'text': 'b'}]
   )
   with pytest.raises(
     UserError,
     match=r'by host, but of 3 records none could \(1 empty_text, 2 '
-    r"missing_url\)\. The first missing_url is record 1 of 'a\.json': a\. ",
+    r"missing_url\)\. The first missing_url is record 1 of 'a\.json': "
+    r"'a\\x1b\[2J'\. ",
   ):
     run_group_job(make_job([path]), tmp_path / 'out')
   assert [path.name for path in tmp_path.iterdir()] == ['a.json']

@@ -139,6 +139,14 @@ def test_bad_object_over_several_lines_is_one_drop(tmp_path, data, reason):
   assert drop.damage
 
 
+@pytest.mark.parametrize('escape', ['\u00e9', '\u4e2d', '\\u', '"', '\n'])
+def test_escapes_do_not_make_a_text_long(tmp_path, escape):
+  text = escape * (2_500_000 // len(escape.encode()))
+  (tmp_path / 'a').write_text(json.dumps({'text': text}))
+  ((_, value),) = read_objects(str(tmp_path / 'a'), 2_500_000)
+  assert value == {'text': text}
+
+
 @pytest.mark.parametrize('indent', [None, 0, 2])
 def test_array_is_refused(tmp_path, indent):
   path = tmp_path / 'a'
@@ -203,8 +211,12 @@ def test_any_lines(tmp_path_factory, lines, cut):
     (b'', b'\0', 600_000_000, 'document_too_large', 300e6),
     (b'{"text": "', b'x', 600_000_000, 'document_too_large', 300e6),
     (b'[{"text": "', b'x', 600_000_000, 'is an array', 300e6),
+    # Parsed, it would take 4.8 GB; with escapes, whose bytes do not count, too.
+    (b'{"x": [', b'[],', 190_000_000, 'document_too_large', 500e6),
+    (b'{\n "x": [', b'[],', 190_000_000, 'document_too_large', 500e6),
+    (b'{"x": [', b'[],"\\\\",', 190_000_000, 'document_too_large', 500e6),
   ],
-  ids=range(3),
+  ids=range(6),
 )
 def test_bombs(tmp_path, start, piece, num_bytes, reason, max_bytes):
   path = tmp_path / 'a.json.gz'

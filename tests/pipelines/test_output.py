@@ -117,8 +117,8 @@ def test_partly_published(tmp_path, claimed, names, foreign, patterns):
   assert contents(place) == before
   command = re.fullmatch(
     rf"`--output` must be empty or new, but '{re.escape(str(place))}' holds "
-    'files of a job that was stopped, or is at work, while it published them. '
-    'If none is at work, remove them: `(.*)`.',
+    'files of a job that was stopped, or is at work, while it published them, '
+    'or of a copy. If none is at work, remove them: `(.*)`.',
     str(raised.value),
   )[1]
   program, *paths = command.split(f" '{place}'/")
@@ -126,6 +126,25 @@ def test_partly_published(tmp_path, claimed, names, foreign, patterns):
   assert all(map(str.startswith, paths, patterns))
   subprocess.run(command, shell=True, check=True)
   assert contents(place) == dict.fromkeys(foreign, b'x')
+
+
+@pytest.mark.parametrize('claim', ['{}', '[]', '"x"', '{"files": [1]}'])
+def test_claim_of_other_content(tmp_path, claim):
+  (tmp_path / output.CLAIM_NAME).write_text(claim)
+  with pytest.raises(UserError, match=r'remove them: `rm -f .*-publishing`\.$'):
+    output.require_usable(str(tmp_path))
+
+
+def test_outputs_that_a_job_cannot_use(tmp_path):
+  (tmp_path / output.CLAIM_NAME).mkdir()
+  with pytest.raises(UserError, match="already holds '.fedfish-publishing/'"):
+    output.require_usable(str(tmp_path))
+  # Workers are told paths as text.
+  with pytest.raises(UserError) as raised:
+    output.require_usable(os.fsdecode(b'/o\xff'))
+  assert str(raised.value) == (
+    "`--output` must have a name in UTF-8, found '/o\\xff'. Rename it."
+  )
 
 
 def test_paths_instead_of_a_command_for_a_store(tmp_path, monkeypatch):
@@ -198,9 +217,9 @@ def test_failure_behind_the_manifest(place, monkeypatch, claim_stays):
     _publish(place)
   assert str(raised.value) == (
     f'Grouping into {place!r} stopped while it published (it hung up). Run '
-    '`fedfish verify` on what is there: if it says OK, the corpus is complete, '
-    "and '.fedfish-publishing' in it may be removed. Else group again, and "
-    'what is to be removed is named.'
+    f'`fedfish verify` on {place}: if it says OK, all is complete, and '
+    f"'{place}/.fedfish-publishing' may be removed. Else group again, and what "
+    'is to be removed is named.'
   )
   assert raise_understood(raised.value, place) is None
   monkeypatch.undo()

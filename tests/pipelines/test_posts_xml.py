@@ -187,9 +187,8 @@ def test_several_rows_in_a_line(tmp_path):
   line = _row(1) + b' ' + bad + _row(3) + b'<!-- x -->' + _row(4)
   for data in (_file(line), b'<posts>' + line + b'</posts>'):
     kept, drops = _read(tmp_path, data)
-    assert [record['url'][-1] for record in kept] == ['1', '4']
-    # With what stands behind it, a row is none.
-    assert drops == [(2, 'malformed_xml'), (3, 'malformed_xml')]
+    assert [record['url'][-1] for record in kept] == ['1', '3', '4']
+    assert drops == [(2, 'malformed_xml')]
 
 
 @pytest.mark.parametrize(
@@ -224,7 +223,7 @@ def test_huge_row_is_not_held(tmp_path):
     tracemalloc.stop()
   assert len(kept) == 2
   assert drops == [(2, 'document_too_large')]
-  # The row is held up to 8 * 2**17 + 2**20 bytes.
+  # The row is held up to 3 * 2**17 + 2**20 bytes.
   assert peak < 10 << 20
 
 
@@ -234,6 +233,14 @@ def test_too_long_a_line_of_many_rows_is_damage(tmp_path):
   (_, drop), (_, record) = stack_overflow.read_records(str(path), 1000)
   assert (drop.reason, drop.damage) == ('document_too_large', True)
   assert record['text'] == 'x'
+
+
+def test_row_that_would_take_gigabytes_is_not_parsed(tmp_path):
+  path = tmp_path / _NAME
+  path.write_bytes(_file(_row(1, body='x' * (5 << 20))))
+  ((_, drop),) = stack_overflow.read_records(str(path), 1 << 20)
+  # Else it would be one row with too long a text.
+  assert (drop.reason, drop.damage) == ('document_too_large', True)
 
 
 def test_row_over_several_lines_is_counted(tmp_path):

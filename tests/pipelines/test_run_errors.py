@@ -28,8 +28,8 @@ _MACHINE = 'disk, memory and network'
   [
     (errno.ENOSPC, FailedError, _MACHINE),
     (errno.ECONNREFUSED, FailedError, _MACHINE),
-    (errno.ENOENT, UserError, 'the input files'),
-    (errno.EACCES, UserError, 'the input files'),
+    (errno.ENOENT, UserError, 'the file that it names'),
+    (errno.EACCES, UserError, 'the file that it names'),
   ],
 )
 def test_who_is_at_fault(as_text, code, kind, remedy):

@@ -1,6 +1,7 @@
 """One shard: its order, its parts, its index, and equal bytes."""
 
 import hashlib
+import tracemalloc
 
 from group_records import encode_example, read_group_records
 from grouping_jobs import make_job
@@ -116,6 +117,26 @@ def test_group_in_three_parts(tmp_path):
   assert [len(record.examples) for record in found] == [2, 2, 1, 2]
   assert index.column('part').to_pylist() == [0, 1, 2, 0]
   assert report.shard.num_records == 4
+
+
+def test_memory_is_that_of_examples(tmp_path):
+  num_rows = 30_000
+  rows = (
+    _row(b'example.com', b'post %08d' % i, b'2018-01-01', b'http://%032d' % i)
+    for i in range(num_rows)
+  )
+  num_bytes = num_rows * len(
+    _row(b'', b'post %08d' % 0, b'2018-01-01', b'http://%032d' % 0)[4]
+  )
+  job = make_job([], max_record_bytes=256 << 20)
+  tracemalloc.start()
+  try:
+    write_shard(str(tmp_path / 'x'), 0, rows, job)
+    _, peak = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  # Twice, as examples and as a record, and once more while it is put together.
+  assert peak < 4 * num_bytes
 
 
 def test_example_larger_than_a_record_may_be(tmp_path):

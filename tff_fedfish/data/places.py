@@ -75,11 +75,17 @@ def absolute(path: str) -> str:
   return directory_of(path) if is_remote(path) else os.path.realpath(path)
 
 
-def size(path: str) -> int | None:
-  """Returns how many bytes a file has; None if there is no file."""
+def size(path: str, is_patient: bool = True) -> int | None:
+  """Returns how many bytes a file has; None if there is no file.
+
+  Args:
+    path: The file.
+    is_patient: Whether to ask a store that does not answer for half a minute,
+      as all other functions do, or for seconds.
+  """
   if not is_remote(path):
     return os.path.getsize(path) if os.path.isfile(path) else None
-  store, name = _locate(path)
+  store, name = _locate(path, is_patient)
   with _reaching(path):
     return store.get_file_info(name).size
 
@@ -122,7 +128,7 @@ def glob(pattern: str) -> list[str]:
   Args:
     pattern: A path, in which `*`, `?` and `[...]` match any part of a name.
   """
-  if size(pattern) is not None:
+  if size(pattern, is_patient=False) is not None:
     return [pattern]
   start = re.split(r'[*?[]', pattern, maxsplit=1)[0]
   return [
@@ -281,37 +287,40 @@ class _StoreFile(io.RawIOBase):
 
 
 @functools.lru_cache
-def _connect(root: str) -> tuple['FileSystem', str]:
+def _connect(root: str, is_patient: bool) -> tuple['FileSystem', str]:
   """Returns a file system for 'scheme://authority', and its path there."""
   from pyarrow import fs
 
   scheme = root.partition('://')[0]
   if scheme not in _SCHEMES:
     raise ValueError('stores are s3://, gs:// and abfs://')
+  if scheme == 'gs':
+    # Or it tries for a quarter of an hour.
+    seconds = 30 if is_patient else 5
+    return fs.FileSystem.from_uri(f'{root}/?retry_limit_seconds={seconds}')
   if scheme != 's3':
-    # Google's is tried for a quarter of an hour else.
-    options = '?retry_limit_seconds=30' if scheme == 'gs' else ''
-    return fs.FileSystem.from_uri(f'{root}/{options}')
+    return fs.FileSystem.from_uri(f'{root}/')
   # With the pauses between them, half a minute.
   attempts = int(os.environ.get('AWS_MAX_ATTEMPTS', 7))
+  attempts = attempts if is_patient else min(3, attempts)
   store = fs.S3FileSystem(
     # pyarrow does not read that variable.
     endpoint_override=os.environ.get('AWS_ENDPOINT_URL'),
     retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=attempts),
-    connect_timeout=10,
-    request_timeout=60,
+    connect_timeout=10 if is_patient else 3,
+    request_timeout=60 if is_patient else 10,
     # A small file is one request.
     allow_delayed_open=True,
   )
   return store, root.removeprefix('s3://')
 
 
-def _locate(path: str) -> tuple['FileSystem', str]:
+def _locate(path: str, is_patient: bool = True) -> tuple['FileSystem', str]:
   """Returns the file system of a path, and the path in it."""
   scheme, _, rest = path.partition('://')
   authority, _, name = rest.partition('/')
   with _reaching(path):
-    store, base = _connect(f'{scheme}://{authority}')
+    store, base = _connect(f'{scheme}://{authority}', is_patient)
   return store, f'{base.rstrip("/")}/{name}'.rstrip('/')
 
 
