@@ -120,14 +120,12 @@ def test_group_in_three_parts(tmp_path):
 
 
 def test_memory_is_that_of_examples(tmp_path):
+  def row(i):
+    return _row(b'a.com', b'post %08d' % i, b'2018-01-01', b'http://%032d' % i)
+
   num_rows = 30_000
-  rows = (
-    _row(b'example.com', b'post %08d' % i, b'2018-01-01', b'http://%032d' % i)
-    for i in range(num_rows)
-  )
-  num_bytes = num_rows * len(
-    _row(b'', b'post %08d' % 0, b'2018-01-01', b'http://%032d' % 0)[4]
-  )
+  num_bytes = num_rows * len(row(0)[4])
+  rows = map(row, range(num_rows))
   job = make_job([], max_record_bytes=256 << 20)
   tracemalloc.start()
   try:
