@@ -6,6 +6,7 @@ unpacking, tell which.
 """
 
 import codecs
+import functools
 import json
 import re
 from collections.abc import Callable, Collection, Iterator
@@ -55,7 +56,8 @@ def read_objects(
   Args:
     path: A local or remote path.
     max_document_bytes: The longest text that the caller wants. A line, record
-      or row of more than three times that and 1 MiB is document_too_large.
+      or row of more than three times that and 1 MiB, or JSON of more than that
+      and 1 MiB without its escapes, is document_too_large.
     column_names: The columns of a table that the caller looks at; None for all.
       Objects of other formats have all their names.
 
@@ -76,11 +78,9 @@ def read_objects(
       yield from parse_each(decode_features, payloads)
     else:
       _refuse_other_json(start, path)
-      max_plain_bytes = max_document_bytes + OTHER_FEATURES_BYTES
-
-      def parse(line):
-        return _parse_line(line, max_plain_bytes)
-
+      parse = functools.partial(
+        _parse_line, max_plain_bytes=max_document_bytes + OTHER_FEATURES_BYTES
+      )
       if _WHOLE_OBJECT.match(start.removeprefix(codecs.BOM_UTF8)):
         yield 1, _parse_whole(stream, max_bytes, parse)
       else:
