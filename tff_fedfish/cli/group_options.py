@@ -21,7 +21,6 @@ _FIELDS = {
   'time_field': 'when it was written, which sorts the examples of a group: '
   'numbers by value, ISO 8601 by moment (default: none, no feature timestamp)',
 }
-_JSON_LINES = (*_FIELDS, 'name')
 _CLIENT_SPLIT = ('held_out_fraction', 'validation_fraction', 'split_seed')
 _LIMITS = {
   'num_shards': (
@@ -95,9 +94,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   for name, help_text in _FIELDS.items():
     fields.add_argument(f'--{name}', metavar='FIELD', help=help_text)
-  fields.add_argument(
-    '--name', help="the corpus' name (default: the last part of --output)"
-  )
   _add_splits(parser)
 
 
@@ -143,16 +139,14 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
       "`--output` must be the name of a directory, but is ''. Name one."
     )
   _check_together(arguments)
-  fields, name = None, arguments.name
+  fields, name = None, None
   if arguments.corpus == 'json_lines':
     fields = Fields(
       key=arguments.key_field,
       text=arguments.text_field,
       time=arguments.time_field,
     )
-    # '' is refused by the job.
-    if name is None:
-      name = os.path.abspath(arguments.output.rstrip('/')).rpartition('/')[2]
+    name = os.path.abspath(arguments.output.rstrip('/')).rpartition('/')[2]
   split = None
   if arguments.split_by:
     values = {option: getattr(arguments, option) for option in _CLIENT_SPLIT}
@@ -176,7 +170,7 @@ def _check_together(arguments: argparse.Namespace) -> None:
   corpus, split_by = arguments.corpus, arguments.split_by
   is_any = corpus == 'json_lines'
   for names, owner, is_given in (
-    (_JSON_LINES, 'json_lines', is_any),
+    (_FIELDS, 'json_lines', is_any),
     (('key',), 'other corpora; json_lines has `--key_field`', not is_any),
     (_CLIENT_SPLIT, '`--split_by client`', split_by == 'client'),
     (('split_time',), '`--split_by time`', split_by == 'time'),
