@@ -69,6 +69,8 @@ def write_shard(
         report.num_examples += len(part.examples)
         # Those between sort by kind, too.
         kinds |= {kind_of(part.first_time), kind_of(part.last_time)}
+        # They need not be in memory beside the next.
+        del part, payload
       report.num_mixed_time_groups += len(kinds) > 1
   report.shard = Shard(
     name=shard_name(shard_num, job.num_shards),
