@@ -194,18 +194,12 @@ _ROW = {
 }
 _CRAWLED = {
   'authors': ['Ann', 'Bob'],
-  'date_download': '2019-01-01 00:00:00',
-  'date_modify': None,
   'date_publish': '2018-01-02 03:04:05',
   'description': 'D',
-  'filename': 'x.json',
   'image_url': 'http://a.com/1.png',
-  'language': 'en',
-  'localpath': None,
   'maintext': 'One two.',
   'source_domain': 'a.com',
   'title': 'T',
-  'title_page': None,
   'url': 'http://a.com/1',
 }
 _RECORD = {
