@@ -203,7 +203,7 @@ def test_memory_of_a_huge_line(tmp_path, line, reasons, piece):
   data = _file(_row(1), line % (piece * (4_000_000 // len(piece))), _row(2))
   tracemalloc.start()
   try:
-    kept, drops = _read(tmp_path, data, max_document_bytes=1 << 19)
+    kept, drops = _read(tmp_path, data, max_document_bytes=1 << 20)
     _, peak = tracemalloc.get_traced_memory()
   finally:
     tracemalloc.stop()

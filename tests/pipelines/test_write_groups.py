@@ -133,8 +133,8 @@ def test_memory_is_that_of_examples(tmp_path):
     _, peak = tracemalloc.get_traced_memory()
   finally:
     tracemalloc.stop()
-  # Twice, as examples and as a record, and once more while it is put together.
-  assert peak < 4 * num_bytes
+  # As examples, with what Python adds to each, as a record, and in its frame.
+  assert peak < 5 * num_bytes
 
 
 def test_example_larger_than_a_record_may_be(tmp_path):
