@@ -201,7 +201,9 @@ def _publish(work: WorkDirectory, output: str) -> None:
       is_clean = not is_complete
     if is_clean or not isinstance(error, _FAILURES):
       raise
-    corpora = ' and '.join(posixpath.dirname(path) for path in manifests)
+    corpora = ' and '.join(
+      posixpath.dirname(path) for path in manifests.values()
+    )
     raise FailedError(
       f'Grouping into {output!r} stopped while it published '
       f'({_reason(error)}). Run `fedfish verify` on {corpora}: if it says OK, '

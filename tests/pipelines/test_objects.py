@@ -96,10 +96,11 @@ def test_line_that_is_no_object(tmp_path, line, reason):
 
 @pytest.mark.parametrize('pack', [bytes, gzip.compress, lzma.compress])
 def test_long_line(tmp_path, pack):
-  longest = b'{"a": "' + b'x' * (_MAX_LINE_BYTES - 9) + b'"}'
+  # With its end, and without escapes, it has the bytes of a text and 1 MiB.
+  longest = b'{"a": "' + b'x' * (_MAX_BYTES + (1 << 20) - 10) + b'"}'
   data = b'\n'.join([longest, b' ' + longest, b'{}', b'y' * 3_000_000])
   (_, value), *others = _read(tmp_path / 'a', pack(data))
-  assert len(value['a']) == _MAX_LINE_BYTES - 9
+  assert len(value['a']) == len(longest) - 9
   assert others == [
     (2, 'document_too_large'),
     (3, {}),
