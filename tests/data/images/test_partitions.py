@@ -85,9 +85,9 @@ _PINNED = {
   'per_class_over_clients': '',
   'per_client_over_classes_normalised': '',
   'per_client_sampling': '',
-  'fixed_classes': '',
-  'pathological_shards': '',
-  'latent_distributions': '',
+  'fixed_classes': '5e53483cff98a45b',
+  'pathological_shards': '592b8c24ee62e3aa',
+  'latent_distributions': '8714246d7fb40fe4',
 }
 
 
