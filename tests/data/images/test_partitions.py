@@ -82,9 +82,9 @@ _PARAMETERS = {
 
 # SHA-256 of the rows of each client.
 _PINNED = {
-  'per_class_over_clients': '',
-  'per_client_over_classes_normalised': '',
-  'per_client_sampling': '',
+  'per_class_over_clients': 'ddeed75c76bb1639',
+  'per_client_over_classes_normalised': '651203fb28cef391',
+  'per_client_sampling': '54a0f3fc78591d69',
   'fixed_classes': '5e53483cff98a45b',
   'pathological_shards': '592b8c24ee62e3aa',
   'latent_distributions': '8714246d7fb40fe4',
