@@ -200,10 +200,11 @@ class OwnTests:
         continue
       name = kept_tensors.name_of('affinity', 0)
       row = client_state_files.read(path, [name])[name]
+      cluster = self._cluster(client_id)
       found += [
         Affinity(
           client_id=client_id,
-          cluster=self._cluster(client_id),
+          cluster=cluster,
           candidate_id=other,
           affinity=float(value),
         )
@@ -215,7 +216,7 @@ class OwnTests:
     """Returns the class that all images of a client have; -1: several."""
     if not self._config.partition.gives_one_class:
       return -1
-    return int(self._corpus.sequences(client_id).labels[0])
+    return int(self._corpus.labels[self._corpus.client_rows[client_id][0]])
 
 
 def personal_models(
