@@ -15,8 +15,6 @@ import pathlib
 
 SUMMARY = 'check that a grouped corpus, tokens or a run are whole'
 
-_PROGRESS_BYTES = 1 << 20
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of `fedfish verify`."""
@@ -40,19 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.printing import count
   from tff_fedfish.progress import Progress
 
-  shards = read_manifest(arguments.directory).shards
-  total = sum(shard.num_bytes for shard in shards) // _PROGRESS_BYTES
-  num_bytes = 0
-  with Progress('verify', total, unit='MiB') as progress:
-
-    def on_bytes(size: int) -> None:
-      nonlocal num_bytes
-      before, num_bytes = num_bytes, num_bytes + size
-      steps = num_bytes // _PROGRESS_BYTES - before // _PROGRESS_BYTES
-      if steps:
-        progress.advance(steps)
-
-    checked = verify_corpus(arguments.directory, on_bytes=on_bytes)
+  num_shards = len(read_manifest(arguments.directory).shards)
+  with Progress('verify', num_shards, unit='shard') as progress:
+    checked = verify_corpus(arguments.directory, on_shard=progress.advance)
   print(
     f'{arguments.directory}: OK ({count(checked.num_shards, "shard")}, '
     f'{count(checked.num_groups, "group")} in '
@@ -88,7 +76,7 @@ def _verify_tokens(directory):
     store = token_store.verify(directory, on_file=progress.advance)
   print(
     f'{directory}: OK ({count(len(store.client_ids), "client")}, '
-    f'{count(len(store.text_bytes), "document")}, '
+    f'{count(store.num_documents, "document")}, '
     f'{count(len(store.tokens), "token")})'
   )
   return 0

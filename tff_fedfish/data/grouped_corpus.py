@@ -125,8 +125,8 @@ class GroupedCorpus:
       if found != client_id:
         raise UserError(
           f'{str(path)!r} must hold client {client_id!r} at byte {offset}, '
-          f'but holds {found!r}: {INDEX_NAME} belongs to another corpus. Run '
-          '`fedfish group` again.'
+          f'but holds {found!r}: {INDEX_NAME} belongs to another corpus. '
+          f'{ADVICE}'
         )
       examples += more
     return examples
@@ -241,26 +241,20 @@ class GroupedCorpus:
     """Compares what costs nothing; `fedfish verify` compares everything."""
     ids, row_limits, shards, offsets = self.locations
     num_records = sum(shard.num_records for shard in self.manifest.shards)
-    if len(offsets) != num_records:
-      problem = f'has {len(offsets)} rows'
-    elif (
-      len(row_limits) != len(ids) + 1
-      or num_records
-      and not (
+    is_right = len(offsets) == num_records and len(row_limits) == len(ids) + 1
+    if is_right and num_records:
+      num_bytes = max(shard.num_bytes for shard in self.manifest.shards)
+      is_right = (
         row_limits[0] == 0
-        and offsets.min() >= 0
-        and shards.min() >= 0
-        and shards.max() < len(self.manifest.shards)
+        and 0 <= offsets.min() <= offsets.max() < num_bytes
+        and 0 <= shards.min() <= shards.max() < len(self.manifest.shards)
       )
-    ):
-      problem = 'names other ones'
-    else:
-      return
-    raise UserError(
-      f'{str(self.directory)!r} must hold the {INDEX_NAME} of its '
-      f'{num_records} records, but that {problem}: it belongs to another '
-      f'corpus. {ADVICE}'
-    )
+    if not is_right:
+      raise UserError(
+        f'{str(self.directory)!r} must hold the {INDEX_NAME} of its '
+        f'{num_records} records, but that names other ones: it belongs to '
+        f'another corpus. {ADVICE}'
+      )
 
 
 def decode_record(

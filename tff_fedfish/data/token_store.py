@@ -2,7 +2,6 @@
 
     tokens.bin        ids of all documents, each followed by the end token
     documents.bin     int64 [num_documents + 1]: first id of each document
-    text_bytes.bin    int64 [num_documents]: bytes of each document's text
     clients.bin       int64 [num_clients, 2]: first document of each client and
                       the one after its last
     corpus/           manifest and index of the corpus
@@ -18,12 +17,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from tff_fedfish import files
 from tff_fedfish.data import corpus_index, token_description
 from tff_fedfish.data.client_ids import ClientIds
-from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import (
   TOKEN_STORE_NAME,
@@ -31,13 +28,11 @@ from tff_fedfish.data.manifest import (
   read_manifest,
 )
 from tff_fedfish.data.token_description import ADVICE, read_description
-from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 
 CORPUS_NAME = 'corpus'
 TOKENS_NAME = 'tokens.bin'
 DOCUMENTS_NAME = 'documents.bin'
-TEXT_BYTES_NAME = 'text_bytes.bin'
 CLIENTS_NAME = 'clients.bin'
 NUMBERS = np.dtype('<i8')
 """Type of the numbers in all files but tokens.bin."""
@@ -79,33 +74,20 @@ def corpus_name_of(directory: str | os.PathLike) -> str:
 def verify(
   directory: str | os.PathLike, on_file: Callable[[], None] = lambda: None
 ) -> 'TokenStore':
-  """Reads every file of a store once; returns the opened store.
-
-  Compares the SHA-256 of each, and the fingerprint of the corpus with that of
-  the manifest or, where that has none, of the index.
+  """Compares the SHA-256 of every file of a store; returns the opened store.
 
   Args:
     directory: The store.
     on_file: Called after each file of its description.
 
   Raises:
-    UserError: If a file is damaged, or of another corpus; names it.
+    UserError: If a file is damaged; names it.
   """
   for name, file in read_description(directory).files.items():
     path = pathlib.Path(directory) / name
     _check(path, file.num_bytes, file.sha256)
     on_file()
-  store = TokenStore(directory)
-  fingerprint = store.manifest.fingerprint
-  if not fingerprint:
-    index = pq.read_table(store.directory / CORPUS_NAME / INDEX_NAME)
-    fingerprint = corpus_index.fingerprint_of_index(index)
-  if store.fingerprint != fingerprint:
-    raise UserError(
-      f'{str(store.directory / CORPUS_NAME)!r} must be of the corpus with '
-      f'fingerprint {store.fingerprint}, but is of {fingerprint}. {ADVICE}'
-    )
-  return store
+  return TokenStore(directory)
 
 
 class TokenStore:
@@ -124,7 +106,7 @@ class TokenStore:
     client_ids: All client ids, sorted.
     fingerprint: That of the corpus.
     tokens: uint16 or int32 [num_tokens], on the disk.
-    text_bytes: int64 [num_documents], on the disk: bytes of each text.
+    num_documents: Number of documents of all clients.
   """
 
   held_out: ClassVar[tuple[bytes, ...]] = ()
@@ -149,19 +131,11 @@ class TokenStore:
       self.directory / CORPUS_NAME
     )
     self.fingerprint = self.description.corpus_fingerprint
-    self.tokens = self._map(TOKENS_NAME, self.description.token_dtype)
-    self.text_bytes = self._map(TEXT_BYTES_NAME)
+    size = self.description.vocabulary['size']
+    self.tokens = self._map(TOKENS_NAME, token_description.token_dtype(size))
     self._documents = self._map(DOCUMENTS_NAME)
+    self.num_documents = len(self._documents) - 1
     self._clients = self._map(CLIENTS_NAME).reshape(-1, 2)
-
-  def require_vocabulary(self, tokenizer: Tokenizer) -> None:
-    """Raises a UserError unless a vocabulary made the ids of this store.
-
-    Warns if its library has another version than at that time.
-    """
-    token_description.require_vocabulary(
-      self.description, tokenizer, self.directory
-    )
 
   def position(self, client_id: bytes) -> int:
     """Returns the place of a client in `client_ids`."""
@@ -178,7 +152,7 @@ class TokenStore:
       last, which is an end token.
     """
     documents = self._clients[positions]
-    self._require_places(CLIENTS_NAME, documents, len(self._documents) - 1)
+    self._require_places(CLIENTS_NAME, documents, self.num_documents)
     streams = self._documents[documents]
     self._require_places(DOCUMENTS_NAME, streams, len(self.tokens))
     return streams
@@ -186,7 +160,7 @@ class TokenStore:
   def documents(self, client_id: bytes) -> 'StoredDocuments':
     """Returns the documents of a client, which are not read yet."""
     documents = self._clients[self.position(client_id)]
-    self._require_places(CLIENTS_NAME, documents, len(self._documents) - 1)
+    self._require_places(CLIENTS_NAME, documents, self.num_documents)
     start, stop = documents
     limits = self._documents[start : stop + 1]
     self._require_places(DOCUMENTS_NAME, limits, len(self.tokens))

@@ -27,14 +27,17 @@ from tff_fedfish.data.grouped_corpus import (
   decode_record,
   example_texts,
 )
-from tff_fedfish.data.manifest import MANIFEST_NAME, TOKEN_STORE_NAME
+from tff_fedfish.data.manifest import (
+  ADVICE,
+  MANIFEST_NAME,
+  TOKEN_STORE_NAME,
+)
 from tff_fedfish.data.token_description import StoredFile
 from tff_fedfish.data.token_store import (
   CLIENTS_NAME,
   CORPUS_NAME,
   DOCUMENTS_NAME,
   NUMBERS,
-  TEXT_BYTES_NAME,
   TOKENS_NAME,
 )
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
@@ -54,7 +57,7 @@ def write_token_store(
   vocabulary: str | os.PathLike,
   output: str | os.PathLike,
   *,
-  num_workers: int = 1,
+  num_workers: int | None = None,
   on_clients: Callable[[int], None] = lambda num_clients: None,
 ) -> None:
   """Tokenizes a corpus into a new directory, which appears whole or not at all.
@@ -63,7 +66,8 @@ def write_token_store(
     corpus: Source of examples with a bytes feature `text`.
     vocabulary: See `load_tokenizer`.
     output: The store's directory; must not exist, or be empty.
-    num_workers: Threads that tokenize, at least 1.
+    num_workers: Threads that tokenize, at least 1. None: one per CPU. The
+      files are equal for any number.
     on_clients: Called with the number of clients that were written since the
       last call.
 
@@ -74,6 +78,7 @@ def write_token_store(
       store in the meantime.
   """
   tokenizer = load_tokenizer(vocabulary)
+  num_workers = num_workers or len(os.sched_getaffinity(0))
   encoded = _encoded(tokenizer, _batches(corpus), num_workers)
   try:
     with files.write_directory_atomically(output) as temporary:
@@ -116,7 +121,6 @@ class _Encoded:
 
   groups: list[tuple[bytes, int, int]]
   """Client, part and number of documents of each record."""
-  text_bytes: np.ndarray
   lengths: np.ndarray
   tokens: np.ndarray
 
@@ -128,12 +132,11 @@ def _encode(tokenizer: Tokenizer, batch: list[_Record]) -> _Encoded:
     groups.append((client_id, part, len(examples)))
     texts += example_texts(client_id, examples)
   documents = tokenizer.encode_batch(texts)
-  dtype = token_description.token_dtype(tokenizer)
+  dtype = token_description.token_dtype(tokenizer.size)
   end = np.array([tokenizer.end_of_text_id], dtype)
   parts = itertools.chain.from_iterable((ids, end) for ids in documents)
   return _Encoded(
     groups,
-    np.array([len(text) for text in texts], NUMBERS),
     np.array([len(ids) + 1 for ids in documents], NUMBERS),
     np.concatenate([np.empty(0, dtype), *parts]).astype(dtype),
   )
@@ -162,9 +165,9 @@ class _Writer:
   def __init__(self, directory, corpus, tokenizer, stack):
     self._directory, self._corpus = directory, corpus
     self._tokenizer = tokenizer
-    self._tokens, self._documents, self._text_bytes = (
+    self._tokens, self._documents = (
       stack.enter_context(open(directory / name, 'wb'))
-      for name in (TOKENS_NAME, DOCUMENTS_NAME, TEXT_BYTES_NAME)
+      for name in (TOKENS_NAME, DOCUMENTS_NAME)
     )
     self._documents.write(np.zeros(1, NUMBERS))
     self._clients = np.zeros((len(corpus.client_ids), 2), NUMBERS)
@@ -178,7 +181,6 @@ class _Writer:
     limits = self._num_tokens + np.cumsum(encoded.lengths, dtype=NUMBERS)
     self._tokens.write(encoded.tokens)
     self._documents.write(limits)
-    self._text_bytes.write(encoded.text_bytes)
     self._num_tokens += len(encoded.tokens)
     return self._num_clients - num_before
 
@@ -186,8 +188,8 @@ class _Writer:
     """Writes what is left, the description last."""
     if self._num_clients != len(self._clients):
       raise self._other_index(f'has {len(self._clients)} clients')
-    for file in (self._tokens, self._documents, self._text_bytes):
-      file.close()
+    self._tokens.close()
+    self._documents.close()
     self._clients.tofile(self._directory / CLIENTS_NAME)
     (self._directory / CORPUS_NAME).mkdir()
     for name in (MANIFEST_NAME, INDEX_NAME):
@@ -228,6 +230,5 @@ class _Writer:
   def _other_index(self, problem: str) -> UserError:
     return UserError(
       f'{str(self._corpus.directory)!r} must have the index of its shards, but '
-      f'the index {problem}. Copy the directory again, or run `fedfish group` '
-      'again.'
+      f'the index {problem}. {ADVICE}'
     )

@@ -23,7 +23,6 @@ from tff_fedfish.data.grouped_corpus import (
 from tff_fedfish.data.manifest import ADVICE, MANIFEST_NAME, Manifest
 from tff_fedfish.errors import UserError
 
-_ROWS_AT_ONCE = 1 << 14
 _ROW = f'row ({", ".join(corpus_index.INDEX_SCHEMA.names)})'
 
 
@@ -41,16 +40,14 @@ class Checked:
 
 
 def verify_corpus(
-  directory: str | os.PathLike,
-  *,
-  on_bytes: Callable[[int], None] = lambda num_bytes: None,
+  directory: str | os.PathLike, on_shard: Callable[[], None] = lambda: None
 ) -> Checked:
   """Reads a grouped corpus once, and stops at the first thing that is wrong.
 
   Checks the SHA-256 of manifest, index and shards, the checksum of every frame,
   the features of every example and its text's encoding, that every record is
-  the one that the index names, and the counts of the manifest. `on_bytes` is
-  called after each record with its length in the shard.
+  the one that the index names, and the counts of the manifest. `on_shard` is
+  called after each shard.
 
   Raises:
     UserError: If anything is wrong.
@@ -62,18 +59,16 @@ def verify_corpus(
   checked = Checked(
     num_shards=len(manifest.shards), num_groups=len(corpus.client_ids)
   )
-  for shard_num, path, offset, payload in _records(corpus):
+  for shard_num, path, offset, payload in _records(corpus, on_shard):
     client_id, part, examples = decode_record(payload, path, offset)
     num_words = _count_words(client_id, examples, manifest)
     stored = client_id, part, shard_num, offset
     stored += len(examples), len(payload), num_words
     _require(corpus, INDEX_NAME, _ROW, stored, next(rows, None))
-    num_bytes = records.frame_size(len(payload))
     checked.num_records += 1
     checked.num_examples += len(examples)
     checked.num_words += num_words
-    checked.num_bytes += num_bytes
-    on_bytes(num_bytes)
+    checked.num_bytes += records.frame_size(len(payload))
   # Some of its columns are read again.
   del rows
   _check_counts(corpus, checked)
@@ -94,7 +89,7 @@ class _HashedFile:
 
 
 def _records(
-  corpus: GroupedCorpus,
+  corpus: GroupedCorpus, on_shard: Callable[[], None]
 ) -> Iterator[tuple[int, str, int, bytes]]:
   """Yields (number and path of the shard, offset, payload) of every record.
 
@@ -113,6 +108,7 @@ def _records(
       ('number of records', shard.num_records, num_records),
     ):
       _require(corpus, shard.name, what, required, found)
+    on_shard()
 
 
 def _check_index(corpus: GroupedCorpus) -> None:
@@ -132,15 +128,12 @@ def _rows_as_stored(corpus: GroupedCorpus) -> Iterator[tuple]:
   ids, row_limits, shards, offsets = corpus.locations
   sizes = map(corpus.read_column, ('num_examples', 'num_bytes', 'num_words'))
   columns = shards, offsets, *sizes
+  groups = np.repeat(np.arange(len(ids)), np.diff(row_limits))
   # In each shard records lie in the order of the index.
-  order = np.argsort(shards, kind='stable')
-  for start in range(0, len(order), _ROWS_AT_ONCE):
-    rows = order[start : start + _ROWS_AT_ONCE].astype(row_limits.dtype)
-    groups = np.searchsorted(row_limits, rows, 'right') - 1
-    parts = rows - row_limits[groups]
-    numbers = parts, *(column[rows] for column in columns)
-    names = (ids[group] for group in groups.tolist())
-    yield from zip(names, *(n.tolist() for n in numbers), strict=True)
+  for row in np.argsort(shards, kind='stable'):
+    group = groups[row]
+    part = int(row - row_limits[group])
+    yield ids[group], part, *(int(column[row]) for column in columns)
 
 
 def _count_words(
