@@ -31,7 +31,7 @@ def test_written_beside_the_corpus(fedfish, corpus):
   output = corpus.with_name('out_tokens')
   assert shown == (
     # Words of the vocabulary, and an end of text for each document.
-    '2 clients, 3 documents, 13 B of text\n'
+    '2 clients, 3 documents\n'
     '7 tokens, an end of text per document included: 14 B\n'
     f'Written to {output}\n'
   )
@@ -63,7 +63,6 @@ def test_damage_is_found(fedfish, corpus, tmp_path):
 @pytest.mark.parametrize(
   ('arguments', 'words'),
   [
-    (['--vocabulary', 'demo', '--num_workers', 0], 'must be at least 1, found'),
     (['--vocabulary', 'nowhere'], "'nowhere' does not exist"),
     (['--vocabulary', 'demo', '--output', sys.executable], 'is a file. Name'),
   ],
@@ -128,7 +127,6 @@ if __name__ == '__main__':
 )
 def test_interrupted_it_leaves_nothing(corpus, tmp_path, signal_num, code):
   options = ['--output', str(tmp_path / 'tokens'), '--vocabulary', 'demo']
-  options += ['--num_workers', '2']
   command = [sys.executable, '-c', _PROGRAM, 'tokenize', str(corpus), *options]
   process = subprocess.Popen(
     command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from tff_fedfish.data import randomness, tokenizers
+from tff_fedfish.data import client_sequences, randomness, tokenizers
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.errors import UserError
 
@@ -60,20 +60,18 @@ def test_a_client_is_tokenized_once(corpus, tokenizer):
   assert corpus.reads == [b'a']
 
 
-def test_the_least_recently_used_client_is_forgotten(corpus, tokenizer):
-  clients = ClientSequences(
-    corpus, tokenizer, sequence_length=7, cache_bytes=2 * _CLIENT_BYTES
-  )
+def test_the_least_recently_used_is_forgotten(corpus, tokenizer, monkeypatch):
+  monkeypatch.setattr(client_sequences, '_CACHE_BYTES', 2 * _CLIENT_BYTES)
+  clients = ClientSequences(corpus, tokenizer, sequence_length=7)
   # a and b fit; a is used again, so c pushes b out.
   for client_id in (b'a', b'b', b'a', b'c', b'a', b'c', b'b'):
     clients.sequences(client_id)
   assert corpus.reads == [b'a', b'b', b'c', b'b']
 
 
-def test_a_client_larger_than_the_cache_is_not_kept(corpus, tokenizer):
-  clients = ClientSequences(
-    corpus, tokenizer, sequence_length=7, cache_bytes=_CLIENT_BYTES - 1
-  )
+def test_a_client_beyond_the_cache_is_not_kept(corpus, tokenizer, monkeypatch):
+  monkeypatch.setattr(client_sequences, '_CACHE_BYTES', _CLIENT_BYTES - 1)
+  clients = ClientSequences(corpus, tokenizer, sequence_length=7)
   clients.sequences(b'a')
   assert len(clients.sequences(b'a')) == 3
   assert corpus.reads == [b'a', b'a']
@@ -87,10 +85,9 @@ def test_cached_arrays_cannot_be_changed(corpus, tokenizer):
     found.num_targets[0] = 1
 
 
-def test_threads_agree(corpus, tokenizer):
-  clients = ClientSequences(
-    corpus, tokenizer, sequence_length=7, cache_bytes=3 * _CLIENT_BYTES
-  )
+def test_threads_agree(corpus, tokenizer, monkeypatch):
+  monkeypatch.setattr(client_sequences, '_CACHE_BYTES', 3 * _CLIENT_BYTES)
+  clients = ClientSequences(corpus, tokenizer, sequence_length=7)
   wrong = []
 
   def read(offset):

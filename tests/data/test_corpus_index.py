@@ -1,6 +1,7 @@
 """The index is read by row groups, and only what is asked for."""
 
 import hashlib
+from unittest import mock
 
 import hypothesis
 import hypothesis.strategies as st
@@ -53,6 +54,7 @@ def test_no_rows(tmp_path):
   assert corpus_index.read_column(tmp_path, 'num_words', 0).tolist() == []
 
 
+@mock.patch.object(corpus_index, '_GROUPS_AT_ONCE', 3)
 @hypothesis.given(
   st.dictionaries(
     st.binary(max_size=5),

@@ -5,11 +5,9 @@ import json
 import shutil
 import subprocess
 import sys
-from unittest import mock
 
 import hypothesis
 import hypothesis.strategies as st
-import numpy as np
 import pytest
 from damaged_corpora import (
   edit_manifest,
@@ -30,8 +28,8 @@ from tff_fedfish.errors import UserError
 
 
 def test_counts(whole):
-  sizes = []
-  checked = verify_corpus(whole, on_bytes=sizes.append)
+  shards = []
+  checked = verify_corpus(whole, on_shard=lambda: shards.append(0))
   num_bytes = sum(path.stat().st_size for path in whole.glob('*.tfrecord'))
   # Words: 3 + 1, 1 + 81 + 2, 2, 1, 1 + 1; records: c.org has two more.
   assert checked == Checked(
@@ -42,7 +40,7 @@ def test_counts(whole):
     num_words=93,
     num_bytes=num_bytes,
   )
-  assert (len(sizes), sum(sizes)) == (7, num_bytes)
+  assert len(shards) == 2
 
 
 def test_empty_shards(tmp_path):
@@ -82,13 +80,6 @@ def test_missing_file(corpus, name):
   path.unlink()
   with pytest.raises(UserError, match=path.name):
     verify_corpus(corpus)
-
-
-def test_the_index_is_not_searched_for_each_record(whole, monkeypatch):
-  search = mock.Mock(side_effect=np.searchsorted)
-  monkeypatch.setattr(np, 'searchsorted', search)
-  verify_corpus(whole)
-  search.assert_called_once()
 
 
 def test_verify_needs_no_tensorflow(whole):
