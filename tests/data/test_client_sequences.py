@@ -145,24 +145,6 @@ def test_the_cap_applies_after_the_shuffle(tokenizer):
   assert capped.num_dropped_tokens == 12
 
 
-def test_rounds_of_a_stream_go_on(tokenizer):
-  clients = ClientSequences(_Alphabet(), tokenizer, sequence_length=1)
-  rounds = [
-    clients.training_sequences(
-      b'x', shuffle_seed=1, round_num=round_num, stream_length=4
-    )
-    for round_num in (1, 2, 3)
-  ]
-  # 12 of the rows of two passes over ten.
-  stream = np.concatenate([rows.tokens[:, 0] for rows in rounds])
-  passes = _order(clients, round_num=1) + _order(clients, round_num=2)
-  assert list(stream) == passes[:12]
-  assert [rows.num_dropped_sequences for rows in rounds] == [0, 0, 0]
-  # Round 3 has the last two of pass 1 and the first two of pass 2.
-  repeats = [token in passes[8:10] for token in passes[10:12]]
-  assert list(rounds[2].is_repeated) == [False, False, *repeats]
-
-
 def test_batches_say_what_is_repeated(tokenizer):
   clients = ClientSequences(_Alphabet(), tokenizer, sequence_length=1)
   rows = clients.training_sequences(

@@ -7,8 +7,6 @@ import hashlib
 import json
 import pathlib
 import pickle
-import subprocess
-import sys
 from concurrent import futures
 
 import numpy as np
@@ -195,21 +193,6 @@ class TestContents:
     ids = list(corpus.client_ids) * 25
     with futures.ThreadPoolExecutor(8) as pool:
       assert list(pool.map(read, ids)) == list(map(read, ids))
-
-  def test_reads_without_tensorflow_and_beam(self, corpus):
-    program = (
-      'import sys; from tff_fedfish.data import grouped_corpus, verify; '
-      f'corpus = grouped_corpus.GroupedCorpus({str(corpus.directory)!r}); '
-      'corpus.examples(b"a"); verify.Checked(); '
-      'print([m for m in ("tensorflow", "apache_beam") if m in sys.modules])'
-    )
-    done = subprocess.run(
-      [sys.executable, '-c', program],
-      cwd=_ROOT,
-      capture_output=True,
-      text=True,
-    )
-    assert (done.stdout, done.stderr) == ('[]\n', '')
 
 
 def test_corpus_of_an_earlier_version():

@@ -154,14 +154,6 @@ class TestExample:
     # Whatever the order of the features.
     assert encoded == encode_example({'a': b'', '': b'', 'b': b'', 'ab': b''})
 
-  def test_encoder_by_hand(self):
-    # A value of 2 bytes: BytesList 2 + 2, Feature 2 + 4, map entry 3 (key: tag,
-    # length, "t") + 2 + 6 = 11, Features 2 + 11 = 13.
-    encode = records.example_encoder(('t',))
-    assert encode([b'ab']) == (
-      b'\x0a\x0d\x0a\x0b\x0a\x01t\x12\x06\x0a\x04\x0a\x02ab'
-    )
-
   @pytest.mark.parametrize('num_values', [0, 2])
   def test_not_a_single_value(self, num_values):
     example = messages().Example()

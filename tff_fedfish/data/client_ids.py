@@ -3,7 +3,6 @@
 import bisect
 import collections.abc
 import itertools
-import operator
 import re
 import typing
 import unicodedata
@@ -83,15 +82,9 @@ class ClientIds(collections.abc.Sequence):
     dtype = np.int32 if len(self) < 1 << 31 else np.int64
     return ChosenIds(self, np.arange(len(self), dtype=dtype)[is_chosen])
 
-  def __repr__(self) -> str:
-    return f'<{len(self)} client ids>'
-
 
 class ChosenIds(collections.abc.Sequence):
-  """Some client ids of a corpus, in its order, at 4 bytes each.
-
-  Equal to every sequence of the same ids.
-  """
+  """Some client ids of a corpus, in its order, at 4 bytes each."""
 
   def __init__(self, ids: ClientIds, positions: np.ndarray):
     """Takes over positions.
@@ -128,16 +121,6 @@ class ChosenIds(collections.abc.Sequence):
       return False
     place = int(np.searchsorted(self.positions, position))
     return place < len(self) and self.positions[place] == position
-
-  def __eq__(self, other: object) -> bool:
-    if not isinstance(other, collections.abc.Sequence):
-      return NotImplemented
-    return len(self) == len(other) and all(map(operator.eq, self, other))
-
-  __hash__ = None
-
-  def __repr__(self) -> str:
-    return f'<{len(self)} of {len(self._ids)} client ids>'
 
 
 def client_id_to_text(client_id: bytes) -> str:

@@ -86,24 +86,12 @@ def fingerprint(client_ids: ClientIds, sizes: Iterable[np.ndarray]) -> str:
 
 def fingerprint_of_index(index: pa.Table) -> str:
   """Returns the `fingerprint` of a whole index, a table of `INDEX_SCHEMA`."""
-  first_rows = _first_rows(index)
+  first_rows = np.flatnonzero(index.column('part').to_numpy() == 0)
   sizes = (
-    sums_of_groups(index.column(name).to_numpy(), first_rows)
+    np.add.reduceat(index.column(name).to_numpy(), first_rows)
     for name in FINGERPRINTED
   )
   return fingerprint(ClientIds(_groups(index).chunks), sizes)
-
-
-def sums_of_groups(values: np.ndarray, first_rows: np.ndarray) -> np.ndarray:
-  """Returns a size of groups from that of rows; of single rows the same array.
-
-  Args:
-    values: int64 [num_rows].
-    first_rows: Each group's first row, integers [num_groups], ascending from 0.
-  """
-  if len(first_rows) == len(values):
-    return values
-  return np.add.reduceat(values, first_rows)
 
 
 def read_locations(directory: str | os.PathLike) -> RecordLocations:
@@ -164,11 +152,6 @@ def index_sha256(directory: str | os.PathLike) -> str:
       return hashlib.file_digest(file, 'sha256').hexdigest()
   except OSError as error:
     raise _unreadable(directory) from error
-
-
-def _first_rows(index: pa.Table) -> np.ndarray:
-  """Returns the row of each group's part 0; the group ends before the next."""
-  return np.flatnonzero(index.column('part').to_numpy() == 0)
 
 
 def _groups(index: pa.Table) -> pa.ChunkedArray:

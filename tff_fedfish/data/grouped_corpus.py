@@ -93,7 +93,8 @@ class GroupedCorpus:
     Returns:
       int64 [num_clients].
     """
-    return self._sums(self._column(column)).copy()
+    first_rows = self.locations.row_limits[:-1]
+    return np.add.reduceat(self._column(column), first_rows)
 
   @functools.cached_property
   def fingerprint(self) -> str:
@@ -108,9 +109,8 @@ class GroupedCorpus:
       index_sha256 = corpus_index.index_sha256(self.directory)
       if index_sha256 == manifest.index_sha256:
         return manifest.fingerprint
-    # Read once more by `sizes`, instead of being kept for it.
-    sizes = map(self.read_column, corpus_index.FINGERPRINTED)
-    return corpus_index.fingerprint(self.client_ids, map(self._sums, sizes))
+    sizes = map(self.sizes, corpus_index.FINGERPRINTED)
+    return corpus_index.fingerprint(self.client_ids, sizes)
 
   def examples(self, client_id: bytes) -> list[Example]:
     """Returns the client's examples as stored, parts joined."""
@@ -221,9 +221,6 @@ class GroupedCorpus:
   def _sum(self, column: str, client_id: bytes) -> int:
     rows = self._rows(client_id)
     return int(self._column(column)[rows.start : rows.stop].sum())
-
-  def _sums(self, column: np.ndarray) -> np.ndarray:
-    return corpus_index.sums_of_groups(column, self.locations.row_limits[:-1])
 
   def _check_shards(self) -> None:
     shards = self.manifest.shards

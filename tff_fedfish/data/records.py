@@ -192,7 +192,7 @@ def encode_group_record(
     number = _varint(part)
     int64_list = _field_header(1, number, 0)
     feature = _field_header(3, int64_list, 0)
-    context += _entry_header(_map_key(PART_FEATURE), feature, 0)
+    context += _entry_header(PART_FEATURE, feature, 0)
   header_of = _value_header(None)
   pieces = [b'']
   num_bytes = 0
@@ -200,7 +200,7 @@ def encode_group_record(
     header = header_of(len(example))
     pieces += header, example
     num_bytes += len(header) + len(example)
-  lists = _entry_header(_map_key(EXAMPLES_FEATURE), b'', num_bytes)
+  lists = _entry_header(EXAMPLES_FEATURE, b'', num_bytes)
   lists = _field_header(2, lists, num_bytes)
   pieces[0] = _field_header(1, context, 0) + lists
   _check_size(len(pieces[0]) + num_bytes)
@@ -291,32 +291,26 @@ def _value_header(name: str | None) -> Callable[[int], bytes]:
   The name is the feature's in the `Features` that hold the value; None stands
   for an element of a `FeatureList`, which has none.
   """
-  key = None if name is None else _map_key(name)
 
   @functools.lru_cache(_MAX_CACHED)
   def header(num_bytes: int) -> bytes:
     bytes_list = _field_header(1, b'', num_bytes)
     feature = _field_header(1, bytes_list, num_bytes)
-    if key is None:
+    if name is None:
       return _field_header(1, feature, num_bytes)
-    return _entry_header(key, feature, num_bytes)
+    return _entry_header(name, feature, num_bytes)
 
   return header
 
 
-def _entry_header(key: bytes, header: bytes, num_bytes: int) -> bytes:
+def _entry_header(name: str, header: bytes, num_bytes: int) -> bytes:
   """Returns the head of an entry of a map that is field 1 of its message.
 
-  `key` is its first field; the content of its second field, the value, is
-  `header` and `num_bytes` that follow.
+  `name` is its first field, the key; the content of its second field, the
+  value, is `header` and `num_bytes` that follow.
   """
+  key = _field_header(1, name.encode(), 0)
   return _field_header(1, key + _field_header(2, header, num_bytes), num_bytes)
-
-
-@functools.cache
-def _map_key(name: str) -> bytes:
-  """Returns the first field of a map's entry."""
-  return _field_header(1, name.encode(), 0)
 
 
 def _field_header(number: int, header: bytes, num_bytes: int) -> bytes:
