@@ -197,15 +197,6 @@ class TestVocabulary:
     )
     assert 'count tokens: client 12/12' in errors
 
-  def test_no_vocabulary(self, fedfish, corpus, tmp_path):
-    code, shown, errors = fedfish(
-      'inspect', corpus, '--vocabulary', tmp_path / 'none'
-    )
-    assert (code, shown) == (2, '')
-    assert errors.startswith('fedfish: error: A vocabulary must be a directory')
-    assert f"'{tmp_path}/none' does not exist" in errors
-    assert errors.count('\n') == 1
-
 
 class TestPlots:
   def test_writes(self, fedfish, corpus, tmp_path):
