@@ -5,6 +5,8 @@ import pathlib
 import pytest
 from grouping_jobs import group_lines
 
+from tff_fedfish.cli import verify
+
 COMMANDS = {'verify': 'tff_fedfish.cli.verify'}
 
 
@@ -26,7 +28,19 @@ def test_says_what_was_checked(fedfish, corpus):
     f'{corpus}: OK (1 shard, 2 groups in 2 records, '
     f'3 examples, 4 words, {shard.stat().st_size:,} bytes)\n'
   )
-  assert progress == 'verify: shard 1/1\n'
+  # Less than one MiB: over before there is progress to be shown.
+  assert progress == ''
+
+
+def test_progress(fedfish, corpus, monkeypatch):
+  (shard,) = corpus.glob('*.tfrecord')
+  # A third of the shard, which has two records of about half.
+  monkeypatch.setattr(verify, '_PROGRESS_BYTES', shard.stat().st_size // 3)
+  code, _, progress = fedfish('verify', corpus)
+  assert code == 0
+  lines = progress.splitlines()
+  assert lines[0].startswith('verify: MiB ')
+  assert lines[-1].startswith('verify: MiB 3/3')
 
 
 def test_damage_is_one_line(fedfish, corpus):

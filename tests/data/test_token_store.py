@@ -213,6 +213,37 @@ class TestWriting:
       assert _files(output) == _files(stored.store.directory)
       assert len(clients) > 2 and sum(clients) == 6
 
+  def test_memory_does_not_grow_with_records_and_threads(
+    self, stored, tmp_path, monkeypatch
+  ):
+    # Each record is larger, but client f has texts of less.
+    monkeypatch.setattr(tokenize_corpus, '_BATCH_BYTES', 16)
+    monkeypatch.setattr(tokenize_corpus, '_BYTES_AHEAD', 0)
+    encode_batch, encode = (
+      tokenizers.Tokenizer.encode_batch,
+      (tokenize_corpus._encode),
+    )
+    sizes, ahead, most = [], [], []
+
+    def counted(tokenizer, texts):
+      sizes.append(sum(map(len, texts[:-1])))
+      return encode_batch(tokenizer, texts)
+
+    def begin(*arguments):
+      ahead.append(1)
+      most.append(len(ahead))
+      return encode(*arguments)
+
+    monkeypatch.setattr(tokenizers.Tokenizer, 'encode_batch', counted)
+    monkeypatch.setattr(tokenize_corpus, '_encode', begin)
+    output = tmp_path / 'out'
+    self._write(
+      stored, output, num_workers=8, on_clients=lambda _: ahead.clear()
+    )
+    assert len(most) > 6 and max(most) == 1
+    assert len(sizes) > len(most) and max(sizes) < 16
+    assert _files(output) == _files(stored.store.directory)
+
   @pytest.mark.parametrize(
     ('error', 'raised'),
     [
@@ -260,7 +291,7 @@ class TestWriting:
     )
     directory = one.corpus.directory
     shutil.copy(other.corpus.directory / 'index.parquet', directory)
-    with pytest.raises(UserError, match="index lacks client b'x'. Copy"):
+    with pytest.raises(UserError, match='but that names other records. Copy'):
       self._write(
         one._replace(corpus=GroupedCorpus(directory)), tmp_path / 'out'
       )
@@ -311,8 +342,9 @@ class TestRefused:
   def test_verify_reads_every_byte(self, copy):
     read = []
     names = list(TokenStore(copy).description.files)
-    token_store.verify(copy, on_file=lambda: read.append(0))
+    token_store.verify(copy, read.append)
     assert len(read) == len(names) == 5
+    assert sum(read) == sum((copy / name).stat().st_size for name in names)
     for name in names:
       data = (copy / name).read_bytes()
       (copy / name).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))

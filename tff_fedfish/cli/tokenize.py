@@ -92,7 +92,12 @@ def _output(arguments: argparse.Namespace) -> str:
   if output is None and not places.is_remote(arguments.corpus):
     # A corpus that is a link has its tokens beside the link.
     return f'{os.path.abspath(arguments.corpus)}_tokens'
-  if output is None or places.is_remote(output):
+  if output is None:
+    raise UserError(
+      f'`--output` is required for a corpus in a store, {arguments.corpus!r}. '
+      'Name a directory on a local disk.'
+    )
+  if places.is_remote(output):
     raise UserError(
       '`--output` must be a directory on a local disk, as tokens are mapped '
       f'into memory, found {output!r}. Name one.'

@@ -203,10 +203,24 @@ class GroupedCorpus:
     if client_id is not None:
       yield client_id, examples
 
-  def read_column(self, name: str) -> np.ndarray:
-    """Reads a size of every record from the index: int64 [num_rows]."""
-    num_rows = len(self.locations.offsets)
-    return corpus_index.read_column(self.directory, name, num_rows)
+  def stored_rows(self, *sizes: str) -> Iterator[tuple[int, tuple]]:
+    """Yields the rows of the index in the order in which records are stored.
+
+    Args:
+      *sizes: Columns of the index, such as 'num_words'.
+
+    Yields:
+      The client's place in `client_ids`, and a tuple: client id, part, shard,
+      offset, and the sizes.
+    """
+    ids, row_limits, shards, offsets = self.locations
+    columns = shards, offsets, *map(self._read_column, sizes)
+    owners = np.repeat(np.arange(len(ids)), np.diff(row_limits))
+    # In each shard records lie in the order of the index.
+    for row in np.argsort(shards, kind='stable'):
+      owner = int(owners[row])
+      part = int(row - row_limits[owner])
+      yield owner, (ids[owner], part, *(int(column[row]) for column in columns))
 
   def _rows(self, client_id: bytes) -> range:
     position = self.client_ids.require_position(client_id, self.directory)
@@ -215,8 +229,13 @@ class GroupedCorpus:
 
   def _column(self, name: str) -> np.ndarray:
     if name not in self._columns:
-      self._columns[name] = self.read_column(name)
+      self._columns[name] = self._read_column(name)
     return self._columns[name]
+
+  def _read_column(self, name: str) -> np.ndarray:
+    """Reads a size of every record from the index: int64 [num_rows]."""
+    num_rows = len(self.locations.offsets)
+    return corpus_index.read_column(self.directory, name, num_rows)
 
   def _sum(self, column: str, client_id: bytes) -> int:
     rows = self._rows(client_id)

@@ -11,6 +11,7 @@ Numbers are little-endian. Files are mapped into memory, not read: a client of
 any size costs only the tokens that are taken from it.
 """
 
+import hashlib
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
@@ -36,6 +37,7 @@ DOCUMENTS_NAME = 'documents.bin'
 CLIENTS_NAME = 'clients.bin'
 NUMBERS = np.dtype('<i8')
 """Type of the numbers in all files but tokens.bin."""
+_READ_BYTES = 16 << 20
 
 
 def is_token_store(directory: str | os.PathLike) -> bool:
@@ -72,21 +74,30 @@ def corpus_name_of(directory: str | os.PathLike) -> str:
 
 
 def verify(
-  directory: str | os.PathLike, on_file: Callable[[], None] = lambda: None
+  directory: str | os.PathLike,
+  on_bytes: Callable[[int], None] = lambda num_bytes: None,
 ) -> 'TokenStore':
   """Compares the SHA-256 of every file of a store; returns the opened store.
 
   Args:
     directory: The store.
-    on_file: Called after each file of its description.
+    on_bytes: Called with the numbers of bytes that were read.
 
   Raises:
     UserError: If a file is damaged; names it.
   """
   for name, file in read_description(directory).files.items():
-    path = pathlib.Path(directory) / name
-    _check(path, file.num_bytes, file.sha256)
-    on_file()
+    path, hasher = pathlib.Path(directory) / name, hashlib.sha256()
+    _check_size(path, file.num_bytes)
+    with path.open('rb') as opened:
+      while piece := opened.read(_READ_BYTES):
+        hasher.update(piece)
+        on_bytes(len(piece))
+    if hasher.hexdigest() != file.sha256:
+      raise UserError(
+        f'{str(path)!r} must have SHA-256 {file.sha256}, but has '
+        f'{hasher.hexdigest()}. {ADVICE}'
+      )
   return TokenStore(directory)
 
 
@@ -125,7 +136,7 @@ class TokenStore:
     self.directory = pathlib.Path(directory)
     self.description = read_description(directory)
     for name, file in self.description.files.items():
-      _check(self.directory / name, file.num_bytes)
+      _check_size(self.directory / name, file.num_bytes)
     self.manifest = read_manifest(self.directory / CORPUS_NAME)
     self.client_ids: ClientIds = corpus_index.read_client_ids(
       self.directory / CORPUS_NAME
@@ -151,20 +162,12 @@ class TokenStore:
       int64 [num_positions, 2]: the first token of each and the one after the
       last, which is an end token.
     """
-    documents = self._clients[positions]
-    self._require_places(CLIENTS_NAME, documents, self.num_documents)
-    streams = self._documents[documents]
-    self._require_places(DOCUMENTS_NAME, streams, len(self.tokens))
-    return streams
+    return self._limits(self._documents_of(positions))
 
   def documents(self, client_id: bytes) -> 'StoredDocuments':
     """Returns the documents of a client, which are not read yet."""
-    documents = self._clients[self.position(client_id)]
-    self._require_places(CLIENTS_NAME, documents, self.num_documents)
-    start, stop = documents
-    limits = self._documents[start : stop + 1]
-    self._require_places(DOCUMENTS_NAME, limits, len(self.tokens))
-    return StoredDocuments(self, limits)
+    start, stop = self._documents_of(self.position(client_id))
+    return StoredDocuments(self, self._limits(slice(start, stop + 1)))
 
   def require_ids(self, ids: np.ndarray) -> None:
     """Raises a UserError if an id that was read is none of the vocabulary."""
@@ -172,14 +175,25 @@ class TokenStore:
     if ids.size and not 0 <= ids.min() <= ids.max() < size:
       raise self._damaged(TOKENS_NAME, f'ids below {size:,}')
 
-  def _require_places(self, name: str, places: np.ndarray, most: int) -> None:
-    is_right = not places.size or (
-      0 <= places.min()
-      and places.max() <= most
-      and (np.diff(places) >= 0).all()
+  def _documents_of(self, positions: int | Sequence[int]) -> np.ndarray:
+    """Returns first documents of clients, and those after the last."""
+    documents = self._clients[positions]
+    return self._checked(CLIENTS_NAME, documents, self.num_documents)
+
+  def _limits(self, documents: slice | np.ndarray) -> np.ndarray:
+    """Returns the first token of each document."""
+    limits = self._documents[documents]
+    return self._checked(DOCUMENTS_NAME, limits, len(self.tokens))
+
+  def _checked(self, name: str, numbers: np.ndarray, most: int) -> np.ndarray:
+    is_right = not numbers.size or (
+      0 <= numbers.min()
+      and numbers.max() <= most
+      and (np.diff(numbers) >= 0).all()
     )
     if not is_right:
       raise self._damaged(name, f'ascending numbers up to {most:,}')
+    return numbers
 
   def _damaged(self, name: str, what: str) -> UserError:
     path = str(self.directory / name)
@@ -213,9 +227,9 @@ class StoredDocuments:
     return documents
 
 
-def _check(path: pathlib.Path, num_bytes: int, sha256: str | None = None):
+def _check_size(path: pathlib.Path, num_bytes: int) -> None:
   try:
-    problem = files.difference(path, num_bytes, sha256)
+    problem = files.difference(path, num_bytes)
   except FileNotFoundError:
     problem = 'is missing'
   if problem:

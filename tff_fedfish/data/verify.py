@@ -10,8 +10,6 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from tff_fedfish.data import corpus_index, places, records
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.data.corpus_index import FINGERPRINTED, INDEX_NAME
@@ -40,14 +38,15 @@ class Checked:
 
 
 def verify_corpus(
-  directory: str | os.PathLike, on_shard: Callable[[], None] = lambda: None
+  directory: str | os.PathLike,
+  on_bytes: Callable[[int], None] = lambda num_bytes: None,
 ) -> Checked:
   """Reads a grouped corpus once, and stops at the first thing that is wrong.
 
   Checks the SHA-256 of manifest, index and shards, the checksum of every frame,
   the features of every example and its text's encoding, that every record is
-  the one that the index names, and the counts of the manifest. `on_shard` is
-  called after each shard.
+  the one that the index names, and the counts of the manifest. `on_bytes` is
+  called after each record with its length in the shard.
 
   Raises:
     UserError: If anything is wrong.
@@ -55,20 +54,23 @@ def verify_corpus(
   corpus = GroupedCorpus(directory)
   _check_index(corpus)
   manifest = corpus.manifest
-  rows = _rows_as_stored(corpus)
+  rows = corpus.stored_rows('num_examples', 'num_bytes', 'num_words')
   checked = Checked(
     num_shards=len(manifest.shards), num_groups=len(corpus.client_ids)
   )
-  for shard_num, path, offset, payload in _records(corpus, on_shard):
+  for shard_num, path, offset, payload in _records(corpus):
     client_id, part, examples = decode_record(payload, path, offset)
     num_words = _count_words(client_id, examples, manifest)
     stored = client_id, part, shard_num, offset
     stored += len(examples), len(payload), num_words
-    _require(corpus, INDEX_NAME, _ROW, stored, next(rows, None))
+    _, row = next(rows, (0, None))
+    _require(corpus, INDEX_NAME, _ROW, stored, row)
     checked.num_records += 1
     checked.num_examples += len(examples)
     checked.num_words += num_words
-    checked.num_bytes += records.frame_size(len(payload))
+    num_bytes = records.frame_size(len(payload))
+    checked.num_bytes += num_bytes
+    on_bytes(num_bytes)
   # Some of its columns are read again.
   del rows
   _check_counts(corpus, checked)
@@ -89,7 +91,7 @@ class _HashedFile:
 
 
 def _records(
-  corpus: GroupedCorpus, on_shard: Callable[[], None]
+  corpus: GroupedCorpus,
 ) -> Iterator[tuple[int, str, int, bytes]]:
   """Yields (number and path of the shard, offset, payload) of every record.
 
@@ -108,7 +110,6 @@ def _records(
       ('number of records', shard.num_records, num_records),
     ):
       _require(corpus, shard.name, what, required, found)
-    on_shard()
 
 
 def _check_index(corpus: GroupedCorpus) -> None:
@@ -121,19 +122,6 @@ def _check_index(corpus: GroupedCorpus) -> None:
     raise UserError(
       f'{path!r} must be sorted by group id, but is not. {ADVICE}'
     )
-
-
-def _rows_as_stored(corpus: GroupedCorpus) -> Iterator[tuple]:
-  """Yields the rows of the index, in the order in which records are stored."""
-  ids, row_limits, shards, offsets = corpus.locations
-  sizes = map(corpus.read_column, ('num_examples', 'num_bytes', 'num_words'))
-  columns = shards, offsets, *sizes
-  groups = np.repeat(np.arange(len(ids)), np.diff(row_limits))
-  # In each shard records lie in the order of the index.
-  for row in np.argsort(shards, kind='stable'):
-    group = groups[row]
-    part = int(row - row_limits[group])
-    yield ids[group], part, *(int(column[row]) for column in columns)
 
 
 def _count_words(
