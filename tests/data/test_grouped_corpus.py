@@ -103,10 +103,6 @@ class TestContents:
     # '9 10 11' is three words; '1', '2', '3' and '4 5' are five.
     assert corpus.sizes('num_words').tolist() == [1, 2, 3, 5]
     assert corpus.sizes('num_bytes').dtype == np.int64
-    for i, client_id in enumerate(corpus.client_ids):
-      assert corpus.num_examples(client_id) == corpus.sizes('num_examples')[i]
-      assert corpus.num_words(client_id) == corpus.sizes('num_words')[i]
-      assert corpus.num_bytes(client_id) == corpus.sizes('num_bytes')[i]
     assert corpus.manifest == read_manifest(corpus.directory)
 
   def test_examples(self, corpus):
@@ -150,17 +146,10 @@ class TestContents:
     texts = [example['text'].numpy() for example in dataset]
     assert texts == [b'1', b'2', b'3', b'4 5']
 
-  def test_cohort(self, corpus):
-    cohort = corpus.cohort(seed=1, round_num=2, cohort_size=2)
-    assert len(set(cohort)) == 2
-    assert set(cohort) < set(corpus.client_ids)
-    assert corpus.cohort(seed=1, round_num=2, cohort_size=2) == cohort
-
   @pytest.mark.parametrize('client_id', [b'', b'aa', b'zz', 'a', 0])
   def test_unknown_client(self, corpus, client_id):
-    for method in (corpus.examples, corpus.num_examples, corpus.num_words):
-      with pytest.raises(KeyError, match=r'is not a client of .*/corpus'):
-        method(client_id)
+    with pytest.raises(KeyError, match=r'is not a client of .*/corpus'):
+      corpus.examples(client_id)
 
   def test_fingerprint(self, corpus):
     # Ids of a byte each, then examples and words, of a, b, c and d.
@@ -183,12 +172,11 @@ class TestContents:
     assert GroupedCorpus(corpus.directory).fingerprint == expected
 
   def test_processes_and_threads_share_one(self, corpus):
-    corpus.sizes('num_words')
     copy = pickle.loads(pickle.dumps(corpus))
     assert list(copy.stream()) == list(corpus.stream())
 
     def read(client_id):
-      return corpus.examples(client_id), copy.num_words(client_id)
+      return corpus.examples(client_id), copy.examples(client_id)
 
     ids = list(corpus.client_ids) * 25
     with futures.ThreadPoolExecutor(8) as pool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from tff_fedfish.data import cohorts, corpus_index, places, records
+from tff_fedfish.data import corpus_index, places, records
 from tff_fedfish.data.client_ids import ClientIds
 from tff_fedfish.data.corpus_index import INDEX_NAME, RecordLocations
 from tff_fedfish.data.manifest import ADVICE, Manifest, read_manifest
@@ -34,8 +34,7 @@ class GroupedCorpus:
   """A `Corpus` that `fedfish group` wrote; every group is a client.
 
   Opening reads the manifest and, of the index, what is needed to find records;
-  sizes are read when they are first asked for, shards when examples are. None
-  of it imports TensorFlow. Instances hold no open files: threads may share one,
+  sizes and shards are read when they are asked for. None of it imports TensorFlow. Instances hold no open files: threads may share one,
   and processes may be handed one.
 
   Methods that take a client id raise a KeyError if there is no such client. All
@@ -69,20 +68,6 @@ class GroupedCorpus:
     self.locations: RecordLocations = corpus_index.read_locations(directory)
     self.client_ids: ClientIds = self.locations.client_ids
     self._check_index()
-    # Sizes of the records by name, once they have been asked for.
-    self._columns = {}
-
-  def num_examples(self, client_id: bytes) -> int:
-    """Returns how many examples the client has."""
-    return self._sum('num_examples', client_id)
-
-  def num_words(self, client_id: bytes) -> int:
-    """Returns how many whitespace-separated words the client's texts have."""
-    return self._sum('num_words', client_id)
-
-  def num_bytes(self, client_id: bytes) -> int:
-    """Returns how many bytes the client's records take."""
-    return self._sum('num_bytes', client_id)
 
   def sizes(self, column: str) -> np.ndarray:
     """Returns one size of every client, in the order of `client_ids`.
@@ -94,7 +79,7 @@ class GroupedCorpus:
       int64 [num_clients].
     """
     first_rows = self.locations.row_limits[:-1]
-    return np.add.reduceat(self._column(column), first_rows)
+    return np.add.reduceat(self._read_column(column), first_rows)
 
   @functools.cached_property
   def fingerprint(self) -> str:
@@ -172,12 +157,6 @@ class GroupedCorpus:
       }
     )
 
-  def cohort(self, seed: int, round_num: int, cohort_size: int) -> list[bytes]:
-    """Draws the clients of one round, from all; see `cohorts.draw_cohort`."""
-    return cohorts.draw_cohort(
-      self.client_ids, seed=seed, round_num=round_num, cohort_size=cohort_size
-    )
-
   def _stream_shard(
     self, path: str, num_open: int
   ) -> Iterator[tuple[bytes, list[Example]]]:
@@ -227,19 +206,10 @@ class GroupedCorpus:
     start, stop = self.locations.row_limits[position : position + 2]
     return range(start, stop)
 
-  def _column(self, name: str) -> np.ndarray:
-    if name not in self._columns:
-      self._columns[name] = self._read_column(name)
-    return self._columns[name]
-
   def _read_column(self, name: str) -> np.ndarray:
     """Reads a size of every record from the index: int64 [num_rows]."""
     num_rows = len(self.locations.offsets)
     return corpus_index.read_column(self.directory, name, num_rows)
-
-  def _sum(self, column: str, client_id: bytes) -> int:
-    rows = self._rows(client_id)
-    return int(self._column(column)[rows.start : rows.stop].sum())
 
   def _check_shards(self) -> None:
     shards = self.manifest.shards
