@@ -34,8 +34,9 @@ class GroupedCorpus:
   """A `Corpus` that `fedfish group` wrote; every group is a client.
 
   Opening reads the manifest and, of the index, what is needed to find records;
-  sizes and shards are read when they are asked for. None of it imports TensorFlow. Instances hold no open files: threads may share one,
-  and processes may be handed one.
+  sizes and shards are read when they are asked for. None of it imports
+  TensorFlow. Instances hold no open files: threads may share one, and processes
+  may be handed one.
 
   Methods that take a client id raise a KeyError if there is no such client. All
   raise a UserError if what they read is damaged, or if the index was replaced
