@@ -162,26 +162,25 @@ class GroupedCorpus:
     self, path: str, num_open: int
   ) -> Iterator[tuple[bytes, list[Example]]]:
     """Yields what `stream` does of a shard, one of several that are open."""
-    client_id, next_part, examples = None, 0, []
     buffer_bytes = max(_STREAM_BYTES // num_open, _RECORD_BYTES)
     with places.open_file(path, buffer_bytes) as file:
-      for offset, payload in records.iterate_records(file, path):
-        found, part, more = decode_record(payload, path, offset)
-        if not part:
-          if client_id is not None:
-            yield client_id, examples
-          client_id, next_part, examples = found, 1, more
-          continue
-        if (found, part) != (client_id, next_part):
-          raise UserError(
-            f'{str(path)!r} must hold all parts of a client one after the '
-            f'other, but at byte {offset} is part {part} of {found!r} without '
-            'those before it. Run `fedfish group` again.'
-          )
-        next_part += 1
-        examples += more
-    if client_id is not None:
-      yield client_id, examples
+      decoded = (
+        decode_record(payload, path, offset)
+        for offset, payload in records.iterate_records(file, path)
+      )
+      for client_id, parts in itertools.groupby(
+        decoded, operator.itemgetter(0)
+      ):
+        examples = []
+        for number, (_, part, more) in enumerate(parts):
+          if part != number:
+            raise UserError(
+              f'{str(path)!r} must hold all parts of a client one after the '
+              f'other, but of {client_id!r} part {part} comes in place of part '
+              f'{number}. {ADVICE}'
+            )
+          examples += more
+        yield client_id, examples
 
   def stored_rows(self, *sizes: str) -> Iterator[tuple[int, tuple]]:
     """Yields the rows of the index in the order in which records are stored.
