@@ -342,6 +342,15 @@ def test_no_corpus(corpus, damage, words):
     GroupedCorpus(corpus.directory)
 
 
+def test_a_manifest_without_permission(corpus, monkeypatch):
+  def read(path):
+    raise PermissionError(13, 'Permission denied', path)
+
+  monkeypatch.setattr(places, 'read_bytes', read)
+  with pytest.raises(PermissionError, match='manifest.json'):
+    GroupedCorpus(corpus.directory)
+
+
 def test_a_store_that_does_not_answer(monkeypatch):
   patience = []
 

@@ -143,14 +143,18 @@ def read_manifest(directory: str | os.PathLike) -> Manifest:
   Raises:
     UserError: If `directory` is no grouped corpus, is one of a newer schema, or
       its manifest was changed.
+    OSError: If the manifest is there but cannot be read.
   """
   directory = places.directory_of(directory)
   path = places.join(directory, MANIFEST_NAME)
   # A store that does not answer is known within seconds.
-  if places.size(path, is_patient=False) is None:
-    raise _not_a_corpus(directory)
+  places.size(path, is_patient=False)
+  try:
+    content = places.read_bytes(path)
+  except (FileNotFoundError, NotADirectoryError) as error:
+    raise _not_a_corpus(directory) from error
   with files.explained(path, 'the manifest of a grouped corpus', ADVICE):
-    value = files.parse_json(places.read_bytes(path))
+    value = files.parse_json(content)
     manifest = files.from_json_object(value, schema=Manifest, upgrade=_upgrade)
     _require_file_names(manifest)
   return manifest
