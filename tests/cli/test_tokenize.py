@@ -100,12 +100,6 @@ def test_written_beside_a_link(fedfish, corpus, tmp_path):
   assert f'was killed and left: {tmp_path}/.c4_tokens.x1. Remove' in errors
 
 
-def test_a_corpus_that_is_none(fedfish, tmp_path):
-  code, _, errors = fedfish('tokenize', tmp_path / 'x', '--vocabulary', 'demo')
-  assert code == 2
-  assert 'does not exist' in errors
-
-
 _PROGRAM = """
 import sys, time
 from tff_fedfish.cli import main

@@ -7,7 +7,6 @@ import pytest
 
 from tff_fedfish.data import client_sequences, randomness, tokenizers
 from tff_fedfish.data.client_sequences import ClientSequences
-from tff_fedfish.errors import UserError
 
 _PIECES = ['[PAD]', '[UNK]', '[END]', *'abcdefghij']
 # A client's text of 20 letters and the end token: three sequences of 8 tokens,
@@ -156,15 +155,3 @@ def test_batches_say_what_is_repeated(tokenizer):
   assert x['is_repeated'].dtype == bool
   x = rows.select([0, 11]).batch_features()['x']
   assert list(x['is_repeated']) == [False, True]
-
-
-def test_an_example_without_text_is_an_error(tokenizer):
-  class Titles:
-    def examples(self, client_id):
-      return [{'title': client_id}]
-
-  clients = ClientSequences(Titles(), tokenizer, sequence_length=7)
-  with pytest.raises(
-    UserError, match=r"Client b'a' has an example without the feature `text`"
-  ):
-    clients.sequences(b'a')

@@ -104,12 +104,3 @@ def test_columns_of_something_else(tmp_path, name, values):
   pq.write_table(pa.table(rows), tmp_path / 'index.parquet')
   with pytest.raises(UserError, match='index.parquet, but it is unreadable'):
     corpus_index.read_locations(tmp_path)
-
-
-@pytest.mark.parametrize('num_bytes', [0, 10, 200, -20, -1])
-def test_cut_file(tmp_path, num_bytes):
-  _write(tmp_path, _ROWS)
-  path = tmp_path / 'index.parquet'
-  path.write_bytes(path.read_bytes()[:num_bytes])
-  with pytest.raises(UserError, match='index.parquet, but it is unreadable'):
-    corpus_index.read_locations(tmp_path)

@@ -4,7 +4,6 @@ Most corpora are written here, record by record.
 """
 
 import hashlib
-import json
 import pathlib
 import pickle
 from concurrent import futures
@@ -260,22 +259,6 @@ class TestDamagedRecords:
       list(corpus.stream())
 
   @pytest.mark.parametrize(
-    ('change', 'words'),
-    [
-      (
-        {'group_id': b'A'},
-        r"must hold client b'A' at byte 0, but holds b'a': index.parquet",
-      ),
-      ({'offset': 5}, 'byte 5 is damaged: its length fails the checksum'),
-    ],
-  )
-  def test_row_of_another_record(self, corpus, change, words):
-    _change_index(corpus.directory, lambda rows: rows[0].update(change))
-    corpus = GroupedCorpus(corpus.directory)
-    with pytest.raises(UserError, match=words):
-      corpus.examples(corpus.client_ids[0])
-
-  @pytest.mark.parametrize(
     'change',
     [
       *({'shard': 4}, {'shard': -1}, {'part': 1}),
@@ -300,45 +283,10 @@ class TestDamagedRecords:
       GroupedCorpus(corpus.directory)
 
 
-def _remove(name):
-  return lambda directory: (directory / name).unlink()
-
-
-def _replace(name, content):
-  return lambda directory: (directory / name).write_bytes(content)
-
-
-_SHARD = 'groups-00001-of-00004.tfrecord'
-_NEWER = json.dumps({'schema_version': 2, 'counts': 'of another shape'})
-
-
-@pytest.mark.parametrize(
-  ('damage', 'words'),
-  [
-    (
-      _remove('manifest.json'),
-      'is not a grouped corpus: it has no manifest.js',
-    ),
-    *(
-      (_replace('manifest.json', text), 'must hold the manifest of a grouped')
-      for text in (b'', b'{', b'[]', b'{}', b'{"schema_version": "1"}', b'\xff')
-    ),
-    (
-      _replace('manifest.json', _NEWER.encode()),
-      'manifest.json. must have schema version 1 or older, found 2. Update',
-    ),
-    (_remove(_SHARD), f'shard {_SHARD} of .*it is missing'),
-    (_replace(_SHARD, b'abc'), f'shard {_SHARD} of .*it has 3 bytes'),
-    (_remove('index.parquet'), 'must hold index.parquet, but it is missing'),
-    (
-      _replace('index.parquet', b'PAR1PAR1'),
-      'must hold index.parquet, but it is unreadable',
-    ),
-  ],
-)
-def test_no_corpus(corpus, damage, words):
-  damage(corpus.directory)
-  with pytest.raises(UserError, match=words):
+def test_a_shard_of_another_size(corpus):
+  name = 'groups-00001-of-00004.tfrecord'
+  (corpus.directory / name).write_bytes(b'abc')
+  with pytest.raises(UserError, match=f'shard {name} of .*it has 3 bytes'):
     GroupedCorpus(corpus.directory)
 
 

@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from tff_fedfish.data import corpus_index, places, records
@@ -24,16 +24,16 @@ from tff_fedfish.errors import UserError
 _ROW = f'row ({", ".join(corpus_index.INDEX_SCHEMA.names)})'
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Checked:
   """Amounts of a corpus that were read and found right."""
 
-  num_shards: int = 0
-  num_groups: int = 0
-  num_records: int = 0
-  num_examples: int = 0
-  num_words: int = 0
-  num_bytes: int = 0
+  num_shards: int
+  num_groups: int
+  num_records: int
+  num_examples: int
+  num_words: int
+  num_bytes: int
   """Bytes of the shards, frames included."""
 
 
@@ -55,24 +55,31 @@ def verify_corpus(
   _check_index(corpus)
   manifest = corpus.manifest
   rows = corpus.stored_rows('num_examples', 'num_bytes', 'num_words')
-  checked = Checked(
-    num_shards=len(manifest.shards), num_groups=len(corpus.client_ids)
-  )
-  for shard_num, path, offset, payload in _records(corpus):
-    client_id, part, examples = decode_record(payload, path, offset)
-    num_words = _count_words(client_id, examples, manifest)
-    stored = client_id, part, shard_num, offset
-    stored += len(examples), len(payload), num_words
-    _, row = next(rows, (0, None))
-    _require(corpus, INDEX_NAME, _ROW, stored, row)
-    checked.num_records += 1
-    checked.num_examples += len(examples)
-    checked.num_words += num_words
-    num_bytes = records.frame_size(len(payload))
-    checked.num_bytes += num_bytes
-    on_bytes(num_bytes)
-  # Some of its columns are read again.
+  for shard_num, shard in enumerate(manifest.shards):
+    path = places.join(corpus.directory, shard.name)
+    with places.open_file(path) as file:
+      hashed = _HashedFile(file)
+      for offset, payload in records.iterate_records(hashed, path):
+        client_id, part, examples = decode_record(payload, path, offset)
+        num_words = _count_words(client_id, examples, manifest)
+        stored = client_id, part, shard_num, offset
+        stored += len(examples), len(payload), num_words
+        _, row = next(rows, (0, None))
+        _require(corpus, INDEX_NAME, _ROW, stored, row)
+        on_bytes(records.frame_size(len(payload)))
+    sha256 = hashed.hash.hexdigest()
+    _require(corpus, shard.name, 'SHA-256', shard.sha256, sha256)
+  # Its columns are read again.
   del rows
+  # Every record is the one that the index names.
+  checked = Checked(
+    num_shards=len(manifest.shards),
+    num_groups=len(corpus.client_ids),
+    num_records=len(corpus.locations.offsets),
+    num_examples=int(corpus.sizes('num_examples').sum()),
+    num_words=int(corpus.sizes('num_words').sum()),
+    num_bytes=sum(shard.num_bytes for shard in manifest.shards),
+  )
   _check_counts(corpus, checked)
   return checked
 
@@ -88,28 +95,6 @@ class _HashedFile:
     data = self._file.read(size)
     self.hash.update(data)
     return data
-
-
-def _records(
-  corpus: GroupedCorpus,
-) -> Iterator[tuple[int, str, int, bytes]]:
-  """Yields (number and path of the shard, offset, payload) of every record.
-
-  Checks each shard as a whole.
-  """
-  for shard_num, shard in enumerate(corpus.manifest.shards):
-    num_records = 0
-    path = places.join(corpus.directory, shard.name)
-    with places.open_file(path) as file:
-      hashed = _HashedFile(file)
-      for offset, payload in records.iterate_records(hashed, path):
-        num_records += 1
-        yield shard_num, path, offset, payload
-    for what, required, found in (
-      ('SHA-256', shard.sha256, hashed.hash.hexdigest()),
-      ('number of records', shard.num_records, num_records),
-    ):
-      _require(corpus, shard.name, what, required, found)
 
 
 def _check_index(corpus: GroupedCorpus) -> None:
