@@ -1,7 +1,8 @@
 """Files of this machine and of stores, reached by the same functions.
 
-A path is local, or one of a store that pyarrow reaches: `s3://`, `gs://`,
-`abfs://`, `hdfs://`. Local files are plain ones, without pyarrow.
+A path is local, or one of an object store that pyarrow reaches: `s3://`,
+`gs://`, `abfs://`. Local files are plain ones, without pyarrow. In a store a
+file appears when it is complete, and there are no directories.
 
 Local errors are OSErrors, those of a store StoreErrors; opening a file that is
 not there is a FileNotFoundError in both.
@@ -18,7 +19,6 @@ import posixpath
 import re
 import shutil
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -34,9 +34,7 @@ _NUM_REQUESTS = 32
 _BUFFER_BYTES = 16 << 20
 # A request of S3 copies no more.
 _MAX_COPIED_BYTES = 5 << 30
-# As pyarrow calls them. A file appears when it is complete, there are no
-# directories, and files are copied, not renamed.
-_OBJECT_STORES = ('s3', 'gcs', 'abfs')
+_SCHEMES = ('s3', 'gs', 'abfs', 'abfss')
 
 
 class StoreError(FailedError):
@@ -92,8 +90,8 @@ def size(path: str, is_patient: bool = True) -> int | None:
     return store.get_file_info(name).size
 
 
-def find_files(directory: str) -> Iterator[str]:
-  """Yields the paths of all files in and below a directory, in any order.
+def list_files(directory: str) -> list[str]:
+  """Returns the paths of all files in and below a directory, sorted.
 
   Hidden files are left out, and so are files that are still being written.
   There are none if there is no such directory.
@@ -107,14 +105,7 @@ def find_files(directory: str) -> Iterator[str]:
       for parent, _, names in os.walk(directory)
       for name in names
     )
-  for path in paths:
-    if not posixpath.basename(path).startswith('.'):
-      yield path
-
-
-def list_files(directory: str) -> list[str]:
-  """Returns what `find_files` yields, sorted."""
-  return sorted(find_files(directory))
+  return sorted(p for p in paths if not posixpath.basename(p).startswith('.'))
 
 
 def list_names(directory: str) -> list[str]:
@@ -225,7 +216,7 @@ def create(path: str, data: bytes) -> None:
 
 
 def move(source: str, target: str) -> None:
-  """Renames a file; in an object store it is copied, and the source stays."""
+  """Renames a file; in a store it is copied, and the source stays."""
   if not is_remote(source):
     os.rename(source, target)
     return
@@ -236,11 +227,7 @@ def move(source: str, target: str) -> None:
       _upload(file, target)
     return
   with _reaching(target):
-    if store.type_name in _OBJECT_STORES:
-      store.copy_file(name, new_name)
-    else:
-      store.create_dir(posixpath.dirname(new_name))
-      store.move(name, new_name)
+    store.copy_file(name, new_name)
 
 
 def remove(path: str) -> None:
@@ -304,11 +291,14 @@ def _connect(root: str, is_patient: bool) -> tuple['FileSystem', str]:
   """Returns a file system for 'scheme://authority', and its path there."""
   from pyarrow import fs
 
-  if root.startswith('gs://'):
+  scheme = root.partition('://')[0]
+  if scheme not in _SCHEMES:
+    raise ValueError('stores are s3://, gs:// and abfs://')
+  if scheme == 'gs':
     # Or it tries for a quarter of an hour.
     seconds = 30 if is_patient else 5
     return fs.FileSystem.from_uri(f'{root}/?retry_limit_seconds={seconds}')
-  if not root.startswith('s3://'):
+  if scheme != 's3':
     return fs.FileSystem.from_uri(f'{root}/')
   # With the pauses between them, half a minute.
   attempts = int(os.environ.get('AWS_MAX_ATTEMPTS', 7))
@@ -349,24 +339,17 @@ def _select(directory: str, recursive: bool) -> list[tuple[str, bool]]:
 
 def _upload(file: BinaryIO, path: str) -> None:
   store, name = _locate(path)
-  written = name
   with _reaching(path):
-    if store.type_name not in _OBJECT_STORES:
-      parent, base = posixpath.split(name)
-      written = posixpath.join(parent, f'.{base}.{uuid.uuid4().hex}')
-      store.create_dir(parent)
-    sink = store.open_output_stream(written)
+    sink = store.open_output_stream(name)
     try:
       shutil.copyfileobj(file, sink, _BUFFER_BYTES)
       sink.close()
-      if written != name:
-        store.move(written, name)
     except BaseException:
       # pyarrow completes whatever it closes, at the latest when it is freed.
       with contextlib.suppress(Exception):
         sink.close()
       with contextlib.suppress(Exception):
-        store.delete_file(written)
+        store.delete_file(name)
       raise
 
 
