@@ -25,7 +25,7 @@ OPTIONS: dict[str, str] = {
   'group --add_to': 'Group the raw files of both together.',
   'group --drop_duplicates_across_groups': 'Remove them from the input.',
   **{
-    f'group --{name}': 'hdfs:// is not read: mount it, or use s3://.'
+    f'group --{name}': 'Name hdfs://NAMENODE:PORT/PATH.'
     for name in ('hdfs_full_urls', 'hdfs_host', 'hdfs_port', 'hdfs_user')
   },
   'group --max_examples_per_group': (
