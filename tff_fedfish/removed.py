@@ -31,7 +31,6 @@ OPTIONS: dict[str, str] = {
   'group --max_examples_per_group': (
     'Training takes `client_work.max_sequences_per_client`.'
   ),
-  'group --name': 'The corpus has the name of its directory.',
   'group --max_dropped_bytes': 'The manifest has one example of each reason.',
   **{
     f'group --s3_{name}': 'Set AWS_* variables, such as AWS_ENDPOINT_URL.'
