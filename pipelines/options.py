@@ -19,6 +19,7 @@ _RANGES = {
   'max_document_bytes': (1, _MAX_BYTES),
   'min_examples_per_group': (1, 1 << 62),
 }
+_MAX_NAME_CHARACTERS = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,14 @@ class GroupJob:
           f'`--{name}` must be from {low} to {high}, but is {value}. Name a '
           'number in that range.'
         )
+    name = self.name
+    if name is not None and not (
+      0 < len(name) <= _MAX_NAME_CHARACTERS and name.isprintable()
+    ):
+      raise UserError(
+        f'`--name` must be 1 to {_MAX_NAME_CHARACTERS} printable characters, '
+        f'but is {name!r}. Name another.'
+      )
     if self.fields is not None:
       self._check_fields(self.fields)
     if self.split is not None:

@@ -11,11 +11,18 @@ from pyarrow import fs
 from pipelines import output
 from tff_fedfish.data import places
 
+KINDS = ('files', 'objects')
+"""As HDFS has them, with directories and new names; as S3 has them."""
 
-def mount(patch: pytest.MonkeyPatch, directory: pathlib.Path) -> None:
+
+def mount(
+  patch: pytest.MonkeyPatch, directory: pathlib.Path, kind: str = 'files'
+) -> None:
   """Lets this process reach what is below a directory as `bucket://`."""
   connect = places._connect
-  store = _ObjectStore(directory)
+  store = fs.SubTreeFileSystem(str(directory), fs.LocalFileSystem())
+  if kind == 'objects':
+    store = _ObjectStore(directory, store)
 
   def connect_to_bucket(root, is_patient):
     scheme, _, name = root.partition('://')
@@ -30,9 +37,8 @@ class _ObjectStore:
 
   type_name = 's3'
 
-  def __init__(self, directory):
+  def __init__(self, directory, store):
     self._directory = pathlib.Path(directory)
-    store = fs.SubTreeFileSystem(str(directory), fs.LocalFileSystem())
     self.get_file_info = store.get_file_info
     self.open_input_file = store.open_input_file
     self.delete_file, self.delete_dir = store.delete_file, store.delete_dir
@@ -53,9 +59,8 @@ class _Upload(io.BytesIO):
 
   def close(self):
     if not self.closed:
-      data = self.getvalue()
-      super().close()
       self._path.parent.mkdir(parents=True, exist_ok=True)
       part = self._path.with_name(f'.part-{uuid.uuid4().hex}')
-      part.write_bytes(data)
+      part.write_bytes(self.getvalue())
       part.rename(self._path)
+    super().close()

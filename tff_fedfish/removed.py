@@ -25,13 +25,12 @@ OPTIONS: dict[str, str] = {
   'group --add_to': 'Group the raw files of both together.',
   'group --drop_duplicates_across_groups': 'Remove them from the input.',
   **{
-    f'group --{name}': 'hdfs:// is not read: mount it, or use s3://.'
+    f'group --{name}': 'Name hdfs://NAMENODE:PORT/PATH.'
     for name in ('hdfs_full_urls', 'hdfs_host', 'hdfs_port', 'hdfs_user')
   },
   'group --max_examples_per_group': (
     'Training takes `client_work.max_sequences_per_client`.'
   ),
-  'group --name': 'The corpus has the name of its directory.',
   'group --max_dropped_bytes': 'The manifest has one example of each reason.',
   **{
     f'group --s3_{name}': 'Set AWS_* variables, such as AWS_ENDPOINT_URL.'

@@ -57,17 +57,19 @@ def test_group_inspect_and_verify(fedfish, raw, tmp_path):
 
 
 @pytest.mark.parametrize(
-  ('output', 'name'),
+  ('output', 'options', 'name'),
   [
-    ('corpora/posts//', 'posts'),
-    ('.', 'here'),
-    ('corpora/Ünsere [bold]', 'Ünsere [bold]'),
+    ('corpora/posts', (), 'posts'),
+    ('corpora/posts//', (), 'posts'),
+    ('.', (), 'here'),
+    ('corpora/posts', ('--name', 'c4'), 'c4'),
+    ('corpora/posts', ('--name', 'Ünsere [bold]'), 'Ünsere [bold]'),
   ],
 )
-def test_name(fedfish, raw, tmp_path, monkeypatch, output, name):
+def test_name(fedfish, raw, tmp_path, monkeypatch, output, options, name):
   (tmp_path / 'here').mkdir()
   monkeypatch.chdir(tmp_path / 'here')
-  code, shown, _ = fedfish(*_command(raw, output))
+  code, shown, _ = fedfish(*_command(raw, output, *options))
   assert code == 0
   assert f': {name} by user.name\n' in shown
   assert read_manifest(output).corpus == name
@@ -188,6 +190,12 @@ _REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
     ),
     (
       'json_lines',
+      (*_REQUIRED, '--name', 'a\nb'),
+      "`--name` must be 1 to 100 printable characters, but is 'a\\nb'. Name "
+      'another.',
+    ),
+    (
+      'json_lines',
       (*_REQUIRED, '--split_by', 'time', '--split_time', '2020-01-01'),
       '`--split_by time` needs `--time_field` with json_lines, but there is '
       'none. Name the field with the time, or split by client.',
@@ -212,7 +220,7 @@ _REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
         f'`--{name}` goes with json_lines, found c4 and `--split_by` None. '
         'Leave it out.',
       )
-      for name in ('key_field', 'text_field', 'time_field')
+      for name in ('key_field', 'text_field', 'time_field', 'name')
     ),
   ],
 )

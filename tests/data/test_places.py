@@ -10,13 +10,13 @@ from tff_fedfish.data.verify import verify_corpus
 from tff_fedfish.errors import UserError
 
 
-@pytest.fixture(params=['local', 'store'])
+@pytest.fixture(params=['local', *buckets.KINDS])
 def root(request, tmp_path, monkeypatch):
   """Returns the path of an empty directory, `tmp_path / 'b'`."""
   (tmp_path / 'b').mkdir()
   if request.param == 'local':
     return f'{tmp_path}/b'
-  buckets.mount(monkeypatch, tmp_path)
+  buckets.mount(monkeypatch, tmp_path, request.param)
   return 'bucket://b'
 
 
@@ -119,7 +119,7 @@ def test_other_names(root, directory):
 
 
 def test_object_that_is_too_large_to_copy(tmp_path, monkeypatch):
-  buckets.mount(monkeypatch, tmp_path)
+  buckets.mount(monkeypatch, tmp_path, 'objects')
   monkeypatch.setattr(places, '_MAX_COPIED_BYTES', 3)
   for data in (b'123', b'1234'):
     places.write_bytes('bucket://b/x', data)

@@ -124,7 +124,8 @@ def _run_again(place, directory):
   'kind, stop',
   [
     *(('new', _interrupt), ('new', _fail), ('filled', _kill)),
-    *(('store', _interrupt), ('store', _fail)),
+    *((kind, _interrupt) for kind in buckets.KINDS),
+    *((kind, _fail) for kind in buckets.KINDS),
   ],
 )
 def test_stopped_before_every_line(tmp_path, monkeypatch, kind, stop):
@@ -135,8 +136,8 @@ def test_stopped_before_every_line(tmp_path, monkeypatch, kind, stop):
   for number in itertools.count(1):
     directory = tmp_path / str(number) / 'out'
     place = str(directory)
-    if kind == 'store':
-      buckets.mount(monkeypatch, directory.parent)
+    if kind in buckets.KINDS:
+      buckets.mount(monkeypatch, directory.parent, kind)
       monkeypatch.setattr(output, '_SETTLE_SECONDS', 0)
       place = 'bucket://out'
     foreign = {} if kind == 'new' else _FOREIGN

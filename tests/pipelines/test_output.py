@@ -40,12 +40,12 @@ _FILLED = (
 )
 
 
-@pytest.fixture(params=['local', 'store'])
+@pytest.fixture(params=['local', *buckets.KINDS])
 def place(request, tmp_path, monkeypatch):
   """Returns the path of an output, `tmp_path / 'a/out'`."""
   if request.param == 'local':
     return f'{tmp_path}/a/out'
-  buckets.mount(monkeypatch, tmp_path)
+  buckets.mount(monkeypatch, tmp_path, request.param)
   return 'bucket://a/out'
 
 
@@ -288,7 +288,7 @@ def test_outputs_that_cannot_be_written(plain_directory):
     (f'{plain_directory}/file', 'Not a directory'),
     (f'{plain_directory}/file/out', 'Not a directory'),
     (f'{plain_directory}/closed/out', 'Permission denied'),
-    ('none://out', "'none://out': stores are s3://, gs:// and abfs://"),
+    ('none://out', "'none://out': Unrecognized filesystem"),
   ):
     with pytest.raises(UserError, match=rf"'{place}' is not \({reason}"):
       with output.work_directory(output.require_usable(place)):

@@ -21,6 +21,7 @@ _FIELDS = {
   'time_field': 'when it was written, which sorts the examples of a group: '
   'numbers by value, ISO 8601 by moment (default: none, no feature timestamp)',
 }
+_JSON_LINES = (*_FIELDS, 'name')
 _CLIENT_SPLIT = ('held_out_fraction', 'validation_fraction', 'split_seed')
 _LIMITS = {
   'num_shards': (
@@ -94,6 +95,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   for name, help_text in _FIELDS.items():
     fields.add_argument(f'--{name}', metavar='FIELD', help=help_text)
+  fields.add_argument(
+    '--name', help="the corpus' name (default: the last part of --output)"
+  )
   _add_splits(parser)
 
 
@@ -139,14 +143,16 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
       "`--output` must be the name of a directory, but is ''. Name one."
     )
   _check_together(arguments)
-  fields, name = None, None
+  fields, name = None, arguments.name
   if arguments.corpus == 'json_lines':
     fields = Fields(
       key=arguments.key_field,
       text=arguments.text_field,
       time=arguments.time_field,
     )
-    name = os.path.abspath(arguments.output.rstrip('/')).rpartition('/')[2]
+    # '' is refused by the job.
+    if name is None:
+      name = os.path.abspath(arguments.output.rstrip('/')).rpartition('/')[2]
   split = None
   if arguments.split_by:
     values = {option: getattr(arguments, option) for option in _CLIENT_SPLIT}
@@ -170,7 +176,7 @@ def _check_together(arguments: argparse.Namespace) -> None:
   corpus, split_by = arguments.corpus, arguments.split_by
   is_any = corpus == 'json_lines'
   for names, owner, is_given in (
-    (_FIELDS, 'json_lines', is_any),
+    (_JSON_LINES, 'json_lines', is_any),
     (('key',), 'other corpora; json_lines has `--key_field`', not is_any),
     (_CLIENT_SPLIT, '`--split_by client`', split_by == 'client'),
     (('split_time',), '`--split_by time`', split_by == 'time'),

@@ -1,8 +1,7 @@
 """Files of this machine and of stores, reached by the same functions.
 
-A path is local, or one of an object store that pyarrow reaches: `s3://`,
-`gs://`, `abfs://`. Local files are plain ones, without pyarrow. In a store a
-file appears when it is complete, and there are no directories.
+A path is local, or one of a store that pyarrow reaches: `s3://`, `gs://`,
+`abfs://`, `hdfs://`. Local files are plain ones, without pyarrow.
 
 Local errors are OSErrors, those of a store StoreErrors; opening a file that is
 not there is a FileNotFoundError in both.
@@ -19,6 +18,7 @@ import posixpath
 import re
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -34,7 +34,9 @@ _NUM_REQUESTS = 32
 _BUFFER_BYTES = 16 << 20
 # A request of S3 copies no more.
 _MAX_COPIED_BYTES = 5 << 30
-_SCHEMES = ('s3', 'gs', 'abfs', 'abfss')
+# As pyarrow calls them. A file appears when it is complete, there are no
+# directories, and files are copied, not renamed.
+_OBJECT_STORES = ('s3', 'gcs', 'abfs')
 
 
 class StoreError(FailedError):
@@ -216,7 +218,7 @@ def create(path: str, data: bytes) -> None:
 
 
 def move(source: str, target: str) -> None:
-  """Renames a file; in a store it is copied, and the source stays."""
+  """Renames a file; in an object store it is copied, and the source stays."""
   if not is_remote(source):
     os.rename(source, target)
     return
@@ -227,7 +229,11 @@ def move(source: str, target: str) -> None:
       _upload(file, target)
     return
   with _reaching(target):
-    store.copy_file(name, new_name)
+    if store.type_name in _OBJECT_STORES:
+      store.copy_file(name, new_name)
+    else:
+      store.create_dir(posixpath.dirname(new_name))
+      store.move(name, new_name)
 
 
 def remove(path: str) -> None:
@@ -292,8 +298,6 @@ def _connect(root: str, is_patient: bool) -> tuple['FileSystem', str]:
   from pyarrow import fs
 
   scheme = root.partition('://')[0]
-  if scheme not in _SCHEMES:
-    raise ValueError('stores are s3://, gs:// and abfs://')
   if scheme == 'gs':
     # Or it tries for a quarter of an hour.
     seconds = 30 if is_patient else 5
@@ -339,17 +343,24 @@ def _select(directory: str, recursive: bool) -> list[tuple[str, bool]]:
 
 def _upload(file: BinaryIO, path: str) -> None:
   store, name = _locate(path)
+  written = name
   with _reaching(path):
-    sink = store.open_output_stream(name)
+    if store.type_name not in _OBJECT_STORES:
+      parent, base = posixpath.split(name)
+      written = posixpath.join(parent, f'.{base}.{uuid.uuid4().hex}')
+      store.create_dir(parent)
+    sink = store.open_output_stream(written)
     try:
       shutil.copyfileobj(file, sink, _BUFFER_BYTES)
       sink.close()
+      if written != name:
+        store.move(written, name)
     except BaseException:
       # pyarrow completes whatever it closes, at the latest when it is freed.
       with contextlib.suppress(Exception):
         sink.close()
       with contextlib.suppress(Exception):
-        store.delete_file(name)
+        store.delete_file(written)
       raise
 
 

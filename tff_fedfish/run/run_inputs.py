@@ -16,7 +16,7 @@ from models.transformer_config import FROM_DIRECTORY
 from tff_fedfish import corpora
 from tff_fedfish.config.data_settings import DataConfig
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data import client_splits, merged_clients
+from tff_fedfish.data import client_splits, merged_clients, places
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.data.divided_clients import DividedClients
@@ -49,10 +49,14 @@ def require_tokens(config: TrainConfig, corpus: Corpus) -> None:
   """Raises UserError where groups are to be merged that are not tokenized."""
   if config.partition.merges_groups and not isinstance(corpus, TokenStore):
     directory = str(corpus.directory)
+    command = ['fedfish', 'tokenize', directory, '--vocabulary']
+    command.append(str(config.data.vocabulary))
+    if places.is_remote(directory):
+      command += '--output', 'DIR'
     raise UserError(
       "`--config.partition.scheme` 'merge' must be given the tokens of a "
-      f'corpus, but {directory!r} is a grouped corpus. Run `fedfish tokenize '
-      f'{shlex.quote(directory)} --vocabulary VOCABULARY` and name its output.'
+      f'corpus, but {directory!r} is a grouped corpus. Run '
+      f'`{shlex.join(command)}` and name its output.'
     )
 
 
