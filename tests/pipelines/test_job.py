@@ -246,8 +246,7 @@ def test_split_by_client_is_that_of_training(tmp_path):
     list(GroupedCorpus(tmp_path / 'out' / name).client_ids)
     for name in ('train', 'held_out')
   )
-  assert train == list(expected.participating)
-  assert held_out == list(expected.held_out)
+  assert (train, held_out) == (expected.participating, expected.held_out)
 
 
 def test_bomb(tmp_path):
