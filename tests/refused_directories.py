@@ -181,18 +181,18 @@ CASES = (
     _edit_vocabulary({'[UNK]': 0, 'b': 1, 'a': 2}),
   ),
   _case(
-    "tokenizer_config.json' must be a JSON object with a piece",
+    "tokenizer_config.json' must hold a JSON object with a piece",
     lambda directory: (directory / 'tokenizer_config.json').write_text('{'),
   ),
   _case(
-    "or null, as `eos_token`, but is not (it has ['[SEP]'])",
+    "(`eos_token` must be text, but is ['[SEP]'])",
     lambda directory: (directory / 'tokenizer_config.json').write_text(
       '{"eos_token": ["[SEP]"]}'
     ),
   ),
   _case(
-    'from the vocabulary). Use a vocabulary whose `unk_token` is the name of a '
-    'piece in its ',
+    'from the vocabulary). Use a vocabulary whose `unk_token` or `unk_id` '
+    'is a piece in its ',
     _edit_vocabulary({'b': 0, '[SEP]': 1, 'a': 2}),
   ),
   _case(

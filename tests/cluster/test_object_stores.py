@@ -158,14 +158,13 @@ def _without_work(store):
 
 
 def _remove_as_told(store):
-  """Does what the command of the error does, if there is one."""
+  """Removes what the error names, if there is one."""
   try:
     output.require_usable(_OUTPUT)
   except UserError as error:
-    command = re.search('`(aws s3 rm .*)`', str(error))[1]
-    assert command.startswith(f"aws s3 rm --recursive {_OUTPUT} --exclude '*'")
-    for pattern in re.findall("--include '(.*?)'", command):
-      expression = re.escape(pattern).replace(r'\*', '.*')
+    for path in re.search('remove them: `(.*)`', str(error))[1].split():
+      pattern = re.escape(path.removeprefix(f'{_OUTPUT}/'))
+      expression = pattern.replace(r'\*', '.*')
       for name in store.contents(_PREFIX):
         if re.fullmatch(expression, name):
           store.remove(f'{_PREFIX}{name}')

@@ -30,9 +30,7 @@ class _Corpus:
 
 @pytest.fixture(name='tokenizer', scope='module')
 def _tokenizer():
-  return tokenizers.wordpiece_tokenizer(
-    '\n'.join(_PIECES).encode(), 'vocab.txt'
-  )
+  return tokenizers.WordPieceTokenizer('\n'.join(_PIECES).encode(), 'vocab.txt')
 
 
 @pytest.fixture(name='corpus')

@@ -43,7 +43,7 @@ def _images():
 
 
 def _sequences(**settings):
-  tokenizer = tokenizers.wordpiece_tokenizer(
+  tokenizer = tokenizers.WordPieceTokenizer(
     '\n'.join(_PIECES).encode(), 'vocab.txt'
   )
   # 42 tokens: five blocks of 8, and 2 tokens in a sixth.

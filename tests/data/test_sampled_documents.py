@@ -39,7 +39,7 @@ class _CountingTokenizer:
 @pytest.fixture(name='tokenizer')
 def _tokenizer():
   return _CountingTokenizer(
-    tokenizers.wordpiece_tokenizer('\n'.join(_PIECES).encode(), 'vocab.txt')
+    tokenizers.WordPieceTokenizer('\n'.join(_PIECES).encode(), 'vocab.txt')
   )
 
 

@@ -391,7 +391,7 @@ class TestRefused:
     assert len(TokenStore(copy).client_ids) == 6
 
   def test_another_vocabulary(self, stored):
-    other = tokenizers.wordpiece_tokenizer(
+    other = tokenizers.WordPieceTokenizer(
       '\n'.join([*PIECES, 'k']).encode(), 'vocab.txt'
     )
     with pytest.raises(UserError, match='must be of the vocabulary of the run'):

@@ -23,7 +23,7 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.data import sentencepiece, wordpiece
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
-from tff_fedfish.data.tokenizers import load_tokenizer, wordpiece_tokenizer
+from tff_fedfish.data.tokenizers import WordPieceTokenizer, load_tokenizer
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.exporting import export
 from tff_fedfish.exporting.trained_model import load_trained_model
@@ -140,7 +140,7 @@ def test_ids_of_wordpiece(transformers, texts, tmp_path, lower_case):
   more = sorted(c for c in more if c.isprintable() and not c.isspace())
   more = [p for c in more for p in (c, f'##{c}') if p not in known]
   pieces += ''.join(f'{piece}\n' for piece in more).encode()
-  tokenizer = wordpiece_tokenizer(pieces, 'v', lower_case=lower_case)
+  tokenizer = WordPieceTokenizer(pieces, 'v', lower_case=lower_case)
   _require_equal_ids(transformers, tokenizer, tmp_path / 'v', texts)
 
 

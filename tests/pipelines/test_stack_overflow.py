@@ -1,6 +1,5 @@
 """Stack Overflow: what a file is, the split, real dumps to the last post."""
 
-import collections
 import gzip
 import lzma
 
@@ -111,43 +110,3 @@ def test_database_names_its_split():
   # By its number and date it would be held out.
   record = {'timestamp': '', 'author': '10', 'split': 'test'}
   assert _SOURCE.split('a.sqlite', record) == 'test'
-
-
-def _summary(path):
-  """Returns counts of what was kept and dropped, authors, and the split."""
-  counts, authors, parts = collections.Counter(), set(), collections.Counter()
-  for _, record in _read(path):
-    if isinstance(record, Drop):
-      counts[record.reason] += 1
-      continue
-    counts['kept'] += 1
-    if 'author' in record:
-      counts['owned'] += 1
-      authors.add(record['author'])
-      parts[_SOURCE.split('', record)] += 1
-  return dict(counts), len(authors), dict(parts)
-
-
-@pytest.mark.parametrize(
-  ('site', 'counts', 'num_authors', 'parts'),
-  [
-    (
-      # 1,170 + 109 = 1,279 rows. One post has no owner.
-      'ai.stackexchange.com',
-      {'kept': 1170, 'owned': 1169, 'other_post_type': 109},
-      330,
-      {'train': 1013, 'held_out': 156},
-    ),
-    (
-      # 1,380 + 44 + 22 = 1,446 rows. 41 of the 44 have an owner: with them the
-      # 1,339 become the 1,380 posts that the corpus's own description counts.
-      'bicycles.meta.stackexchange.com',
-      {'kept': 1380, 'owned': 1339, 'empty_text': 44, 'other_post_type': 22},
-      233,
-      {'train': 1063, 'held_out': 69, 'test': 207},
-    ),
-  ],
-)
-def test_real_dumps(shared_data, site, counts, num_authors, parts):
-  path = shared_data('stackexchange_dev') / site / 'Posts.xml.xz'
-  assert _summary(path) == (counts, num_authors, parts)
