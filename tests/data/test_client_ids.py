@@ -77,6 +77,8 @@ class TestClientIds:
     assert chosen[some] == expected[some]
     assert {i for i in ids if i in chosen} == set(expected)
     assert None not in chosen
+    assert chosen == expected
+    assert chosen != [*expected, b'']
     assert list(pickle.loads(pickle.dumps(chosen))) == expected
     with pytest.raises(IndexError):
       chosen[len(expected)]

@@ -3,6 +3,7 @@
 import bisect
 import collections.abc
 import itertools
+import operator
 import re
 import typing
 import unicodedata
@@ -84,7 +85,10 @@ class ClientIds(collections.abc.Sequence):
 
 
 class ChosenIds(collections.abc.Sequence):
-  """Some client ids of a corpus, in its order, at 4 bytes each."""
+  """Some client ids of a corpus, in its order, at 4 bytes each.
+
+  Equal to every sequence of the same ids.
+  """
 
   def __init__(self, ids: ClientIds, positions: np.ndarray):
     """Takes over positions.
@@ -121,6 +125,13 @@ class ChosenIds(collections.abc.Sequence):
       return False
     place = int(np.searchsorted(self.positions, position))
     return place < len(self) and self.positions[place] == position
+
+  def __eq__(self, other: object) -> bool:
+    if not isinstance(other, collections.abc.Sequence):
+      return NotImplemented
+    return len(self) == len(other) and all(map(operator.eq, self, other))
+
+  __hash__ = None
 
 
 def client_id_to_text(client_id: bytes) -> str:
