@@ -121,7 +121,7 @@ def _if_enough(
 
 @dataclasses.dataclass
 class _Part:
-  """What becomes one stored record; not the records, which take far more."""
+  """Examples of one stored record, without what sorted them."""
 
   number: int | None
   """0-based; None if it is the only one of its group."""

@@ -300,4 +300,6 @@ def test_any_text_comes_back(tmp_path_factory, texts):
 def test_every_row_is_a_record_or_dropped(tmp_path_factory, data):
   directory = tmp_path_factory.getbasetemp()
   kept, drops = _read(directory, b'<posts>\n' + data)
-  assert data.count(b'<row ') <= len(kept) + len(drops)
+  # Without a bare start at the end of a line, which holds nothing.
+  num_rows = sum(line.strip().count(b'<row ') for line in data.split(b'\n'))
+  assert num_rows <= len(kept) + len(drops)
