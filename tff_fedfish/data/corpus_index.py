@@ -134,9 +134,11 @@ def read_column(
     int32 or int64 [num_rows], as the column is.
   """
   dtype = INDEX_SCHEMA.field(name).type.to_pandas_dtype()
-  tables = _read(directory, (name,))
-  columns = [table.column(name).to_numpy() for table in tables]
-  values = np.concatenate([np.empty(0, dtype), *columns])
+  # Grows in place; all columns beside their sum would take twice the memory.
+  buffer = bytearray()
+  for table in _read(directory, (name,)):
+    buffer += table.column(name).to_numpy().data
+  values = np.frombuffer(buffer, dtype)
   if num_rows not in (None, len(values)):
     raise UserError(
       f'{str(directory)!r} must stay as it is while it is open, but '

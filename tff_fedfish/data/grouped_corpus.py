@@ -80,7 +80,10 @@ class GroupedCorpus:
       int64 [num_clients].
     """
     first_rows = self.locations.row_limits[:-1]
-    return np.add.reduceat(self._read_column(column), first_rows)
+    values = self._read_column(column)
+    if len(first_rows) == len(values):
+      return values
+    return np.add.reduceat(values, first_rows)
 
   @functools.cached_property
   def fingerprint(self) -> str:
