@@ -38,6 +38,8 @@ _WHOLE_OBJECT = re.compile(rb'\s*\{[ \t\r]*\n\s*["}]')
 _ARRAY = re.compile(rb'\[\s*\{')
 # With the byte order mark, with which some editors begin a file.
 _BEFORE_OBJECT = '\ufeff \t\r\n\v\f'
+# Behind a backslash it is none, but for every second time.
+_UNICODE = re.compile(rb'(?<!\\)\\u[0-9a-fA-F]{4}')
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 _raw_decode = json.JSONDecoder().raw_decode
@@ -175,13 +177,27 @@ def _refuse_other_json(start: bytes, path: str) -> None:
       'UTF-8, for example with `iconv -f UTF-16 -t UTF-8`.'
     )
   start = start.removeprefix(codecs.BOM_UTF8).lstrip()
-  # Of many lines, the first may be an array, perhaps a broken one.
-  second = start.partition(b'\n')[2].partition(b'\n')[0]
-  if _ARRAY.match(start) and not _is_json(second):
+  if _ARRAY.match(start) and not _are_lines(start):
     raise UserError(
       f'`--input` must hold a JSON object to a line, but {path!r} is an array. '
       "Write its objects to lines, for example with `jq -c '.[]'`."
     )
+
+
+def _are_lines(start: bytes) -> bool:
+  """Says whether an array is the first of many lines, perhaps a broken one."""
+  first, *others = map(bytes.strip, start.split(b'\n'))
+  others = [line for line in others if line]
+  if _is_json(first):
+    return bool(others)
+  # The file's array goes on in its next line.
+  if not others or first.endswith(b','):
+    return False
+  second, *later = others
+  if not later:
+    # Not seen to its end.
+    return first != b'[' and second.startswith(b'{')
+  return _is_json(second) and not later[0].startswith((b',', b']'))
 
 
 def _is_json(line: bytes) -> bool:
@@ -194,7 +210,7 @@ def _is_json(line: bytes) -> bool:
 
 def _plain_bytes(line: bytes) -> int:
   """Returns how long a line is if its escapes are no longer than their text."""
-  num_unicode = line.count(b'\\u') - line.count(b'\\\\u')
+  num_unicode = (len(line) - len(_UNICODE.sub(b'', line))) // 6
   return len(line) - line.count(b'\\') - 3 * num_unicode
 
 

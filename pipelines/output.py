@@ -271,7 +271,7 @@ def _other_files(output: str) -> Iterator[str]:
     if name == f'{CLAIM_NAME}/':
       yield name
     elif name.endswith('/') and not _WORK_NAME.fullmatch(name):
-      for path in places.list_files(places.join(output, name)):
+      for path in places.find_files(places.join(output, name)):
         yield path.removeprefix(output).lstrip('/')
     elif not name.startswith('.'):
       yield name

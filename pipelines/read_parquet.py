@@ -92,7 +92,9 @@ def _read_table(
     # part can end the process.
     info = table.metadata.row_group(group)
     num_rows, num_bytes = info.num_rows, max(info.total_byte_size, 1)
-    if num_rows > 0 and num_bytes > max_row_bytes * num_rows:
+    # The size is that of all columns.
+    is_whole = len(names) == len(table.schema_arrow.names)
+    if is_whole and num_rows > 0 and num_bytes > max_row_bytes * num_rows:
       yield from (Drop('document_too_large') for _ in range(num_rows))
       continue
     read = functools.partial(
@@ -264,7 +266,10 @@ def _times_to_text(times: pa.Array) -> pa.Array:
     pa.scalar(time, seconds.type) for time in (_FIRST_TIME, _LAST_TIME)
   )
   is_time = pc.and_(
-    pc.greater_equal(seconds, first), pc.less_equal(seconds, last)
+    pc.or_(
+      pc.greater(seconds, first), pc.and_(pc.equal(seconds, first), is_whole)
+    ),
+    pc.less_equal(seconds, last),
   )
 
   def to_text(array):

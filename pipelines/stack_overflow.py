@@ -43,7 +43,6 @@ _SITE = re.compile(
 _FRAME = re.compile(
   rb'(?:\s++|<\?xml[^>]*+>|<!--(?:[^-]++|-(?!->))*+-->|</?posts\s*+>)*+'
 )
-_ROW_START = re.compile(rb'(?=<row )')
 _ELEMENT = re.compile(rb'<([^\s/>!?]+)[\s/>]')
 # What XML cannot hold, not even as a reference; dumps have it all the same.
 _FORBIDDEN = re.compile('[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]')
@@ -155,10 +154,19 @@ def _read_rows(stream: BinaryIO, max_bytes: int) -> Iterator[bytes | Drop]:
       rows = [row]
     else:
       # No attribute can hold a `<`.
-      rows = map(bytes.strip, _ROW_START.split(row))
+      rows = _split(row)
     yield from filter(None, rows)
   if is_open:
     raise Drop('truncated_file', damage=True)
+
+
+def _split(line: bytes) -> Iterator[bytes]:
+  """Yields the rows of a line one by one: it may have millions."""
+  start = 0
+  while (stop := line.find(b'<row ', start + 1)) >= 0:
+    yield line[start:stop].strip()
+    start = stop
+  yield line[start:].strip()
 
 
 def _attributes(row: bytes) -> dict[str, str]:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import grouping_jobs
 
 from tff_fedfish import corpora
-from tff_fedfish.data import cohorts
+from tff_fedfish.data import client_sequences, cohorts
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.merged_clients import Merge, MergedClients
@@ -87,7 +87,8 @@ def _read(scratch: pathlib.Path, repeats: int) -> None:
     )
 
   stored = StoredSequences(store, **options)
-  options['cache_bytes'] = 0
+  # Rows are read again in each round, as those of a large corpus are.
+  client_sequences._CACHE_BYTES = 0
   merge = Merge(
     num_clients=1, partition_seed=1, split_seed=1, held_out_fraction=0.0
   )

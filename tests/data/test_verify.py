@@ -96,6 +96,16 @@ class TestShards:
     assert f' num_words) ({last["group_id"]!r}, 0, 0, 0,' in message
     assert f'but has ({first["group_id"]!r}, 0, 0, 0,' in message
 
+  def test_row_without_a_record(self, corpus):
+    last = rows_of_shard(corpus, 1)[-1]
+    more = last | {'group_id': b'\xff', 'offset': last['offset'] + 1}
+    write_index(corpus, [*index_rows(corpus), more])
+    num_records = len(rows_of_shard(corpus, 1))
+    edit_manifest(
+      corpus, lambda m: m['shards'][1].update(num_records=num_records)
+    )
+    assert " num_words) None, but has (b'\\xff', 0, 1," in error_of(corpus)
+
   def test_other_bytes_of_equal_meaning(self, corpus):
     # The same group, its fields in another order: only the hash tells.
     payloads = self._payloads(corpus)

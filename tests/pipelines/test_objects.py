@@ -162,6 +162,23 @@ def test_array_is_refused(tmp_path, indent):
 
 
 @pytest.mark.parametrize(
+  'data',
+  [
+    b'[\n{"a": 1}\n,{"a": 2}\n]\n',
+    b'[\n{"a": 1}\n]\n',
+    b'[\n{"a": "%s"},\n{"a": 2}\n]' % (b'x' * 100_000),
+    b'[{"a": "%s"}]' % (b'x' * 100_000),
+    b'[{"a": 1}]\n\n',
+    b'[{"a": 1},\n{"a": 2}]\n',
+  ],
+  ids=range(6),
+)
+def test_array_in_lines_is_refused(tmp_path, data):
+  with pytest.raises(UserError, match='is an array'):
+    _read(tmp_path / 'a', data)
+
+
+@pytest.mark.parametrize(
   ('first', 'reason'),
   [
     (b'{', 'malformed_json'),
@@ -172,9 +189,12 @@ def test_array_is_refused(tmp_path, indent):
     (b'[{"text": 1}]', 'not_an_object'),
   ],
 )
-def test_bad_first_line_costs_no_other(tmp_path, first, reason):
-  data = first + b'\n' + b'{"a": 1}\n' * 5000
-  expected = [reason] + [{'a': 1}] * 5000
+@pytest.mark.parametrize('text', ['', 'x' * 100_000], ids=['short', 'long'])
+def test_bad_first_line_costs_no_other(tmp_path, first, reason, text):
+  if text and first == b'[':
+    pytest.skip('an array whose second line is long begins like this')
+  data = first + b'\n{"a": "%s"}\n' % text.encode() + b'{"a": 1}\n' * 5000
+  expected = [reason, {'a': text}] + [{'a': 1}] * 5000
   assert [value for _, value in _read(tmp_path / 'a', data)] == expected
   found = _read(tmp_path / 'a', gzip.compress(data)[:-1])
   assert [value for _, value in found] == [*expected, 'truncated_file']
@@ -216,8 +236,10 @@ def test_any_lines(tmp_path_factory, lines, cut):
     (b'{"x": [', b'[],', 190_000_000, 'document_too_large', 500e6),
     (b'{\n "x": [', b'[],', 190_000_000, 'document_too_large', 500e6),
     (b'{"x": [', b'[],"\\\\",', 190_000_000, 'document_too_large', 500e6),
+    # No escape at all: what is wrong counts in full.
+    (b'{"x": [', b'[],[],\\u', 190_000_000, 'document_too_large', 600e6),
   ],
-  ids=range(6),
+  ids=range(7),
 )
 def test_bombs(tmp_path, start, piece, num_bytes, reason, max_bytes):
   path = tmp_path / 'a.json.gz'

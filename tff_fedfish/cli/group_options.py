@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 _INPUTS = {
   'c4': 'JSON lines, parquet, or TFRecord files of TFDS; key: host',
-  'cc_news': 'JSON lines, JSON documents or parquet; key: host',
+  'cc_news': 'JSON lines, an object to a file, or parquet; key: host',
   'stack_overflow': "Posts.xml or TFF's sqlite; key: author",
   'json_lines': 'JSON lines or parquet with any fields; key: --key_field',
 }

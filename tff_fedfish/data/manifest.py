@@ -5,6 +5,7 @@ Manifests of earlier versions have none and are read as they are.
 """
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -22,6 +23,7 @@ MANIFEST_NAME = 'manifest.json'
 TOKEN_STORE_NAME = 'token_store.json'
 """In place of a manifest it marks the tokens of a corpus; see `token_store`."""
 ADVICE = 'Copy the directory again, or run `fedfish group` again.'
+_NO_FILE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _PLAIN_NAME = re.compile(r'[\w-][\w.-]{0,199}', re.ASCII)
 
 
@@ -151,7 +153,10 @@ def read_manifest(directory: str | os.PathLike) -> Manifest:
   places.size(path, is_patient=False)
   try:
     content = places.read_bytes(path)
-  except (FileNotFoundError, NotADirectoryError) as error:
+  except OSError as error:
+    # An error of a store has no number.
+    if not (isinstance(error, FileNotFoundError) or error.errno in _NO_FILE):
+      raise
     raise _not_a_corpus(directory) from error
   with files.explained(path, 'the manifest of a grouped corpus', ADVICE):
     value = files.parse_json(content)

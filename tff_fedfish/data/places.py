@@ -98,6 +98,11 @@ def list_files(directory: str) -> list[str]:
   Hidden files are left out, and so are files that are still being written.
   There are none if there is no such directory.
   """
+  return sorted(find_files(directory))
+
+
+def find_files(directory: str) -> Iterator[str]:
+  """Yields what `list_files` returns, in any order and as it is found."""
   if is_remote(directory):
     found = _select(directory, recursive=True)
     paths = (join(directory, name) for name, is_file in found if is_file)
@@ -107,7 +112,7 @@ def list_files(directory: str) -> list[str]:
       for parent, _, names in os.walk(directory)
       for name in names
     )
-  return sorted(p for p in paths if not posixpath.basename(p).startswith('.'))
+  return (p for p in paths if not posixpath.basename(p).startswith('.'))
 
 
 def list_names(directory: str) -> list[str]:

@@ -69,6 +69,8 @@ def verify_corpus(
         on_bytes(records.frame_size(len(payload)))
     sha256 = hashed.hash.hexdigest()
     _require(corpus, shard.name, 'SHA-256', shard.sha256, sha256)
+  _, row = next(rows, (0, None))
+  _require(corpus, INDEX_NAME, _ROW, None, row)
   # Its columns are read again.
   del rows
   # Every record is the one that the index names.
