@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -93,11 +93,10 @@ def _check(
   all_there: bool,
 ) -> None:
   """Raises if a record is neither stored nor counted as dropped."""
-  read_drops = _add_up(_file_drops(files))
-  shard_drops = _add_up(_shard_drops(shards))
+  read_drops = _add_up(files)
   num_read_drops, num_shard_drops = (
     sum(tally.num for tally in drops.values())
-    for drops in (read_drops, shard_drops)
+    for drops in (read_drops, _add_up(shards))
   )
   records_in = sum(file.records_in for file in files)
   handed_on = sum(file.records_out() for file in files)
@@ -133,12 +132,7 @@ def _nothing_to_group(
     reason = max(drops, key=lambda name: drops[name].num)
     first = drops[reason].first
     hint = f' The first {reason} is record {first.line} of {first.file!r}'
-    hint += f': {first.excerpt}.' if first.excerpt else '.'
-  if 'missing_author' in drops and job.source_name != 'stack_overflow':
-    hint += (
-      ' A record without a field "author" is a missing_author; `fedfish group '
-      'json_lines --key_field FIELD` reads any other.'
-    )
+    hint += f': {first.excerpt!r}.' if first.excerpt else '.'
   option = '--key' if job.fields is None else '--key_field'
   return UserError(
     f'`--input` must hold records that can be grouped by {job.key}, but of '
@@ -157,9 +151,10 @@ def _manifest(
   """Returns the manifest of a part of the split, with its shards and index."""
   source = job.load_source()
   names = job.part_names()
-  drops = _add_up(
-    itertools.chain(_file_drops(files, part), _shard_drops(shards))
-  )
+  drops = _add_up([*files, *shards])
+  num_drops = {reason: tally.num for reason, tally in drops.items()}
+  if others := sum(file.records_out() - file.parts[part] for file in files):
+    num_drops = dict(sorted([*num_drops.items(), (_OTHER_SPLIT, others)]))
   return Manifest(
     corpus=job.name or job.source_name,
     key=job.key,
@@ -169,7 +164,7 @@ def _manifest(
       records_out=pc.sum(index.column('num_examples')).as_py(),
       num_groups=pc.sum(pc.equal(index.column('part'), 0)).as_py(),
       num_records=index.num_rows,
-      drops={reason: tally.num for reason, tally in drops.items()},
+      drops=num_drops,
       num_mixed_time_groups=sum(
         shard.num_mixed_time_groups for shard in shards
       ),
@@ -187,32 +182,14 @@ def _manifest(
   )
 
 
-def _file_drops(
-  files: Iterable[FileReport], part: int | None = None
-) -> Iterator[tuple[str, Tally]]:
-  """Yields (reason, drops) of every file.
-
-  For a part of the split, the records of the others count as dropped, too.
-  """
-  for file in files:
-    yield from file.drops.items()
-    if part is not None:
-      others = (*file.parts[:part], *file.parts[part + 1 :])
-      yield from ((_OTHER_SPLIT, tally) for tally in others if tally.num)
-
-
-def _shard_drops(shards: Iterable[ShardReport]) -> Iterator[tuple[str, Tally]]:
-  for shard in shards:
-    yield from shard.drops.items()
-
-
-def _add_up(drops: Iterable[tuple[str, Tally]]) -> dict[str, Tally]:
+def _add_up(found: Iterable[FileReport | ShardReport]) -> dict[str, Tally]:
   """Returns how many records were dropped and the first, by reason, sorted."""
   totals: dict[str, Tally] = {}
-  for reason, tally in drops:
-    total = totals.get(reason, Tally(0, tally.first))
-    first = min(total.first, tally.first, key=_sortable)
-    totals[reason] = Tally(total.num + tally.num, first)
+  for report in found:
+    for reason, tally in report.drops.items():
+      total = totals.get(reason, Tally(0, tally.first))
+      first = min(total.first, tally.first, key=_sortable)
+      totals[reason] = Tally(total.num + tally.num, first)
   return dict(sorted(totals.items()))
 
 
@@ -224,7 +201,6 @@ def _input_files(files: Sequence[FileReport]) -> tuple[InputFile, ...]:
       records_in=file.records_in,
       records_out=file.records_out(),
       damage=file.damage,
-      damage_byte=file.damage_byte,
     )
     for file in files
   ]

@@ -53,14 +53,7 @@ def find_input_files(patterns: Sequence[str]) -> list[str]:
         absolute = os.path.abspath(path)
         # `..` behind a linked directory leads elsewhere than the spelling says.
         path = absolute if os.path.realpath(absolute) == file else file
-      try:
-        path.encode()
-      except UnicodeEncodeError as error:
-        shown = os.fsencode(path).decode('utf-8', 'backslashreplace')
-        raise UserError(
-          f"`--input` must name files by names in UTF-8, but '{shown}' is "
-          'none. Rename it.'
-        ) from error
+      require_utf8(path, '--input')
       file_to_path[file] = min(path, file_to_path.get(file, path))
   return sorted(file_to_path.values())
 
@@ -78,6 +71,17 @@ def file_sizes(paths: Sequence[str]) -> list[int]:
       f'{paths[sizes.index(None)]!r} is gone. Run it again.'
     )
   return sizes
+
+
+def require_utf8(path: str, option: str) -> None:
+  """Refuses a path that is no text: workers are told paths as text."""
+  try:
+    path.encode()
+  except UnicodeEncodeError as error:
+    shown = os.fsencode(path).decode('utf-8', 'backslashreplace')
+    raise UserError(
+      f"`{option}` must have a name in UTF-8, found '{shown}'. Rename it."
+    ) from error
 
 
 def _find_local(pattern: str) -> list[str]:

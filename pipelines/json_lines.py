@@ -12,7 +12,7 @@ from typing import Any
 
 from pipelines.objects import read_objects, record_reader
 from pipelines.source import Drop, Fields, RawRecord, Source
-from pipelines.web_articles import beginning, to_record
+from pipelines.web_articles import to_record
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import UserError
 
@@ -61,21 +61,16 @@ def parse_record(
   if isinstance(key, int) and not isinstance(key, bool):
     key = str(key)
   timestamp = find(value, fields.time) if fields.time else None
+  if text is not None and not isinstance(text, str):
+    raise Drop('malformed_text')
   common = {'text': text, 'timestamp': timestamp, _KEY: key}
-  try:
-    if text is not None and not isinstance(text, str):
-      raise Drop('malformed_text')
-    record = to_record(common, max_document_bytes, (_KEY,))
-    if key is None:
-      raise Drop('missing_key')
-    if _KEY not in record:
-      raise Drop('malformed_key')
-    if not record[_KEY].strip():
-      raise Drop('empty_key')
-  except Drop as drop:
-    if drop.reason not in ('document_too_large', 'unpaired_surrogate'):
-      drop.excerpt = beginning(value)
-    raise
+  record = to_record(common, max_document_bytes, (_KEY,))
+  if key is None:
+    raise Drop('missing_key')
+  if _KEY not in record:
+    raise Drop('malformed_key')
+  if not record[_KEY].strip():
+    raise Drop('empty_key')
   return record
 
 
@@ -101,37 +96,32 @@ def require_fields(
   missing = {
     f'--{name}_field': path for name, path in vars(fields).items() if path
   }
-  names, num_records, has_key, odd_key = {}, 0, False, None
-  for path in paths[:_MAX_FILES]:
-    objects = read_objects(path, max_document_bytes)
-    for _, value in itertools.islice(objects, _MAX_RECORDS):
-      if isinstance(value, Drop):
-        continue
-      num_records += 1
-      missing = {
-        option: field
-        for option, field in missing.items()
-        if find(value, field, _ABSENT) is _ABSENT
-      }
-      key = find(value, fields.key)
-      if isinstance(key, str | int) and not isinstance(key, bool):
-        has_key = True
-      elif odd_key is None:
-        odd_key = key
-      if has_key and not missing:
-        return
-      if len(names) <= _MAX_NAMES:
-        names.update(dict.fromkeys(_names(value)))
-  if missing and names:
-    # Without names nothing can be read at all: the job says why.
+  num_records, first, has_key, odd_key = 0, None, False, None
+  for value in _first_objects(paths, max_document_bytes):
+    num_records += 1
+    first = first or value
+    missing = {
+      option: field
+      for option, field in missing.items()
+      if find(value, field, _ABSENT) is _ABSENT
+    }
+    key = find(value, fields.key)
+    if isinstance(key, str | int) and not isinstance(key, bool):
+      has_key = True
+    elif odd_key is None:
+      odd_key = key
+    if has_key and not missing:
+      return
+  if missing and first:
+    # Else nothing can be read at all: the job says why.
     wanted = ' and '.join(
       f'`{option}` {_show(field)!r}' for option, field in missing.items()
     )
-    found = ', '.join(sorted(map(_show, names))[:_MAX_NAMES])
+    names = map(_show, itertools.islice(_names(first), _MAX_NAMES))
     raise UserError(
       f'{wanted} must be in one of the first {num_records:,} records of '
-      f'`--input`, but none has it. There are: {found}'
-      f'{", ..." * (len(names) > _MAX_NAMES)}. Name one of these.'
+      f'`--input`, but none has it. The first has {", ".join(names)}. Name one '
+      'of these.'
     )
   if odd_key is not None and not has_key and not missing:
     raise UserError(
@@ -140,6 +130,16 @@ def require_fields(
       f'{_show(repr(odd_key))}, of type {type(odd_key).__name__}. Name another '
       'field, or store this one as text.'
     )
+
+
+def _first_objects(
+  paths: Sequence[str], max_document_bytes: int
+) -> Iterator[dict[str, Any]]:
+  for path in paths[:_MAX_FILES]:
+    objects = read_objects(path, max_document_bytes)
+    for _, value in itertools.islice(objects, _MAX_RECORDS):
+      if not isinstance(value, Drop):
+        yield value
 
 
 def _names(value: Mapping[str, Any], depth: int = 1) -> Iterator[str]:

@@ -20,7 +20,7 @@ from pipelines.source import Drop
 from tff_fedfish.data import places
 from tff_fedfish.errors import UserError
 
-# Of what is unpacked. `peek()` shows no more of a file.
+# Of what is unpacked; the most that `start_of` returns.
 _BUFFER_BYTES = 1 << 17
 # What is unpacked at a time: what one call unpacks is lost where it fails.
 _PACKED_BYTES = 1 << 14
@@ -43,9 +43,7 @@ _FAULTS = (zlib_ng.error, lzma.LZMAError, OSError)
 # First bytes -> name, and command that prints the content.
 _REFUSED = {
   b'\x28\xb5\x2f\xfd': ('zstd', 'zstd -dc {}'),
-  b'\x04\x22\x4d\x18': ('lz4', 'lz4 -dc {}'),
   b'PK\x03\x04': ('zip', 'unzip -p {}'),
-  b'Rar!\x1a\x07': ('rar', 'unrar p -inul {}'),
   b'7z\xbc\xaf\x27\x1c': ('7z', '7z e -so {} Posts.xml'),
 }
 _NOT_INSIDE = _PACKINGS | _REFUSED | {b'PAR1': ('Parquet', '')}
@@ -61,10 +59,9 @@ def open_raw(path: str) -> io.BufferedReader:
     path: A local or remote path.
 
   Returns:
-    A file that cannot be sought in. Its `peek()` shows the start, of at least
-    some kB. Reading raises `Drop` where the file is damaged, truncated_file or
-    corrupt_file. Everything before that can be read, but for what the 16 KiB
-    hold in which the file is corrupt.
+    A file that cannot be sought in. Reading raises `Drop` where the file is
+    damaged, truncated_file or corrupt_file. Everything before that can be read,
+    but for what the 16 KiB hold in which the file is corrupt.
 
   Raises:
     UserError: If the file is of a known format that is not read, or holds one;
@@ -85,14 +82,23 @@ def open_raw(path: str) -> io.BufferedReader:
     if packing := _find(_PACKINGS, start):
       unpacked = _Unpacked(file, packing[1], path)
       file = io.BufferedReader(unpacked, _BUFFER_BYTES)
-      with contextlib.suppress(Drop):  # Who reads meets it again.
-        if inside := _find(_NOT_INSIDE, file.peek()):
-          raise UserError(
-            f'`--input` must name files that are packed once, but {path!r} is '
-            f'{packing[0]} with {inside[0]} inside. Unpack it.'
-          )
+      if inside := _find(_NOT_INSIDE, start_of(file)):
+        raise UserError(
+          f'`--input` must name files that are packed once, but {path!r} is '
+          f'{packing[0]} with {inside[0]} inside. Unpack it.'
+        )
     on_error.pop_all()
   return file
+
+
+def start_of(file: io.BufferedReader) -> bytes:
+  """Returns at least some kB with which a file begins, without reading them.
+
+  A file that is damaged before that has none; who reads meets the damage.
+  """
+  with contextlib.suppress(Drop):
+    return file.peek()
+  return b''
 
 
 def _find(table: dict[bytes, Any], start: bytes) -> Any:
@@ -117,7 +123,7 @@ class _Unpacked(io.RawIOBase):
 
   def readinto(self, buffer: memoryview) -> int:
     size = 0
-    # Filled, so that `peek()` shows enough of a file of short streams.
+    # Filled, so that `start_of` returns enough of a file of short streams.
     while size < len(buffer) and self._damage is None:
       # Bounded: 16 KiB may unpack to gigabytes.
       data = self._read(min(len(buffer) - size, _BUFFER_BYTES))
@@ -161,5 +167,5 @@ class _Unpacked(io.RawIOBase):
     return data
 
   def _end(self, reason: str) -> bytes:
-    self._damage = Drop(reason, damage=True, byte=self._file.tell())
+    self._damage = Drop(reason, damage=True)
     return b''

@@ -17,7 +17,6 @@ _RANGES = {
   'num_shards': (1, 99_999),
   'max_record_bytes': (1, _MAX_BYTES),
   'max_document_bytes': (1, _MAX_BYTES),
-  'max_examples_per_group': (1, 1 << 62),
   'min_examples_per_group': (1, 1 << 62),
 }
 _MAX_NAME_CHARACTERS = 100
@@ -35,8 +34,6 @@ class GroupJob:
     max_record_bytes: A group whose examples take more is stored in several
       records.
     max_document_bytes: A longer text is dropped.
-    max_examples_per_group: Of a larger group, those whose serialized examples
-      have the smallest SHA-256 are kept; None: all.
     min_examples_per_group: Smaller groups are dropped; None: none.
     drop_duplicates: Whether to keep only the first, in stored order, of the
       examples of a group that have the same text.
@@ -58,7 +55,6 @@ class GroupJob:
   num_shards: int = 8
   max_record_bytes: int = 256 << 20
   max_document_bytes: int = 64 << 20
-  max_examples_per_group: int | None = None
   min_examples_per_group: int | None = None
   drop_duplicates: bool = False
   strict: bool = False
@@ -75,13 +71,6 @@ class GroupJob:
           f'`--{name}` must be from {low} to {high}, but is {value}. Name a '
           'number in that range.'
         )
-    least, most = self.min_examples_per_group, self.max_examples_per_group
-    if least and most and least > most:
-      raise UserError(
-        '`--min_examples_per_group` must be at most '
-        f'`--max_examples_per_group`, but is {least}, and that {most}. Lower '
-        'the one, or raise the other.'
-      )
     name = self.name
     if name is not None and not (
       0 < len(name) <= _MAX_NAME_CHARACTERS and name.isprintable()
@@ -125,11 +114,14 @@ class GroupJob:
 
   def options(self) -> dict[str, Any]:
     """Returns what shaped the output, for the manifest."""
-    names = (
-      *('num_shards', 'max_record_bytes', 'max_document_bytes'),
-      *('max_examples_per_group', 'drop_duplicates'),
-    )
-    options = {name: getattr(self, name) for name in names}
+    options = {
+      'num_shards': self.num_shards,
+      'max_record_bytes': self.max_record_bytes,
+      'max_document_bytes': self.max_document_bytes,
+      # Of earlier versions, whose manifests must stay equal.
+      'max_examples_per_group': None,
+      'drop_duplicates': self.drop_duplicates,
+    }
     # Written only if set, so that older manifests stay equal.
     if self.min_examples_per_group is not None:
       options['min_examples_per_group'] = self.min_examples_per_group

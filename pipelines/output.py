@@ -19,12 +19,15 @@ import socket
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from typing import Any
 
+from pipelines.input_files import require_utf8
 from tff_fedfish import files
 from tff_fedfish.data import places
 from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.manifest import MANIFEST_NAME
 from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.json_values import from_json
 
 CLAIM_NAME = '.fedfish-publishing'
 _WORK_NAME = re.compile(r'\.fedfish-[0-9a-f]{32}/')
@@ -63,15 +66,17 @@ def require_usable(output: str) -> str:
     UserError: If it holds something, or cannot be looked into.
   """
   output = places.absolute(output)
+  require_utf8(output, '--output')
   with _as_user_error(output):
+    # Of a store, this asks whether it answers.
     places.size(output, is_patient=False)
     partial = _partly_published(output)
     other = next(_other_files(output), None)
   if partial:
     raise UserError(
       f'`--output` must be empty or new, but {output!r} holds files of a job '
-      'that was stopped, or is at work, while it published them. If none is at '
-      f'work, remove them: `{_removal(output, partial)}`.'
+      'that was stopped, or is at work, while it published them, or of a copy. '
+      f'If none is at work, remove them: `{_removal(output, partial)}`.'
     )
   if other:
     raise UserError(
@@ -196,11 +201,14 @@ def _publish(work: WorkDirectory, output: str) -> None:
       is_clean = not is_complete
     if is_clean or not isinstance(error, _FAILURES):
       raise
+    corpora = ' and '.join(
+      posixpath.dirname(path) for path in manifests.values()
+    )
     raise FailedError(
       f'Grouping into {output!r} stopped while it published '
-      f'({_reason(error)}). Run `fedfish verify` on what is there: if it says '
-      f'OK, the corpus is complete, and {CLAIM_NAME!r} in it may be removed. '
-      'Else group again, and what is to be removed is named.'
+      f'({_reason(error)}). Run `fedfish verify` on {corpora}: if it says OK, '
+      f'all is complete, and {claim!r} may be removed. Else group again, and '
+      'what is to be removed is named.'
     ) from error
 
 
@@ -260,7 +268,9 @@ def _filled_meanwhile(output: str) -> UserError:
 def _other_files(output: str) -> Iterator[str]:
   """Yields the names of visible files that are in no work directory."""
   for name in places.list_names(output):
-    if name.endswith('/') and not _WORK_NAME.fullmatch(name):
+    if name == f'{CLAIM_NAME}/':
+      yield name
+    elif name.endswith('/') and not _WORK_NAME.fullmatch(name):
       for path in places.find_files(places.join(output, name)):
         yield path.removeprefix(output).lstrip('/')
     elif not name.startswith('.'):
@@ -286,11 +296,12 @@ def _partly_published(output: str) -> list[str]:
     shards = {name for name in shards if not has_manifest(name)}
     # What stands beside a job's shards is its index.
     return [*shards, *names & {beside(name, INDEX_NAME) for name in shards}]
-  claimed = []
+  claimed = ()
   # Killed at once, a job leaves an empty claim; at work, it may remove it now.
   with contextlib.suppress(ValueError, FileNotFoundError):
     content = places.read_bytes(places.join(output, CLAIM_NAME))
-    claimed = json.loads(content)['files']
+    claim = from_json(dict[str, Any], json.loads(content), '')
+    claimed = from_json(tuple[str, ...], claim.get('files'), 'files')
   if all(map(has_manifest, claimed)):
     return [CLAIM_NAME]
   return [CLAIM_NAME, *names.intersection(claimed)]
@@ -299,13 +310,9 @@ def _partly_published(output: str) -> list[str]:
 def _removal(output: str, names: Iterable[str]) -> str:
   """Returns a command that removes files of a job, and no others.
 
-  For stores other than S3, whose tools differ, it returns their paths.
+  For stores, whose tools differ, it returns their paths.
   """
   patterns = sorted({_SHARD.sub(r'\1groups-*\2', name) for name in names})
   place = shlex.quote(output)
-  if output.startswith('s3://'):
-    # Only by a filter can it remove several.
-    included = ' '.join(f"--include '{pattern}'" for pattern in patterns)
-    return f"aws s3 rm --recursive {place} --exclude '*' {included}"
   paths = ' '.join(f'{place}/{pattern}' for pattern in patterns)
   return paths if places.is_remote(output) else f'rm -f {paths}'

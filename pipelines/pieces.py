@@ -163,10 +163,13 @@ def merge_pieces(paths: Sequence[str]) -> Iterator[Iterator[SortedRecord]]:
 
   Takes space for temporary files only if a shard has very many pieces.
   """
-  with tempfile.TemporaryDirectory() as directory:
-    names = map(str, itertools.count())
+  with contextlib.ExitStack() as stack:
+    directory = None
     while len(paths) > _MAX_OPEN_PIECES:
-      merged = os.path.join(directory, next(names))
+      directory = directory or stack.enter_context(
+        tempfile.TemporaryDirectory()
+      )
+      merged = os.path.join(directory, f'{len(paths)}')
       with (
         _merge(paths[:_MAX_OPEN_PIECES]) as rows,
         open(merged, 'wb') as file,

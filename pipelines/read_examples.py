@@ -10,24 +10,25 @@ from tff_fedfish.data import records
 from tff_fedfish.data.protos import messages
 
 
-def read_examples(
+def read_payloads(
   stream: BinaryIO, max_bytes: int
-) -> Iterator[tuple[int, dict[str, Any] | Drop]]:
-  """Yields (1-based number, features or why they are dropped) of TFRecords."""
-  num = 0
+) -> Iterator[tuple[int, bytes | Drop]]:
+  """Yields (1-based number, payload or why it is dropped) of TFRecords.
+
+  Raises:
+    Drop: truncated_file or corrupt_file, behind all that can be read.
+  """
+  frames = records.read_frames(stream, max_bytes)
   try:
-    for _, num_bytes, payload in records.read_frames(stream, max_bytes):
-      num += 1
-      try:
-        if num_bytes > len(payload):
-          raise Drop('document_too_large', excerpt=payload)
-        value = decode_features(payload)
-      except Drop as drop:
-        value = drop
-      yield num, value
+    for num, (_, num_bytes, payload) in enumerate(frames, start=1):
+      is_whole = num_bytes == len(payload)
+      yield (
+        num,
+        payload if is_whole else Drop('document_too_large', excerpt=payload),
+      )
   except records.BrokenFrame as broken:
     reason = 'truncated_file' if broken.is_cut_off else 'corrupt_file'
-    yield num + 1, Drop(reason, damage=True, byte=broken.offset)
+    raise Drop(reason, damage=True) from broken
 
 
 def decode_features(serialized: bytes) -> dict[str, Any]:
@@ -48,9 +49,9 @@ def decode_features(serialized: bytes) -> dict[str, Any]:
       if (value := _value(feature)) is not None
     }
   except message.DecodeError as error:
-    raise Drop('malformed_example', excerpt=serialized) from error
+    raise Drop('malformed_example') from error
   except UnicodeDecodeError as error:
-    raise Drop('invalid_utf8', excerpt=error.object) from error
+    raise Drop('invalid_utf8') from error
 
 
 def _value(feature: message.Message) -> Any:

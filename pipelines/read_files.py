@@ -10,7 +10,13 @@ from pipelines.keys import KEYS
 from pipelines.options import GroupJob
 from pipelines.pieces import PieceBlocks, PieceKey
 from pipelines.reports import FileReport, Tally, excerpt
-from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source
+from pipelines.source import (
+  EXCERPT_BYTES,
+  OTHER_FEATURES_BYTES,
+  Drop,
+  RawRecord,
+  Source,
+)
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
 from tff_fedfish.data.manifest import DropExample
@@ -21,8 +27,6 @@ from tff_fedfish.errors import UserError
 _WORD_BYTES = bytes(
   not (byte < 128 and chr(byte).isspace()) for byte in range(256)
 )
-# What an example may hold beside its text.
-_OTHER_FEATURES_BYTES = 1 << 20
 _NON_ASCII_SPACES = tuple(
   character
   for character in map(chr, range(128, 0x10000))
@@ -47,7 +51,7 @@ class FileReader:
     self.reports: list[FileReport] = []
     self._job, self._blocks = job, blocks
     self._source = job.load_source()
-    max_bytes = job.max_document_bytes + _OTHER_FEATURES_BYTES
+    max_bytes = job.max_document_bytes + OTHER_FEATURES_BYTES
     self._encode = _ExampleEncoder(self._source, max_bytes)
     self._part_of = job.split and splits.build_route(job.split, self._source)
     self._shard_of = functools.lru_cache(1 << 16)(
@@ -78,8 +82,8 @@ class FileReader:
     self, path: str, name: str
   ) -> Iterator[tuple[PieceKey, bytes]]:
     job, source, part_of = self._job, self._source, self._part_of
-    parts = tuple(Tally() for _ in job.part_names())
-    report = FileReport(name, parts)
+    report = FileReport(name)
+    num_records = [0] * len(job.part_names())
     key = source.key or KEYS[job.key]
     part = 0
     for num, record in source.read_records(path, job.max_document_bytes):
@@ -93,17 +97,16 @@ class FileReader:
         row = self._encode(group_id, record)
       except Drop as drop:
         if not drop.excerpt and not isinstance(record, Drop):
-          drop.excerpt = _beginning(record)
+          # Not the whole text: it may be long.
+          drop.excerpt = record['text'][:EXCERPT_BYTES].encode()
         self._count_drop(report, num, drop)
         continue
       shard = part * job.num_shards + self._shard_of(group_id)
       is_full = self._blocks.add(shard, row)
-      if not parts[part].num:
-        shown = excerpt(_beginning(record))
-        parts[part].first = DropExample(file=name, line=num, excerpt=shown)
-      parts[part].num += 1
+      num_records[part] += 1
       if is_full:
         yield from self._blocks.take()
+    report.parts = tuple(num_records)
     self.reports.append(report)
 
   def _count_drop(self, report: FileReport, num: int, drop: Drop) -> None:
@@ -120,12 +123,7 @@ class FileReader:
       report.drops[drop.reason] = Tally(0, first)
     report.drops[drop.reason].num += 1
     if drop.damage:
-      report.damage, report.damage_byte = drop.reason, drop.byte
-
-
-def _beginning(record: RawRecord) -> bytes:
-  # Not the whole text: it may be long.
-  return record['text'][:EXCERPT_BYTES].encode()
+      report.damage = drop.reason
 
 
 def num_words(text: str, utf8: bytes) -> int:

@@ -2,6 +2,7 @@
 
 import datetime
 import functools
+import math
 import os
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -58,20 +59,19 @@ def read_rows(
     file.seek(max(num_bytes - len(_MAGIC), len(_MAGIC)))
     reason = 'corrupt_file' if file.read() == _MAGIC else 'truncated_file'
     try:
-      for batch in _read_batches(file, column_names):
-        for row in _rows(batch, max_row_bytes):
-          num += 1
-          yield num, row
+      for row in _read_table(file, column_names, max_row_bytes):
+        num += 1
+        yield num, row
     except (pa.ArrowException, OSError, ValueError) as error:
       damage = Drop(reason, damage=True)
       damage.__cause__ = error
       yield num + 1, damage
 
 
-def _read_batches(
-  file: Any, column_names: Collection[str] | None
-) -> Iterator[pa.RecordBatch]:
-  """Yields the rows in batches of some megabytes."""
+def _read_table(
+  file: Any, column_names: Collection[str] | None, max_row_bytes: int
+) -> Iterator[dict[str, Any] | Drop]:
+  """Yields the rows of a table, read in batches of some megabytes."""
   open_table = functools.partial(
     pq.ParquetFile,
     file,
@@ -88,41 +88,51 @@ def _read_batches(
     metadata=table.metadata, read_dictionary=_text_columns(table)
   )
   for group in range(table.num_row_groups):
+    # No more of a damaged table of contents is asked for: to look at a column's
+    # part can end the process.
     info = table.metadata.row_group(group)
-    num_values = max(
-      (info.column(i).num_values for i in range(info.num_columns)), default=0
-    )
+    num_rows, num_bytes = info.num_rows, max(info.total_byte_size, 1)
+    # The size is that of all columns.
+    is_whole = len(names) == len(table.schema_arrow.names)
+    if is_whole and num_rows > 0 and num_bytes > max_row_bytes * num_rows:
+      yield from (Drop('document_too_large') for _ in range(num_rows))
+      continue
     read = functools.partial(
       pq.ParquetFile.iter_batches,
       row_groups=[group],
       columns=names,
       use_threads=False,
     )
-    # The texts that are stored once all come with the first row. A list may
-    # have all that refer to one.
-    first = next(read(distinct_table, 1), None)
-    is_small = first is None or all(
-      _longest_text(column)
-      * (num_values if pa.types.is_nested(column.type) else _ROWS_PER_BATCH)
-      <= _BYTES_PER_BATCH
-      for column in first.columns
+    chosen = (
+      table if _has_short_texts(read(distinct_table, 1)) else distinct_table
     )
-    num_bytes = max(info.total_byte_size, 1)
-    num_rows = min(
+    batch_rows = min(
       _ROWS_PER_BATCH,
-      _BYTES_PER_BATCH * info.num_rows // num_bytes,
+      _BYTES_PER_BATCH * num_rows // num_bytes,
       _ROWS_PER_BATCH * _GROUP_BYTES // num_bytes,
     )
-    num_left = info.num_rows
-    for batch in read(table if is_small else distinct_table, max(num_rows, 1)):
-      num_left -= batch.num_rows
+    for batch in read(chosen, max(batch_rows, 1)):
+      num_rows -= batch.num_rows
       # By their names once more: 'a' also selects a column called 'a.b'.
-      yield batch.select(
+      batch = batch.select(
         [i for i, name in enumerate(batch.schema.names) if name in names]
       )
-    if num_left:
+      yield from _rows(batch, max_row_bytes)
+    if num_rows:
       # A fault in the header of a page can end a group without an error.
-      raise ValueError(f'{num_left} rows are missing')
+      raise ValueError(f'{num_rows} rows are missing')
+
+
+def _has_short_texts(batches: Iterator[pa.RecordBatch]) -> bool:
+  """Says whether a batch is small, whatever its rows refer to.
+
+  The texts that are stored once all come with the first row.
+  """
+  first = next(batches, None)
+  return first is None or all(
+    _longest_text(column) * _ROWS_PER_BATCH <= _BYTES_PER_BATCH
+    for column in first.columns
+  )
 
 
 def _text_columns(table: pq.ParquetFile) -> list[str]:
@@ -135,11 +145,16 @@ def _text_columns(table: pq.ParquetFile) -> list[str]:
   ]
 
 
-def _longest_text(array: pa.Array) -> int:
-  """Returns the size of the longest text that is stored once."""
+def _longest_text(array: pa.Array) -> float:
+  """Returns the size of the longest text that is stored once.
+
+  In a list it is infinite: all texts may be the same one.
+  """
   if _is_distinct(array):
     return pc.max(pc.binary_length(array.dictionary)).as_py() or 0
-  return max(map(_longest_text, _children(array)), default=0)
+  longest = max(map(_longest_text, _children(array)), default=-math.inf)
+  is_list = longest >= 0 and not pa.types.is_struct(array.type)
+  return math.inf if is_list else longest
 
 
 def _decoded_bytes(array: pa.Array) -> int:

@@ -31,10 +31,10 @@ _SHOWN_BYTES = 80
 
 @dataclasses.dataclass
 class Tally:
-  """Number of records that were treated alike, and the first of them."""
+  """Number of records that were dropped alike, and the first of them."""
 
-  num: int = 0
-  first: DropExample | None = None
+  num: int
+  first: DropExample
 
 
 @dataclasses.dataclass
@@ -43,17 +43,16 @@ class FileReport:
 
   name: str
   """The file's name, without what precedes it on this machine."""
-  parts: tuple[Tally, ...]
-  """Records handed on, for each part of the split."""
   records_in: int = 0
+  parts: tuple[int, ...] = ()
+  """Numbers of records handed on, for each part of the split."""
   drops: dict[str, Tally] = dataclasses.field(default_factory=dict)
   """Dropped records, by reason."""
   damage: str | None = None
-  damage_byte: int | None = None
 
   def records_out(self) -> int:
     """Returns how many records were handed on, of all parts."""
-    return sum(tally.num for tally in self.parts)
+    return sum(self.parts)
 
 
 @dataclasses.dataclass

@@ -3,7 +3,6 @@
 What a worker raises comes back as text inside an error of the runner's own.
 """
 
-import errno
 import re
 
 import grpc
@@ -22,10 +21,6 @@ _OS_ERROR = r'\w*Error: (\[Errno \d+\].*?)(?: \[while running|\n|$)'
 # As Beam's own runner, Dask and Spark say it.
 _LOST_WORKER = (
   *('Channel closed prematurely', 'KilledWorker', 'ExecutorLostFailure'),
-)
-_OF_THE_DISK = (
-  *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-  *(errno.EIO, errno.EROFS),
 )
 
 
@@ -69,14 +64,11 @@ def raise_understood(error: Exception, output: str) -> None:
       'fewer workers, and run it again.'
     ) from error
   if message := _find_message(error, OSError, _OS_ERROR):
+    # Errors of connections need not have a number.
     match = re.search(r'\[Errno (\d+)\]', message)
-    number = match and int(match[1])
-    kind, what = FailedError, 'the disk and its free space'
-    if number in PATH_ERRORS:
-      kind, what = UserError, 'the input files'
-    elif number not in _OF_THE_DISK:
-      # Its memory, say, or a connection, whose errors need not have a number.
-      what = 'the machine or, on a cluster, the machines and their network'
+    kind, what = FailedError, 'disk, memory and network'
+    if match and int(match[1]) in PATH_ERRORS:
+      kind, what = UserError, 'the file that it names'
     raise kind(
       f'Grouping into {output!r} stopped ({message}); nothing was kept. Check '
       f'{what}, then run it again.'

@@ -5,6 +5,7 @@ A new source is a `Source` in some module, and one line below.
 
 import dataclasses
 import importlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -21,6 +22,9 @@ SOURCE_NAMES = tuple(_SOURCES)
 EXCERPT_BYTES = 200
 """How much of a dropped record goes with its `Drop`."""
 
+OTHER_FEATURES_BYTES = 1 << 20
+"""How much a record may hold beside its text."""
+
 T = TypeVar('T')
 RawRecord = Mapping[str, str]
 """Feature name to text. Optional features that a record lacks are absent; names
@@ -36,10 +40,7 @@ class Drop(Exception):
   """One word for the manifest, such as 'missing_text'."""
   _: dataclasses.KW_ONLY
   damage: bool = False
-  """Whether the file could not be read beyond this record."""
-  byte: int | None = None
-  """For damage, about how many bytes of the file as it is stored (compressed)
-  could be used, if that is known."""
+  """Whether more of the file than this record may be lost."""
   excerpt: bytes = b''
   """The first `EXCERPT_BYTES` of what was dropped."""
 
@@ -87,17 +88,42 @@ def parse_each(
 ) -> Iterator[tuple[int, T | Drop]]:
   """Yields (number, parsed value or why it is dropped).
 
+  A `Drop` without an excerpt gets the beginning of the value.
+
   Args:
     parse: Called with each value; may raise `Drop`.
-    numbered: Pairs (number, value); a value that is a `Drop` stays.
+    numbered: Pairs (number, value); a value that is a `Drop` stays. A `Drop`
+      that it raises, for damage of a file, is the last.
   """
-  for num, value in numbered:
-    if not isinstance(value, Drop):
-      try:
-        value = parse(value)
-      except Drop as drop:
-        value = drop
-    yield num, value
+  num = 0
+  try:
+    for num, value in numbered:
+      parsed = value
+      if not isinstance(value, Drop):
+        try:
+          parsed = parse(value)
+        except Drop as drop:
+          drop.excerpt = drop.excerpt or beginning(value)
+          parsed = drop
+      yield num, parsed
+  except Drop as damage:
+    yield num + 1, damage
+
+
+def beginning(value: Any) -> bytes:
+  """Returns how bytes or an object, as JSON, begin; for `Drop.excerpt`."""
+  if not isinstance(value, dict):
+    return value[:EXCERPT_BYTES]
+  # A long text would be copied, only to be cut off.
+  short = {
+    name: found[:EXCERPT_BYTES] if isinstance(found, str | bytes) else found
+    for name, found in value.items()
+  }
+  try:
+    text = json.dumps(short, ensure_ascii=False, default=str)
+  except (ValueError, RecursionError):
+    return b''
+  return text[:EXCERPT_BYTES].encode(errors='backslashreplace')[:EXCERPT_BYTES]
 
 
 def load_source(name: str, fields: Fields | None = None) -> Source:

@@ -6,22 +6,24 @@ of stackoverflow.com; users of other sites get the site's name after their
 number, as in `7@beer.stackexchange.com`.
 
 In a dump, a post is a line `<row Id="1" PostTypeId="1" Body="..." />`. Each is
-parsed on its own: a malformed one costs nothing but itself.
+parsed on its own: a malformed one costs nothing but itself. Several may share a
+line that is no longer than one may be.
 
 The split is TFF's: posts of users whose number ends in 0 are `held_out`, those
 of other users `train` before 2018-01-01T00:00:00 UTC and `test` from then on.
 """
 
 import codecs
+import io
 import re
 from collections.abc import Iterator
 from typing import BinaryIO
 from xml.parsers import expat
 
 from pipelines.html_text import html_to_text
-from pipelines.objects import read_lines
-from pipelines.open_raw import open_raw
-from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source
+from pipelines.objects import longest_object, read_lines
+from pipelines.open_raw import open_raw, start_of
+from pipelines.source import Drop, RawRecord, Source, parse_each
 from pipelines.splits import moment_of
 from pipelines.tff_posts import read_database
 from pipelines.web_articles import to_record
@@ -41,17 +43,12 @@ _SITE = re.compile(
 _FRAME = re.compile(
   rb'(?:\s++|<\?xml[^>]*+>|<!--(?:[^-]++|-(?!->))*+-->|</?posts\s*+>)*+'
 )
-_TWO_ROWS = re.compile(rb'/>[ \t]*<row ')
 _ELEMENT = re.compile(rb'<([^\s/>!?]+)[\s/>]')
 # What XML cannot hold, not even as a reference; dumps have it all the same.
 _FORBIDDEN = re.compile('[\0-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]')
 _REFERENCE = re.compile(r'&#(?:x([0-9a-fA-F]{1,8})|([0-9]{1,10}));')
 _TYPES = {'1': ('question', 'q'), '2': ('answer', 'a')}
 
-# A quote is one byte in a text and six in Body="&lt;p&gt;&quot;"; markup, of
-# which no text is left, comes on top of that.
-_ROW_BYTES_PER_TEXT_BYTE = 8
-_OTHER_FIELDS_BYTES = 1 << 20
 # Of a row from which forbidden characters are taken: in copies, perhaps of four
 # bytes a character.
 _MAX_MENDED_BYTES = 16 << 20
@@ -64,39 +61,28 @@ def read_records(
   """Reads a file as `Source.read_records` does.
 
   A file that ends before `</posts>` ends with the `Drop` truncated_file. A row
-  of more than eight times `max_document_bytes` and 1 MiB is document_too_large.
+  of more than three times `max_document_bytes` and 1 MiB is document_too_large.
 
   Raises:
-    UserError: If the file is neither a Posts.xml, with a row a line, nor TFF's
-      database.
+    UserError: If the file is neither a Posts.xml nor TFF's plain database.
   """
-  num = 0
-  try:
-    with open_raw(path) as stream:
-      start = stream.peek()
-      if start.startswith(tff_sqlite.MAGIC):
-        posts = read_database(stream, path, max_document_bytes)
-      else:
-        start = start.removeprefix(codecs.BOM_UTF8).lstrip()
-        element = _ELEMENT.search(start)
-        is_other = element and element[1] not in (b'posts', b'row')
-        if start and (is_other or not start.startswith(b'<')):
-          found = element[0] if start.startswith(b'<') else start[:20]
-          raise UserError(
-            "`--input` must name Posts.xml files or TFF's stackoverflow.sqlite,"
-            f' but {path!r} is neither: it begins with {found!r}. Leave it out.'
-          )
-        if _TWO_ROWS.search(start):
-          raise UserError(
-            '`--input` must name Posts.xml files with one row a line, but '
-            f'{path!r} has several. Put each on its own: '
-            '`perl -pe \'BEGIN {$/ = ">"} s/(?=<row )/\\n/\'`.'
-          )
-        posts = _read_posts(stream, site_of(path), max_document_bytes)
-      for num, record in posts:
-        yield num, record
-  except Drop as damage:
-    yield num + 1, damage
+  with open_raw(path) as stream:
+    start = start_of(stream)
+    if start.startswith(tff_sqlite.MAGIC):
+      if not isinstance(stream.raw, io.FileIO):
+        raise UserError(
+          "`--input` must name TFF's stackoverflow.sqlite as a plain local "
+          f'file, but {path!r} is packed or in a store. Unpack it, for example '
+          'with `xz -dk`, or copy it.'
+        )
+      yield from read_database(path, max_document_bytes)
+      return
+    _require_posts(start, path)
+    site, max_bytes = site_of(path), longest_object(max_document_bytes)
+    yield from parse_each(
+      lambda row: _to_record(_attributes(row), site, max_document_bytes),
+      enumerate(_read_rows(stream, max_bytes), start=1),
+    )
 
 
 def split(path: str, record: RawRecord) -> str:
@@ -132,40 +118,55 @@ def site_of(path: str) -> str:
   return _DEFAULT_SITE
 
 
-def _read_posts(
-  stream: BinaryIO, site: str, max_document_bytes: int
-) -> Iterator[tuple[int, RawRecord | Drop]]:
-  """Yields (1-based number, post or why it is dropped) of every row."""
-  max_row_bytes = (
-    _ROW_BYTES_PER_TEXT_BYTE * max_document_bytes + _OTHER_FIELDS_BYTES
-  )
-  post_num, is_open = 0, False
-  for _, line in read_lines(stream, max_row_bytes):
-    num_rows = 1
-    try:
-      if isinstance(line, Drop):
-        raise line
-      row = line.strip()
-      if not (row.startswith(b'<row ') and row.endswith(b'/>')):
-        # The first lines, the last, or both ends of a row.
-        row = row.removeprefix(codecs.BOM_UTF8)
-        frame = _FRAME.match(row)[0]
-        is_open = (is_open or b'<posts' in frame) and b'</posts' not in row
-        row = row[len(frame) :].removesuffix(b'</posts>')
-        if not row:
-          continue
-      record = _to_record(_attributes(row), site, max_document_bytes)
-    except Drop as drop:
-      if line is not drop:
-        drop.excerpt = line[:EXCERPT_BYTES]
-        # Two in a line are not told apart, but counted.
-        num_rows = max(line.count(b'<row '), 1)
-      record = drop
-    for _ in range(num_rows):
-      post_num += 1
-      yield post_num, record
+def _require_posts(start: bytes, path: str) -> None:
+  start = start.removeprefix(codecs.BOM_UTF8).lstrip()
+  element = _ELEMENT.search(start)
+  is_other = element and element[1] not in (b'posts', b'row')
+  if start and (is_other or not start.startswith(b'<')):
+    found = element[0] if start.startswith(b'<') else start[:20]
+    raise UserError(
+      "`--input` must name Posts.xml files or TFF's stackoverflow.sqlite, but "
+      f'{path!r} is neither: it begins with {found!r}. Leave it out.'
+    )
+
+
+def _read_rows(stream: BinaryIO, max_bytes: int) -> Iterator[bytes | Drop]:
+  """Yields every row, perhaps a broken one, or why it is dropped.
+
+  Raises:
+    Drop: truncated_file at the end, if `</posts>` is missing.
+  """
+  is_open = False
+  for _, line in read_lines(stream, max_bytes):
+    if isinstance(line, Drop):
+      # It may hold many rows.
+      line.damage = True
+      yield line
+      continue
+    row = line.strip()
+    if not (row.startswith(b'<row ') and row.endswith(b'/>')):
+      # The first lines, the last, or both ends of a row.
+      row = row.removeprefix(codecs.BOM_UTF8)
+      frame = _FRAME.match(row)[0]
+      is_open = (is_open or b'<posts' in frame) and b'</posts' not in row
+      row = row[len(frame) :].removesuffix(b'</posts>')
+    if row.find(b'<row ', 1) < 0:
+      rows = [row]
+    else:
+      # No attribute can hold a `<`.
+      rows = _split(row)
+    yield from filter(None, rows)
   if is_open:
-    yield post_num + 1, Drop('truncated_file', damage=True)
+    raise Drop('truncated_file', damage=True)
+
+
+def _split(line: bytes) -> Iterator[bytes]:
+  """Yields the rows of a line one by one: it may have millions."""
+  start = 0
+  while (stop := line.find(b'<row ', start + 1)) >= 0:
+    yield line[start:stop].strip()
+    start = stop
+  yield line[start:].strip()
 
 
 def _attributes(row: bytes) -> dict[str, str]:

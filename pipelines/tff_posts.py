@@ -1,23 +1,23 @@
-"""Posts of TFF's stackoverflow.sqlite, plain or packed."""
+"""Posts of TFF's stackoverflow.sqlite."""
 
-import contextlib
-import io
-import shutil
-import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 from pipelines.read_examples import decode_features
-from pipelines.source import Drop, RawRecord, parse_each
+from pipelines.source import (
+  OTHER_FEATURES_BYTES,
+  Drop,
+  RawRecord,
+  parse_each,
+)
 from pipelines.web_articles import to_record
 from tff_fedfish.data import tff_sqlite
 
-# What an example may hold beside its text.
-_OTHER_FEATURES_BYTES = 1 << 20
 _SPLIT_NAMES = {'heldout': 'held_out'}
 
 
 def read_database(
-  stream: io.BufferedReader, path: str, max_document_bytes: int
+  path: str, max_document_bytes: int
 ) -> Iterator[tuple[int, RawRecord | Drop]]:
   """Yields (1-based row number, record or why it is dropped) of a database.
 
@@ -26,52 +26,39 @@ def read_database(
   'train', 'test', or 'held_out' for what TFF calls heldout.
 
   Args:
-    stream: What `open_raw` returns. SQLite reads only plain local files: others
-      are copied to a temporary one.
-    path: The file.
+    path: A plain local file.
     max_document_bytes: The longest text to accept.
 
   Raises:
     UserError: If the database is damaged, or none of TFF.
-    OSError: If there is no room for the temporary file.
   """
-  with contextlib.ExitStack() as stack:
-    file = path
-    if not isinstance(stream.raw, io.FileIO):
-      temporary = stack.enter_context(
-        tempfile.NamedTemporaryFile(suffix='.sqlite')
-      )
-      shutil.copyfileobj(stream, temporary)
-      temporary.flush()
-      file = temporary.name
-    rows = tff_sqlite.read_rows(
-      file,
-      max_example_bytes=max_document_bytes + _OTHER_FEATURES_BYTES,
-      shown_path=path,
-    )
-    yield from parse_each(
-      lambda row: _to_record(row, max_document_bytes),
-      enumerate(rows, start=1),
-    )
+  rows = tff_sqlite.read_rows(
+    path, max_example_bytes=max_document_bytes + OTHER_FEATURES_BYTES
+  )
+  return parse_each(
+    lambda row: _to_record(row, max_document_bytes),
+    enumerate(map(tff_sqlite.Row._asdict, rows), start=1),
+  )
 
 
-def _to_record(row: tff_sqlite.Row, max_document_bytes: int) -> RawRecord:
+def _to_record(row: dict[str, Any], max_document_bytes: int) -> RawRecord:
   """Returns the features of one row.
 
   Raises:
     Drop: malformed_example, invalid_utf8, or as `web_articles.to_record`.
   """
-  if row.num_bytes is not None and row.serialized is None:
+  serialized = row['serialized']
+  if row['num_bytes'] is not None and serialized is None:
     raise Drop('document_too_large')
-  if not isinstance(row.serialized, bytes):
+  if not isinstance(serialized, bytes):
     raise Drop('malformed_example')
-  features = decode_features(row.serialized)
+  features = decode_features(serialized)
   try:
     author, split_name = (
-      (value or b'').decode() for value in (row.client_id, row.split_name)
+      (row[name] or b'').decode() for name in ('client_id', 'split_name')
     )
   except UnicodeDecodeError as error:
-    raise Drop('invalid_utf8', excerpt=error.object) from error
+    raise Drop('invalid_utf8') from error
   value = {'author': author, 'split': _SPLIT_NAMES.get(split_name, split_name)}
   for name in ('title', 'tags', 'type', 'score'):
     if isinstance(feature := features.get(name), str | int):

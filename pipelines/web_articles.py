@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelines.objects import record_reader
-from pipelines.source import EXCERPT_BYTES, Drop, RawRecord, Source
+from pipelines.source import Drop, RawRecord, Source
 from tff_fedfish.errors import UserError
 
 _FEATURE_NAMES = ('text', 'timestamp', 'url')
@@ -55,9 +55,9 @@ def to_record(
   """
   text = value.get('text')
   if not isinstance(text, str):
-    raise Drop('missing_text', excerpt=beginning(value))
+    raise Drop('missing_text')
   if not text or text.isspace():
-    raise Drop('empty_text', excerpt=beginning(value))
+    raise Drop('empty_text')
   timestamp = value.get('timestamp')
   if isinstance(timestamp, int) and not isinstance(timestamp, bool):
     timestamp = str(timestamp)
@@ -82,10 +82,10 @@ def to_record(
       for found in record.values():
         found.encode()
     except UnicodeEncodeError as error:
-      raise Drop('unpaired_surrogate', excerpt=_encode(found)) from error
+      raise Drop('unpaired_surrogate') from error
     num_bytes = len(text.encode())
   if num_bytes > max_document_bytes:
-    raise Drop('document_too_large', excerpt=_encode(text))
+    raise Drop('document_too_large')
   return record
 
 
@@ -114,24 +114,6 @@ def parse_article(
   return to_record(common, max_document_bytes, names)
 
 
-def beginning(value: Mapping[str, Any]) -> bytes:
-  """Returns how an object begins, as JSON; for `Drop.excerpt`."""
-  # A long text would be copied, only to be cut off.
-  short = {
-    name: found[:EXCERPT_BYTES] if isinstance(found, str) else found
-    for name, found in value.items()
-  }
-  try:
-    text = json.dumps(short, ensure_ascii=False, default=str)
-  except (ValueError, RecursionError):
-    return b''
-  return _encode(text)
-
-
-def _encode(text: str) -> bytes:
-  return text[:EXCERPT_BYTES].encode(errors='backslashreplace')[:EXCERPT_BYTES]
-
-
 def _first(value: Mapping[str, Any], name: str, other_name: str) -> Any:
   """Returns the value of the first name, or of the other if that has none."""
   found = value.get(name)
@@ -141,18 +123,13 @@ def _first(value: Mapping[str, Any], name: str, other_name: str) -> Any:
   return found
 
 
-def _split_c4(path: str, record: RawRecord) -> str:
+@functools.lru_cache
+def _c4_part(path: str) -> str:
   """Returns the part of C4 that the file's name says, train or validation.
 
   Raises:
     UserError: If the name says none, or both.
   """
-  del record  # A file belongs to one part as a whole.
-  return _c4_part(path)
-
-
-@functools.lru_cache
-def _c4_part(path: str) -> str:
   name = os.path.basename(path)
   found = set(_SPLIT_WORD.findall(name.lower()))
   if len(found) != 1:
@@ -175,7 +152,8 @@ C4 = Source(
     _FEATURE_NAMES + _C4_OPTIONAL_NAMES,
   ),
   split_names=('train', 'validation'),
-  split=_split_c4,
+  # A file belongs to one part as a whole.
+  split=lambda path, record: _c4_part(path),
   splits_by_path=True,
 )
 

@@ -2,12 +2,12 @@
 
 Records come one by one, and a record of a group is written when it is full, so
 that a group of any size takes no more memory than `max_record_bytes` of it.
-With a cap it takes what is kept, with a minimum as many examples, and without
-duplicates a hash for each text.
+With a minimum it takes as many examples, and without duplicates a hash for each
+text.
 """
 
+import dataclasses
 import hashlib
-import heapq
 import itertools
 import operator
 from collections.abc import Iterable, Iterator
@@ -23,9 +23,7 @@ from tff_fedfish.data.corpus_index import INDEX_SCHEMA
 from tff_fedfish.data.manifest import DropExample, Shard
 from tff_fedfish.data.time_order import kind_of
 
-_group_id, _time, _sha256, _example, _num_words = map(
-  operator.itemgetter, (0, 1, 3, 4, 5)
-)
+_group_id, _time, _example, _num_words = map(operator.itemgetter, (0, 1, 4, 5))
 
 
 def shard_name(shard_num: int, num_shards: int) -> str:
@@ -56,20 +54,23 @@ def write_shard(
     for group_id, group in itertools.groupby(rows, _group_id):
       stored = _select(group, job, report)
       kinds = set()
-      for number, some in _cut(stored, job.max_record_bytes):
-        examples = list(map(_example, some))
-        payload = records.encode_group_record(group_id, examples, number)
+      for part in _cut(stored, job.max_record_bytes):
+        payload = records.encode_group_record(
+          group_id, part.examples, part.number
+        )
         index.append(
           # In the order of the schema.
           (
-            *(group_id, number or 0, shard_num, offset),
-            *(len(examples), len(payload), sum(map(_num_words, some))),
+            *(group_id, part.number or 0, shard_num, offset),
+            *(len(part.examples), len(payload), part.num_words),
           )
         )
         offset += records.write_record(hashing, payload)
-        report.num_examples += len(examples)
+        report.num_examples += len(part.examples)
         # Those between sort by kind, too.
-        kinds |= {kind_of(_time(some[0])), kind_of(_time(some[-1]))}
+        kinds |= {kind_of(part.first_time), kind_of(part.last_time)}
+        # They need not be in memory beside the next.
+        del part, payload
       report.num_mixed_time_groups += len(kinds) > 1
   report.shard = Shard(
     name=shard_name(shard_num, job.num_shards),
@@ -90,8 +91,6 @@ def _select(
     group = _without_duplicates(group, report)
   if job.min_examples_per_group is not None:
     group = _if_enough(group, job.min_examples_per_group, report)
-  if job.max_examples_per_group is not None:
-    group = _with_smallest_sha256(group, job.max_examples_per_group, report)
   return group
 
 
@@ -120,47 +119,34 @@ def _if_enough(
   return ()
 
 
-def _with_smallest_sha256(
-  group: Iterable[SortedRecord], limit: int, report: ShardReport
-) -> Iterator[SortedRecord]:
-  """Keeps some records, by a choice that depends on nothing but themselves."""
-  kept: list[tuple[int, int, SortedRecord]] = []
-  first, num_dropped = None, 0
-  for position, row in enumerate(group):
-    # The heap's smallest is the one to go: the last with the largest hash.
-    entry = -int.from_bytes(_sha256(row), 'big'), -position, row
-    if len(kept) < limit:
-      heapq.heappush(kept, entry)
-      continue
-    _, place, dropped = heapq.heappushpop(kept, entry)
-    num_dropped += 1
-    if first is None or place > first[0]:
-      first = place, dropped
-  if first is not None:
-    _count_drops(report, 'group_cap', first[1], num_dropped)
-  kept.sort(key=operator.itemgetter(1), reverse=True)
-  return (row for _, _, row in kept)
+@dataclasses.dataclass
+class _Part:
+  """Examples of one stored record, without what sorted them."""
+
+  number: int | None
+  """0-based; None if it is the only one of its group."""
+  first_time: bytes
+  last_time: bytes = b''
+  num_words: int = 0
+  examples: list[bytes] = dataclasses.field(default_factory=list)
 
 
-def _cut(
-  group: Iterable[SortedRecord], max_bytes: int
-) -> Iterator[tuple[int | None, list[SortedRecord]]]:
-  """Cuts a group into stored records; an example over the limit is one.
-
-  Yields:
-    (0-based number of the stored record, or None if it is the only one; its
-    records)
-  """
-  number, rows, num_bytes = 0, [], 0
+def _cut(group: Iterable[SortedRecord], max_bytes: int) -> Iterator[_Part]:
+  """Cuts a group into stored records; an example over the limit is one."""
+  part, num_bytes = None, 0
   for row in group:
-    size = len(_example(row))
-    if rows and num_bytes + size > max_bytes:
-      yield number, rows
-      number, rows, num_bytes = number + 1, [], 0
-    rows.append(row)
-    num_bytes += size
-  if rows:
-    yield number or None, rows
+    example = _example(row)
+    if part and num_bytes + len(example) > max_bytes:
+      part.number = part.number or 0
+      yield part
+      part, num_bytes = _Part(part.number + 1, _time(row)), 0
+    part = part or _Part(None, _time(row))
+    part.examples.append(example)
+    part.last_time = _time(row)
+    part.num_words += _num_words(row)
+    num_bytes += len(example)
+  if part:
+    yield part
 
 
 def _count_drops(

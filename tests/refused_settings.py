@@ -120,14 +120,14 @@ CASES = (
       ('<unk>', _UNKNOWN), ('</s>', _CONTROL), *[('c', _NORMAL)] * 2
     ),
   ),
-  Case('cannot be read (Input/output error)', _unreadable_vocabulary),
+  Case('must hold a vocabulary, but cannot be read', _unreadable_vocabulary),
   # Vocabularies that are directories.
-  edited('must describe a vocabulary', _METADATA, schema_version=None),
-  edited('or update fedfish', _METADATA, schema_version=99),
+  edited('must hold a vocabulary', _METADATA, schema_version=None),
+  edited('found 99. Update fedfish', _METADATA, schema_version=99),
   edited('(`lower_case` must be', _METADATA, lower_case=1),
   edited("its `kind` is 'bpe'", _METADATA, kind='bpe'),
-  removed('cannot be read (No such file or directory)', _PIECES),
+  removed('No such file or directory', _PIECES),
   changed("vocab.txt' must have the sha256", _PIECES, b'a'),
-  changed('must describe a vocabulary', _METADATA, b'{'),
-  damaged("tokenizer.json' cannot be read (Input/output", _make_unreadable),
+  changed('must hold a vocabulary', _METADATA, b'{'),
+  damaged("tokenizer.json' must hold a vocabulary, but", _make_unreadable),
 )

@@ -15,7 +15,8 @@ from tff_fedfish.config.given import shipped_configs
 _MISSING = re.compile(
   r'does not exist|matches none|cannot be read \(No such file'
   r'|needs packages that|\(No module named|Could not find any running Ray'
-  r'|A vocabulary must be a directory with'
+  r'|A vocabulary must be a directory with|failed: .(s3|gs)://bucket/'
+  r'|how the store is reached|is not there'
 )
 # They read no corpus, and so succeed.
 _NEED_NOTHING = (
@@ -58,17 +59,20 @@ def test_commands_are_understood(command, tmp_path, monkeypatch, capsys):
   if arguments[0] in _QUICK:
     arguments.append(_QUICK[arguments[0]])
   monkeypatch.chdir(tmp_path)
+  for name in ('AWS_ENDPOINT_URL', 'CLOUD_STORAGE_EMULATOR_ENDPOINT'):
+    monkeypatch.setenv(name, 'http://127.0.0.1:9')
   code = main(arguments)
   errors = [
     line
     for line in capsys.readouterr().err.splitlines()
-    if line.startswith('fedfish: error: ')
+    if line.startswith(('fedfish: error: ', 'fedfish: failed: '))
   ]
   if any(set(words) <= set(arguments) for words in _NEED_NOTHING):
     assert (code, errors) == (0, [])
   else:
-    assert code == 2
     assert errors
+    # A store that does not answer is no mistake in the command.
+    assert code == (1 if errors[0].startswith('fedfish: failed') else 2)
     assert not [line for line in errors if not _MISSING.search(line)]
     assert not list(tmp_path.iterdir())
 

@@ -45,5 +45,5 @@ def test_every_reason_for_a_drop_is_documented():
     for reason in re.findall(r"Drop\(\s*'(\w+)'", path.read_text())
   }
   assert len(reasons) > 15
-  for reason in reasons | {'duplicate_text', 'group_cap', 'other_split'}:
+  for reason in reasons | {'duplicate_text', 'small_group', 'other_split'}:
     assert f'`{reason}`' in text, reason

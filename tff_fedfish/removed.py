@@ -27,6 +27,9 @@ OPTIONS: dict[str, str] = {
     f'group --{name}': 'Name hdfs://NAMENODE:PORT/PATH.'
     for name in ('hdfs_full_urls', 'hdfs_host', 'hdfs_port', 'hdfs_user')
   },
+  'group --max_examples_per_group': (
+    'Training takes `client_work.max_sequences_per_client`.'
+  ),
   'group --max_dropped_bytes': 'The manifest has one example of each reason.',
   **{
     f'group --s3_{name}': 'Set AWS_* variables, such as AWS_ENDPOINT_URL.'

@@ -1,11 +1,11 @@
 """`make bench-clients`: what a run of 15.6 million clients does before round 1.
 
 Prints what opening the corpus, dividing its clients and drawing the held-out
-sample and round 1's cohort take: with the code of an earlier commit, with this
-one, and with this one where the corpus's manifest has its fingerprint. Every
-opening is a process of its own; they run in turns.
+sample and round 1's cohort take: with a manifest as earlier versions wrote it,
+and where it has the corpus's fingerprint. Every opening is a process of its
+own; they run in turns.
 
-Only other clients than with the earlier code make it fail.
+Only other clients in one of them make it fail.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
 import statistics
 import subprocess
 import sys
@@ -31,10 +30,7 @@ from tff_fedfish.run import client_data
 from tff_fedfish.run.row_source import row_source
 
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-# The last one that hashed every client at every opening.
-_EARLIER = '929b831'
-_EARLIER_ARM, _OPENING = 'earlier code', 'opening'
-_KNOWN = 'fingerprint in manifest'
+_OPENING, _KNOWN = 'opening', 'fingerprint in manifest'
 # Enough for the sample and the small clients that it passes over.
 _NUM_READ = 400
 
@@ -71,28 +67,17 @@ class _Bench:
       synthetic_index.fill_records(corpus, drawn_ids)
     self._fingerprint = corpus.fingerprint
 
-  def add_earlier_code(self, commit: str) -> bool:
-    """Unpacks the code of a commit; False: this clone does not have it."""
-    archive = self._scratch / 'code.tar'
-    command = ['git', 'archive', f'--output={archive}', commit]
-    done = subprocess.run(command, cwd=_REPOSITORY, capture_output=True)
-    if not done.returncode:
-      shutil.unpack_archive(archive, self._scratch / 'code')
-    return not done.returncode
-
   def open(self, arm: str) -> None:
     """Measures one opening."""
-    root = self._scratch / 'code' if arm == _EARLIER_ARM else _REPOSITORY
-    paths = [str(root), str(_REPOSITORY / 'tests')]
+    paths = [str(_REPOSITORY), str(_REPOSITORY / 'tests')]
     environment = os.environ | {
       'PYTHONPATH': os.pathsep.join(paths),
       'TF_CPP_MIN_LOG_LEVEL': '3',
-      'XDG_CACHE_HOME': str(self._scratch / 'cache'),
     }
     with self._manifest(with_fingerprint=arm == _KNOWN):
       output = subprocess.check_output(
         [sys.executable, '-m', 'benchmarks.clients_arm', str(self._corpus)],
-        cwd=root,
+        cwd=_REPOSITORY,
         env=environment,
         stderr=subprocess.DEVNULL,
       )
@@ -173,20 +158,14 @@ def main() -> int:
   )
   parser.add_argument('--num_clients', type=int, default=15_600_000)
   parser.add_argument('--repeats', type=int, default=3)
-  parser.add_argument('--earlier', default=_EARLIER, help='a commit')
   parser.add_argument('--scratch_dir', help='where to write: 2 GB')
   arguments = parser.parse_args()
   with tempfile.TemporaryDirectory(dir=arguments.scratch_dir) as directory:
     scratch = pathlib.Path(directory)
     bench = _Bench(scratch, arguments.num_clients)
-    arms = [_OPENING, _KNOWN]
-    if bench.add_earlier_code(arguments.earlier):
-      arms.insert(0, _EARLIER_ARM)
-    else:
-      _say(f'{arguments.earlier} is not in this clone: git fetch --unshallow')
     print(f'{os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}', flush=True)
     for _ in range(arguments.repeats):
-      for arm in arms:
+      for arm in (_OPENING, _KNOWN):
         bench.open(arm)
     _print_openings(bench, arguments.num_clients)
   for problem in bench.problems:

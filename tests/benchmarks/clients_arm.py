@@ -1,8 +1,4 @@
-"""One opening of a corpus by a run, step by step, in this process.
-
-Uses what this version and earlier ones both have, so that the code of another
-commit can be put on PYTHONPATH. Prints JSON.
-"""
+"""One opening of a corpus by a run, step by step, in this process, as JSON."""
 
 import argparse
 import contextlib

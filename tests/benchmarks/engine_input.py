@@ -26,22 +26,21 @@ class Input:
         is drawn), 'cached_input' (every client is in memory), or 'training'.
     """
     from tff_fedfish.config import load as config_loading
-    from tff_fedfish.data.client_sequences import ClientSequences
+    from tff_fedfish.data import client_sequences
     from tff_fedfish.training import check
 
     self._config = config_loading.load_config(
       'demo', [*data_overrides(corpus), *overrides]
     )
     inputs = check.check_run(self._config)
-    cache = dict(cache_bytes=0) if what == 'input' else {}
-    client_sequences = ClientSequences(
+    if what == 'input':
+      client_sequences._CACHE_BYTES = 0
+    self._client_rows = client_sequences.ClientSequences(
       inputs.corpus,
       inputs.tokenizer,
       sequence_length=self._config.data.sequence_length,
-      **cache,
     )
     self._participating = inputs.split.participating
-    self._client_rows = client_sequences
     self._what = what
     self._round_num = 0
     if what == 'training':

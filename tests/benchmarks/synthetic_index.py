@@ -52,7 +52,7 @@ def fill_records(corpus: GroupedCorpus, client_ids: Iterable[bytes]) -> None:
     client_ids: The clients that are to be read.
   """
   encode = records.example_encoder(FEATURE_NAMES)
-  offsets = corpus.locations.offsets
+  offsets, num_examples = corpus.locations.offsets, corpus.sizes('num_examples')
   path = corpus.directory / corpus.manifest.shards[0].name
   with path.open('r+b') as file:
     for client_id in client_ids:
@@ -60,9 +60,10 @@ def fill_records(corpus: GroupedCorpus, client_ids: Iterable[bytes]) -> None:
       example = encode(
         [b'words ' * 200, b'2019-04-25T12:57:54Z', b'https://' + client_id]
       )
-      examples = [example] * corpus.num_examples(client_id)
       # A group is a row.
-      file.seek(offsets[corpus.client_ids.position(client_id)])
+      position = corpus.client_ids.position(client_id)
+      examples = [example] * num_examples[position]
+      file.seek(offsets[position])
       records.write_record(
         file, records.encode_group_record(client_id, examples)
       )

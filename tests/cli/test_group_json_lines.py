@@ -1,11 +1,8 @@
 """`fedfish group json_lines` as a user meets it."""
 
-import datetime
 import json
 import re
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
@@ -149,34 +146,6 @@ def test_times_sort_by_value(fedfish, tmp_path):
   assert fedfish('verify', output)[0] == 0
 
 
-def test_times_of_parquet_keep_their_fraction(fedfish, tmp_path):
-  times = [
-    datetime.datetime(2020, 5, 5, 5, 5, 5, 100_000 * i) for i in range(8)
-  ]
-  columns = {'key': ['a'] * 8, 'text': [f'{i}' for i in range(8)], 't': times}
-  pq.write_table(pa.table(columns), tmp_path / 'chat.parquet')
-  output = tmp_path / 'out'
-  code, _, _ = fedfish(
-    *('group', 'json_lines', '--input', tmp_path / 'chat.parquet'),
-    *('--output', output, '--key_field', 'key', '--text_field', 'text'),
-    *('--time_field', 't'),
-  )
-  assert code == 0
-  found = GroupedCorpus(output).examples(b'a')
-  assert [e['text'] for e in found] == [b'%d' % i for i in range(8)]
-  assert [e['timestamp'] for e in found[:2]] == [
-    b'2020-05-05T05:05:05Z',
-    b'2020-05-05T05:05:05.100000Z',
-  ]
-
-
-def test_strict(fedfish, raw, tmp_path):
-  code, _, errors = fedfish(*_command(raw, tmp_path / 'out', '--strict'))
-  assert code == 2
-  assert "record 5 of 'posts.jsonl' has one: malformed_text (" in errors
-  assert list(tmp_path.iterdir()) == [raw]
-
-
 def test_field_with_brackets_is_no_markup(fedfish, tmp_path):
   raw = tmp_path / 'raw.jsonl'
   raw.write_text('{"[/bold]": "a", "text": "b"}')
@@ -198,22 +167,20 @@ _REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
     (
       'json_lines',
       (*_REQUIRED, '--key', 'author'),
-      '`--key` goes with corpora whose fields are known, but json_lines has '
-      'any, and `--key author` was given. Name the field instead, such as '
-      '`--key_field user.name`.',
+      '`--key` goes with other corpora; json_lines has `--key_field`, found '
+      'json_lines and `--split_by` None. Leave it out.',
     ),
     (
       'json_lines',
       ('--text_field', 'body'),
       '`--key_field` is required with json_lines: what the examples of a group '
-      'share: text, or an integer. Name a field, such as `--key_field '
-      'user.name`.',
+      'share: text, or an integer. Name a field, such as user.name.',
     ),
     (
       'json_lines',
       ('--key_field', 'user.name'),
       '`--text_field` is required with json_lines: the text of an example. '
-      'Name a field, such as `--text_field text`.',
+      'Name a field, such as user.name.',
     ),
     (
       'json_lines',
@@ -243,15 +210,15 @@ _REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
       'json_lines',
       ('--key_field', 'writer', '--text_field', 'body', '--time_field', 'when'),
       "`--key_field` 'writer' and `--time_field` 'when' must be in one of the "
-      'first 6 records of `--input`, but none has it. There are: body, '
-      'created, user.name. Name one of these.',
+      'first 6 records of `--input`, but none has it. The first has body, '
+      'user.name, created. Name one of these.',
     ),
     *(
       (
         'c4',
         (f'--{name}', 'x'),
-        f'`--{name}` goes with json_lines, but the corpus is c4. Leave it out, '
-        'or use `fedfish group json_lines`.',
+        f'`--{name}` goes with json_lines, found c4 and `--split_by` None. '
+        'Leave it out.',
       )
       for name in ('key_field', 'text_field', 'time_field', 'name')
     ),

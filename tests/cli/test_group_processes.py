@@ -123,17 +123,6 @@ with beam_job.interruptible(clean_up):
     assert (process.returncode, shown) == (130, 'cleaned up\n')
     assert errors == 'fedfish: interrupted.\n'
 
-  def test_a_signal_that_is_ignored_stays_ignored(self):
-    program = """
-import os, signal
-from tff_fedfish.cli import beam_job
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-with beam_job.interruptible(lambda: None):
-  os.kill(os.getpid(), signal.SIGINT)
-assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-"""
-    subprocess.run([sys.executable, '-c', program], cwd=_ROOT, check=True)
-
 
 class TestWorkerProcesses:
   _FLAGS = ('--direct_running_mode=multi_processing', '--direct_num_workers=2')

@@ -51,9 +51,3 @@ def test_damage_is_one_line(fedfish, corpus):
   assert errors.startswith(f"fedfish: error: '{shard}' must hold whole ")
   assert 'is damaged: its content fails the checksum. Run' in errors
   assert errors.count('\n') == 1
-
-
-def test_not_a_corpus(fedfish, tmp_path):
-  code, _, errors = fedfish('verify', tmp_path)
-  assert code == 2
-  assert f"'{tmp_path}' is not a grouped corpus: it has no" in errors

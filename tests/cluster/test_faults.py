@@ -180,8 +180,8 @@ def test_full_shared_disk(small_disk, raw, name):
     assert job.wait(120) == 1, job.text()
     assert re.fullmatch(
       r"fedfish: failed: Grouping into '.*out' stopped \(\[Errno 28\] No space "
-      r'left on device.*\); nothing was kept\. Check the disk and its free '
-      r'space, then run it again\.',
+      r'left on device.*\); nothing was kept\. Check disk, memory '
+      r'and network, then run it again\.',
       grouping.error_line(job),
     )
     assert grouping.names(small_disk) == []

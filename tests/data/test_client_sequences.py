@@ -5,9 +5,8 @@ import threading
 import numpy as np
 import pytest
 
-from tff_fedfish.data import randomness, tokenizers
+from tff_fedfish.data import client_sequences, randomness, tokenizers
 from tff_fedfish.data.client_sequences import ClientSequences
-from tff_fedfish.errors import UserError
 
 _PIECES = ['[PAD]', '[UNK]', '[END]', *'abcdefghij']
 # A client's text of 20 letters and the end token: three sequences of 8 tokens,
@@ -31,9 +30,7 @@ class _Corpus:
 
 @pytest.fixture(name='tokenizer', scope='module')
 def _tokenizer():
-  return tokenizers.wordpiece_tokenizer(
-    '\n'.join(_PIECES).encode(), 'vocab.txt'
-  )
+  return tokenizers.WordPieceTokenizer('\n'.join(_PIECES).encode(), 'vocab.txt')
 
 
 @pytest.fixture(name='corpus')
@@ -60,20 +57,18 @@ def test_a_client_is_tokenized_once(corpus, tokenizer):
   assert corpus.reads == [b'a']
 
 
-def test_the_least_recently_used_client_is_forgotten(corpus, tokenizer):
-  clients = ClientSequences(
-    corpus, tokenizer, sequence_length=7, cache_bytes=2 * _CLIENT_BYTES
-  )
+def test_the_least_recently_used_is_forgotten(corpus, tokenizer, monkeypatch):
+  monkeypatch.setattr(client_sequences, '_CACHE_BYTES', 2 * _CLIENT_BYTES)
+  clients = ClientSequences(corpus, tokenizer, sequence_length=7)
   # a and b fit; a is used again, so c pushes b out.
   for client_id in (b'a', b'b', b'a', b'c', b'a', b'c', b'b'):
     clients.sequences(client_id)
   assert corpus.reads == [b'a', b'b', b'c', b'b']
 
 
-def test_a_client_larger_than_the_cache_is_not_kept(corpus, tokenizer):
-  clients = ClientSequences(
-    corpus, tokenizer, sequence_length=7, cache_bytes=_CLIENT_BYTES - 1
-  )
+def test_a_client_beyond_the_cache_is_not_kept(corpus, tokenizer, monkeypatch):
+  monkeypatch.setattr(client_sequences, '_CACHE_BYTES', _CLIENT_BYTES - 1)
+  clients = ClientSequences(corpus, tokenizer, sequence_length=7)
   clients.sequences(b'a')
   assert len(clients.sequences(b'a')) == 3
   assert corpus.reads == [b'a', b'a']
@@ -87,10 +82,9 @@ def test_cached_arrays_cannot_be_changed(corpus, tokenizer):
     found.num_targets[0] = 1
 
 
-def test_threads_agree(corpus, tokenizer):
-  clients = ClientSequences(
-    corpus, tokenizer, sequence_length=7, cache_bytes=3 * _CLIENT_BYTES
-  )
+def test_threads_agree(corpus, tokenizer, monkeypatch):
+  monkeypatch.setattr(client_sequences, '_CACHE_BYTES', 3 * _CLIENT_BYTES)
+  clients = ClientSequences(corpus, tokenizer, sequence_length=7)
   wrong = []
 
   def read(offset):
@@ -148,24 +142,6 @@ def test_the_cap_applies_after_the_shuffle(tokenizer):
   assert capped.num_dropped_tokens == 12
 
 
-def test_rounds_of_a_stream_go_on(tokenizer):
-  clients = ClientSequences(_Alphabet(), tokenizer, sequence_length=1)
-  rounds = [
-    clients.training_sequences(
-      b'x', shuffle_seed=1, round_num=round_num, stream_length=4
-    )
-    for round_num in (1, 2, 3)
-  ]
-  # 12 of the rows of two passes over ten.
-  stream = np.concatenate([rows.tokens[:, 0] for rows in rounds])
-  passes = _order(clients, round_num=1) + _order(clients, round_num=2)
-  assert list(stream) == passes[:12]
-  assert [rows.num_dropped_sequences for rows in rounds] == [0, 0, 0]
-  # Round 3 has the last two of pass 1 and the first two of pass 2.
-  repeats = [token in passes[8:10] for token in passes[10:12]]
-  assert list(rounds[2].is_repeated) == [False, False, *repeats]
-
-
 def test_batches_say_what_is_repeated(tokenizer):
   clients = ClientSequences(_Alphabet(), tokenizer, sequence_length=1)
   rows = clients.training_sequences(
@@ -177,15 +153,3 @@ def test_batches_say_what_is_repeated(tokenizer):
   assert x['is_repeated'].dtype == bool
   x = rows.select([0, 11]).batch_features()['x']
   assert list(x['is_repeated']) == [False, True]
-
-
-def test_an_example_without_text_is_an_error(tokenizer):
-  class Titles:
-    def examples(self, client_id):
-      return [{'title': client_id}]
-
-  clients = ClientSequences(Titles(), tokenizer, sequence_length=7)
-  with pytest.raises(
-    UserError, match=r"Client b'a' has an example without the feature `text`"
-  ):
-    clients.sequences(b'a')

@@ -49,13 +49,6 @@ def test_a_larger_fraction_only_adds(ids, a, b):
   assert set(small) <= set(large)
 
 
-@pytest.mark.parametrize('fraction', [-0.1, 1.5, float('nan')])
-def test_a_fraction_out_of_range_is_an_error(fraction):
-  message = f'`held_out_fraction` must be between 0 and 1, found {fraction}'
-  with pytest.raises(ValueError, match=message):
-    _split([], held_out_fraction=fraction)
-
-
 def test_own_split_of_the_corpus():
   ids = _IDS[:50]
   own = {ids[3], ids[20], ids[41]}

@@ -87,20 +87,9 @@ def test_an_order_is_drawn_as_far_as_it_is_read():
   assert first == cohorts.draw_cohort(ids, seed=1, round_num=0, cohort_size=30)
 
 
-@pytest.mark.parametrize(
-  ('cohort_size', 'num_clients', 'words'),
-  [
-    (
-      50,
-      20,
-      r'`cohort_size` is 50, but only 20 participating clients exist\. Lower',
-    ),
-    (1, 0, 'only 0 participating clients exist'),
-    (0, 20, '`cohort_size` must be at least 1, found 0'),
-    (-3, 20, '`cohort_size` must be at least 1, found -3'),
-  ],
-)
-def test_impossible_sizes(cohort_size, num_clients, words):
+@pytest.mark.parametrize(('cohort_size', 'num_clients'), [(21, 20), (0, 20)])
+def test_impossible_sizes(cohort_size, num_clients):
+  words = f'must be between 1 and {num_clients}.* found {cohort_size}'
   with pytest.raises(ValueError, match=words):
     cohorts.draw_cohort(
       _IDS[:num_clients], seed=1, round_num=1, cohort_size=cohort_size

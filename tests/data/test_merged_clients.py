@@ -80,34 +80,12 @@ def test_rows_are_those_of_the_groups(stored, held_out, length):
   assert (num_groups == 10) == (held_out == 0)
 
 
-def test_a_round_is_a_pass(stored):
-  merged = _merged(stored, num_clients=1)
-  (client_id,) = merged_clients.client_ids(1)
-  everything = merged.sequences(client_id)
-  # 0 + 1 + ... + 9.
-  assert len(everything) == 45
-  order = randomness.permutation(
-    45, shuffle_seed=4, pass_num=2, client_id=client_id
-  )
-  rows = merged.training_sequences(client_id, shuffle_seed=4, round_num=2)
-  np.testing.assert_array_equal(rows.tokens, everything.tokens[order])
-  assert rows.num_dropped_sequences == rows.num_dropped_tokens == 0
-  capped = merged.training_sequences(
-    client_id, shuffle_seed=4, round_num=2, max_sequences=7
-  )
-  np.testing.assert_array_equal(capped.tokens, everything.tokens[order[:7]])
-  # 38 rows of two tokens; 10 end tokens are lost as well.
-  assert capped.num_dropped_sequences == 38
-  assert capped.num_dropped_tokens == 76
-  assert capped.num_lost_tokens == 86
-
-
 def test_rows_of_a_stream(stored):
   merged = _merged(stored, num_clients=1)
   (client_id,) = merged_clients.client_ids(1)
   everything = merged.sequences(client_id)
   for round_num in (1, 2):
-    # Of 45 rows: the second round begins in the second pass.
+    # Of 0 + 1 + ... + 9 = 45 rows: the second round begins in the second pass.
     order, is_repeated = randomness.stream_rows(
       45, 50, round_num=round_num, shuffle_seed=4, client_id=client_id
     )

@@ -39,7 +39,7 @@ class _CountingTokenizer:
 @pytest.fixture(name='tokenizer')
 def _tokenizer():
   return _CountingTokenizer(
-    tokenizers.wordpiece_tokenizer('\n'.join(_PIECES).encode(), 'vocab.txt')
+    tokenizers.WordPieceTokenizer('\n'.join(_PIECES).encode(), 'vocab.txt')
   )
 
 
@@ -106,45 +106,3 @@ def test_order_depends_on_seed_round_and_client(tokenizer):
   # Letter, end: documents are whole and in their shuffled order.
   expected = np.stack([3 + _order(10), np.full(10, 2)], axis=1).ravel()
   assert first() == expected.tolist()
-
-
-def test_full_batches_and_what_is_scored_are_as_with_blocks(tokenizer):
-  documents = ['abcdefg'] * 3
-  clients = _clients(tokenizer, *documents)
-  # 24 tokens, six rows: one batch of four.
-  found = clients.training_sequences(
-    b'x', **_ROUND, max_sequences=8, full_batches_of=4
-  )
-  assert (len(found), found.num_dropped_sequences) == (4, 2)
-  repeated = clients.training_sequences(
-    b'x', **_ROUND, max_sequences=8, full_batches_of=4, repeats_rows=True
-  )
-  assert repeated.tokens[6:].tolist() == repeated.tokens[:2].tolist()
-  blocks = ClientSequences(_Corpus(*documents), tokenizer, sequence_length=3)
-  np.testing.assert_array_equal(
-    clients.sequences(b'x').tokens, blocks.sequences(b'x').tokens
-  )
-
-
-def test_work_grows_with_the_number_of_documents(tokenizer, monkeypatch):
-  num_counted = 0
-
-  class Counted(list):
-    def __len__(self):
-      nonlocal num_counted
-      num_counted += 1
-      return super().__len__()
-
-  num_documents = 640
-  clients = _clients(tokenizer, *['a'] * num_documents)
-  monkeypatch.setattr(
-    tokenizer,
-    'encode_batch',
-    lambda texts: [Counted([3]) for _ in texts],
-    raising=False,
-  )
-  found = clients.training_sequences(b'x', **_ROUND)
-  # Two tokens of each, four in a row.
-  assert len(found) == num_documents / 2
-  # In 20 steps. Counting all again after each would be 10 times as many.
-  assert num_counted <= 4 * num_documents

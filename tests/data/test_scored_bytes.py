@@ -11,7 +11,7 @@ _PIECES = '[PAD]\n[UNK]\n[END]\nab\n##cd\n\u0439\n'.encode()
 
 
 def test_targets_by_hand():
-  tokenizer = tokenizers.wordpiece_tokenizer(_PIECES, 'v.txt')
+  tokenizer = tokenizers.WordPieceTokenizer(_PIECES, 'v.txt')
   rows = build_sequences(
     [np.array(ids, np.int32) for ids in ([3, 4, 5, 3], [4, 4], [3, 4])],
     sequence_length=3,

@@ -97,14 +97,6 @@ def test_every_token_is_kept_or_counted(documents, sequence_length, drop):
   assert (found.num_targets[:-1] == sequence_length).all()
 
 
-def test_permute_moves_rows_with_their_targets():
-  found = sequences_lib.permute(_numbered(40), np.random.RandomState(1))
-  order = np.random.RandomState(1).permutation(40)
-  assert list(order) != sorted(order)
-  np.testing.assert_array_equal(found.tokens[:, 0], order)
-  np.testing.assert_array_equal(found.num_targets, order % 3 + 1)
-
-
 def test_take_counts_what_it_cuts():
   # Rows 0 to 4 have targets 1 2 3 1 2. Cut: rows 3 and 4, which hold
   # (1 + 1) + (2 + 1) = 5 real tokens.

@@ -15,7 +15,7 @@ _PIECES = b'[PAD]\n[UNK]\n[END]\na\nb\n'
 
 @pytest.fixture(name='tokenizer', scope='module')
 def _tokenizer():
-  return tokenizers.wordpiece_tokenizer(_PIECES, 'v.txt')
+  return tokenizers.WordPieceTokenizer(_PIECES, 'v.txt')
 
 
 def _sequences(tokenizer, *texts):

@@ -8,7 +8,7 @@ import pytest
 
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
-from tff_fedfish.data.tokenizers import load_tokenizer, wordpiece_tokenizer
+from tff_fedfish.data.tokenizers import WordPieceTokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting import generate
 from tff_fedfish.exporting.generate import GenerationOptions
@@ -68,7 +68,7 @@ class TestOptions:
 class TestSpecialIds:
   def test_wordpiece(self):
     pieces = ['[PAD]', '[UNK]', '[SEP]', '[CLS]', '[unused7]', '[', ']', '[x]']
-    tokenizer = wordpiece_tokenizer('\n'.join(pieces).encode(), 'v.txt')
+    tokenizer = WordPieceTokenizer('\n'.join(pieces).encode(), 'v.txt')
     # [SEP] ends texts; a bracket is text, and so is what is no marker.
     assert generate.special_ids(tokenizer) == {0, 1, 3, 4}
 

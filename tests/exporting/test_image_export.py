@@ -84,8 +84,6 @@ def test_model_card(exported):
     '| `parameters` | 1199882 |',
     '| `images` | mnist_by_writer |',
     '| `values 0 to 255` | 0 is background and 255 ink |',
-    '| `clients` | Clients are writers. Those held out are other people, who '
-    'wrote the test images. |',
     # 5 + 6 + 7 + 9 images to train on, 8 + 4 + 3 of held-out writers.
     '| `examples` | 42 |',
     '| `clients for training` | 4 |',

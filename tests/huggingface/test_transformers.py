@@ -20,10 +20,10 @@ import tokenizers
 
 from models import transformer
 from tff_fedfish.cli.main import main
-from tff_fedfish.data import sentencepiece, wordpiece
+from tff_fedfish.data import sentencepiece
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
-from tff_fedfish.data.tokenizers import load_tokenizer, wordpiece_tokenizer
+from tff_fedfish.data.tokenizers import WordPieceTokenizer, load_tokenizer
 from tff_fedfish.evaluation import evaluation_clients
 from tff_fedfish.exporting import export
 from tff_fedfish.exporting.trained_model import load_trained_model
@@ -135,12 +135,12 @@ def test_ids_of_wordpiece(transformers, texts, tmp_path, lower_case):
   vocabulary = _ROOT / 'tff_fedfish' / 'corpora' / 'demo_vocabulary'
   pieces = (vocabulary / 'vocab.txt').read_bytes()
   # Letters of the odd texts, too.
-  known = {*wordpiece.parse_vocabulary(pieces, 'v')}
+  known = {*pieces.decode().split('\n')}
   more = {*''.join(texts).lower()} | {*''.join(texts)}
   more = sorted(c for c in more if c.isprintable() and not c.isspace())
   more = [p for c in more for p in (c, f'##{c}') if p not in known]
   pieces += ''.join(f'{piece}\n' for piece in more).encode()
-  tokenizer = wordpiece_tokenizer(pieces, 'v', lower_case=lower_case)
+  tokenizer = WordPieceTokenizer(pieces, 'v', lower_case=lower_case)
   _require_equal_ids(transformers, tokenizer, tmp_path / 'v', texts)
 
 

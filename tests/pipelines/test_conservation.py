@@ -1,6 +1,5 @@
 """Whatever happens to the raw files, every record is stored or counted."""
 
-import collections
 import gzip
 import json
 import lzma
@@ -13,7 +12,6 @@ from grouping_jobs import make_job, raw_records, write_lines
 from pipelines import job, pieces, reports
 from pipelines.job import run_group_job
 from pipelines.read_files import FileReader
-from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.verify import verify_corpus
 from tff_fedfish.errors import UserError
 
@@ -78,11 +76,7 @@ def test_in_equals_out_plus_drops(tmp_path_factory, files, data):
   options = data.draw(_OPTIONS)
   try:
     (manifest,) = run_group_job(
-      make_job(
-        paths,
-        max_examples_per_group=5,
-        **options,
-      ),
+      make_job(paths, **options),
       output,
     )
   except UserError:
@@ -95,45 +89,6 @@ def test_in_equals_out_plus_drops(tmp_path_factory, files, data):
   assert manifest.drop_examples.keys() == counts.drops.keys()
   # What is said to be stored is there, byte by byte.
   assert verify_corpus(output).num_examples == counts.records_out
-
-
-@hypothesis.settings(max_examples=15)
-@hypothesis.given(
-  files=st.lists(
-    st.lists(_GOOD, min_size=1, max_size=40, unique=True),
-    min_size=1,
-    max_size=4,
-  ),
-  data=st.data(),
-)
-def test_cut_files_keep_their_beginnings(tmp_path_factory, files, data):
-  directory = tmp_path_factory.mktemp('cut')
-  paths = []
-  for i, lines in enumerate(files):
-    packed = gzip.compress(b'\n'.join(lines) + b'\n')
-    paths.append(directory / f'{i}.json.gz')
-    paths[-1].write_bytes(packed[: data.draw(st.integers(2, len(packed) - 1))])
-  output = directory / 'out'
-  try:
-    (manifest,) = run_group_job(make_job(paths), output)
-  except UserError as error:
-    assert f'{len(files)} truncated_file' in str(error)
-    return
-  assert [(file.name, file.damage) for file in manifest.inputs] == [
-    (path.name, 'truncated_file') for path in paths
-  ]
-  assert manifest.counts.drops == {'truncated_file': len(files)}
-  found = collections.Counter(
-    example['text']
-    for _, examples in GroupedCorpus(output).stream()
-    for example in examples
-  )
-  expected = collections.Counter(
-    json.loads(line)['text'].encode()
-    for lines, file in zip(files, manifest.inputs, strict=True)
-    for line in lines[: file.records_out]
-  )
-  assert found == expected
 
 
 @pytest.mark.parametrize(

@@ -105,8 +105,8 @@ def test_name_that_is_no_text(tmp_path):
   except OSError:
     pytest.skip('this file system takes only names in UTF-8')
   expected = (
-    f"`--input` must name files by names in UTF-8, but '{tmp_path}/caf\\xe9"
-    ".json' is none. Rename it."
+    f"`--input` must have a name in UTF-8, found '{tmp_path}/caf\\xe9.json'. "
+    'Rename it.'
   )
   for path in f'{tmp_path}/{name}', f'{tmp_path}/*':
     with pytest.raises(UserError, match=re.escape(expected)) as raised:

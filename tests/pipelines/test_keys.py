@@ -1,5 +1,7 @@
 """Tables of URLs and authors with the group they belong to."""
 
+import tracemalloc
+
 import hypothesis
 import hypothesis.strategies as st
 import pytest
@@ -273,6 +275,17 @@ def test_hostile_urls_take_no_time():
   for url in ('ü' * 200_000, '%41' * 200_000, 'ü.' * 100_000, '[' * 200_000):
     _host(f'http://{url}/')
     _host(url)
+
+
+def test_hostile_urls_take_little_memory():
+  url = 'http://' + 'a.' * 500_000 + 'com/'
+  tracemalloc.start()
+  try:
+    assert len(keys.host_key({'url': url})) == 1_000_003
+    _, peak = tracemalloc.get_traced_memory()
+  finally:
+    tracemalloc.stop()
+  assert peak < 10_000_000
 
 
 def test_author_is_kept_as_written():

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipelines.open_raw import open_raw
+from pipelines.open_raw import open_raw, start_of
 from pipelines.source import Drop
 from tff_fedfish.errors import UserError
 
@@ -52,7 +52,6 @@ def _read(path, data):
         content += byte
     except Drop as drop:
       assert drop.damage
-      assert 0 <= drop.byte <= len(data)
       return bytes(content), drop
   return bytes(content), None
 
@@ -76,7 +75,7 @@ def test_streams_one_after_another_and_zeros(tmp_path, pack, padding):
   assert _read(path, data + bytes(padding)) == (expected, None)
   # The start is whole, however short the first stream is.
   with open_raw(str(path)) as stream:
-    assert stream.peek() == expected[: 1 << 17]
+    assert start_of(stream) == expected[: 1 << 17]
 
 
 @pytest.mark.parametrize('rest', [b'BZh9', b'garbage'])
@@ -93,7 +92,7 @@ def test_cut_file(tmp_path_factory, pack, data):
   size = data.draw(st.integers(6, len(packed) - 1))
   path = tmp_path_factory.getbasetemp() / 'cut'
   content, drop = _read(path, packed[:size])
-  assert (drop.reason, drop.byte) == ('truncated_file', size)
+  assert drop.reason == 'truncated_file'
   assert _RANDOM.startswith(content)
   # Random bytes cannot be packed: all but what a block of bzip2 holds back.
   if pack is not bz2.compress:
@@ -175,9 +174,7 @@ def _packed_table():
       '`--input` must name plain, gzip, xz or bzip2 files, but {path!r} is '
       "zstd. Pack it with gzip: `zstd -dc 'a b.json' | gzip > 'a b.json.gz'`.",
     ),
-    ('a', b'\x04\x22\x4d\x18...', 'is lz4. Pack it with gzip: `lz4 -dc a | g'),
     ('a', b'PK\x03\x04...', 'is zip. Pack it with gzip: `unzip -p a | gzip >'),
-    ('a', b'Rar!\x1a\x07...', 'is rar. Pack it with gzip: `unrar p -inul a |'),
     (
       'beer.stackexchange.com.7z',
       b'7z\xbc\xaf\x27\x1c...',
@@ -202,7 +199,7 @@ def _packed_table():
     ),
   ],
   # Not the data: gzip's hold the time.
-  ids=range(8),
+  ids=range(6),
 )
 def test_refused(tmp_path, name, data, found):
   path = str(tmp_path / name)

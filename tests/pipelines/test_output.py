@@ -20,7 +20,6 @@ from grouping_jobs import (
   wait_until_read,
   write_lines,
 )
-from pyarrow import fs
 
 from pipelines import output
 from pipelines.job import run_group_job
@@ -118,8 +117,8 @@ def test_partly_published(tmp_path, claimed, names, foreign, patterns):
   assert contents(place) == before
   command = re.fullmatch(
     rf"`--output` must be empty or new, but '{re.escape(str(place))}' holds "
-    'files of a job that was stopped, or is at work, while it published them. '
-    'If none is at work, remove them: `(.*)`.',
+    'files of a job that was stopped, or is at work, while it published them, '
+    'or of a copy. If none is at work, remove them: `(.*)`.',
     str(raised.value),
   )[1]
   program, *paths = command.split(f" '{place}'/")
@@ -129,21 +128,32 @@ def test_partly_published(tmp_path, claimed, names, foreign, patterns):
   assert contents(place) == dict.fromkeys(foreign, b'x')
 
 
-@pytest.mark.parametrize(
-  'place, expected',
-  [
-    ('s3://b/c', "aws s3 rm --recursive s3://b/c --exclude '*' --include '{}'"),
-    # Its tool need not be there, and need not know patterns.
-    ('abfs://c@h/c', 'abfs://c@h/c/{}'),
-  ],
-)
-def test_commands_of_stores(tmp_path, monkeypatch, place, expected):
-  write_lines(tmp_path / 'b' / 'c' / _NAMES[0], [])
-  store = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-  monkeypatch.setattr(places, '_connect', lambda *_: (store, 'b'))
-  command = expected.format('groups-*-of-00002.tfrecord')
-  with pytest.raises(UserError, match=re.escape(f'remove them: `{command}`.')):
-    output.require_usable(place)
+@pytest.mark.parametrize('claim', ['{}', '[]', '"x"', '{"files": [1]}'])
+def test_claim_of_other_content(tmp_path, claim):
+  (tmp_path / output.CLAIM_NAME).write_text(claim)
+  with pytest.raises(UserError, match=r'remove them: `rm -f .*-publishing`\.$'):
+    output.require_usable(str(tmp_path))
+
+
+def test_outputs_that_a_job_cannot_use(tmp_path):
+  (tmp_path / output.CLAIM_NAME).mkdir()
+  with pytest.raises(UserError, match="already holds '.fedfish-publishing/'"):
+    output.require_usable(str(tmp_path))
+  # Workers are told paths as text.
+  with pytest.raises(UserError) as raised:
+    output.require_usable(os.fsdecode(b'/o\xff'))
+  assert str(raised.value) == (
+    "`--output` must have a name in UTF-8, found '/o\\xff'. Rename it."
+  )
+
+
+def test_paths_instead_of_a_command_for_a_store(tmp_path, monkeypatch):
+  # Its tool need not be there, and need not know patterns.
+  buckets.mount(monkeypatch, tmp_path)
+  write_lines(tmp_path / 'c' / _NAMES[0], [])
+  paths = re.escape('bucket://c/groups-*-of-00002.tfrecord')
+  with pytest.raises(UserError, match=f'remove them: `{paths}`.'):
+    output.require_usable('bucket://c')
 
 
 def test_work_directory_of_another_job(place, tmp_path, capsys):
@@ -207,9 +217,9 @@ def test_failure_behind_the_manifest(place, monkeypatch, claim_stays):
     _publish(place)
   assert str(raised.value) == (
     f'Grouping into {place!r} stopped while it published (it hung up). Run '
-    '`fedfish verify` on what is there: if it says OK, the corpus is complete, '
-    "and '.fedfish-publishing' in it may be removed. Else group again, and "
-    'what is to be removed is named.'
+    f'`fedfish verify` on {place}: if it says OK, all is complete, and '
+    f"'{place}/.fedfish-publishing' may be removed. Else group again, and what "
+    'is to be removed is named.'
   )
   assert raise_understood(raised.value, place) is None
   monkeypatch.undo()
@@ -291,7 +301,7 @@ def test_full_disk(tmp_path, small_disk):
   with pytest.raises(
     FailedError,
     match=r"^Grouping into '.*disk' stopped \(\[Errno 28\] No space left on "
-    r'device.*\); nothing was kept\. Check the disk and its free space, then',
+    r'device.*\); nothing was kept\. Check disk, memory and network, then run',
   ):
     run_group_job(make_job([raw]), small_disk)
   assert os.listdir(small_disk) == []

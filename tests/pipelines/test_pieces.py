@@ -105,6 +105,12 @@ def test_merged_order(tmp_path, monkeypatch, max_open):
     assert list(rows) == []
 
 
+def test_few_pieces_need_no_temporary_files(tmp_path, monkeypatch):
+  monkeypatch.setattr('tempfile.tempdir', str(tmp_path / 'none'))
+  with merge_pieces([_write(tmp_path / 'x', [_record(1)])]) as rows:
+    assert list(rows) == [_record(1)]
+
+
 def test_batches_of_a_piece_are_small(tmp_path, monkeypatch):
   monkeypatch.setattr(pieces, '_BATCH_BYTES', 1000)
   path = _write(tmp_path / 'x', [_record(i) for i in range(100)])

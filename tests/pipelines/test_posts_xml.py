@@ -11,7 +11,6 @@ import pytest
 
 from pipelines import stack_overflow
 from pipelines.source import Drop
-from tff_fedfish.errors import UserError
 
 _HEAD = b'\xef\xbb\xbf<?xml version="1.0" encoding="utf-8"?>\r\n<posts>\r\n'
 _NAME = 'stackoverflow.com-Posts.xml'
@@ -183,20 +182,13 @@ def test_what_stands_around_the_rows(tmp_path):
     assert drops == ([] if is_whole else [(3, 'truncated_file')])
 
 
-def test_two_rows_in_a_line(tmp_path):
-  with pytest.raises(UserError) as raised:
-    _read(tmp_path, _file(_row(1) + b' ' + _row(2)))
-  path = str(tmp_path / _NAME)
-  assert str(raised.value) == (
-    f'`--input` must name Posts.xml files with one row a line, but {path!r} '
-    'has several. Put each on its own: '
-    '`perl -pe \'BEGIN {$/ = ">"} s/(?=<row )/\\n/\'`.'
-  )
-  # Beyond the start of a file it costs no other.
-  good = [_row(1, body='x' * 900)] * 200
-  kept, drops = _read(tmp_path, _file(*good, _row(2) + _row(3), *good))
-  assert len(kept) == 400
-  assert drops == [(201, 'malformed_xml'), (202, 'malformed_xml')]
+def test_several_rows_in_a_line(tmp_path):
+  bad = b'<row Id="1" PostTypeId="2" Body="&unknown;" />'
+  line = _row(1) + b' ' + bad + _row(3) + b'<!-- x -->' + _row(4)
+  for data in (_file(line), b'<posts>' + line + b'</posts>'):
+    kept, drops = _read(tmp_path, data)
+    assert [record['url'][-1] for record in kept] == ['1', '3', '4']
+    assert drops == [(2, 'malformed_xml')]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +203,7 @@ def test_memory_of_a_huge_line(tmp_path, line, reasons, piece):
   data = _file(_row(1), line % (piece * (4_000_000 // len(piece))), _row(2))
   tracemalloc.start()
   try:
-    kept, drops = _read(tmp_path, data, max_document_bytes=1 << 19)
+    kept, drops = _read(tmp_path, data, max_document_bytes=1 << 20)
     _, peak = tracemalloc.get_traced_memory()
   finally:
     tracemalloc.stop()
@@ -231,8 +223,24 @@ def test_huge_row_is_not_held(tmp_path):
     tracemalloc.stop()
   assert len(kept) == 2
   assert drops == [(2, 'document_too_large')]
-  # The row is held up to 8 * 2**17 + 2**20 bytes.
+  # The row is held up to 3 * 2**17 + 2**20 bytes.
   assert peak < 10 << 20
+
+
+def test_too_long_a_line_of_many_rows_is_damage(tmp_path):
+  path = tmp_path / _NAME
+  path.write_bytes(_file(_row(1) * 30_000, _row(2)))
+  (_, drop), (_, record) = stack_overflow.read_records(str(path), 1000)
+  assert (drop.reason, drop.damage) == ('document_too_large', True)
+  assert record['text'] == 'x'
+
+
+def test_row_that_would_take_gigabytes_is_not_parsed(tmp_path):
+  path = tmp_path / _NAME
+  path.write_bytes(_file(_row(1, body='x' * (5 << 20))))
+  ((_, drop),) = stack_overflow.read_records(str(path), 1 << 20)
+  # Else it would be one row with too long a text.
+  assert (drop.reason, drop.damage) == ('document_too_large', True)
 
 
 def test_row_over_several_lines_is_counted(tmp_path):
@@ -289,10 +297,9 @@ def test_any_text_comes_back(tmp_path_factory, texts):
     )
   ).map(b''.join)
 )
-def test_every_line_with_a_row_is_a_record_or_dropped(tmp_path_factory, data):
+def test_every_row_is_a_record_or_dropped(tmp_path_factory, data):
   directory = tmp_path_factory.getbasetemp()
-  # The start of a file may not have two rows in a line.
-  start = b'<posts>\n<!--' + b' ' * (1 << 17) + b'-->\n'
-  kept, drops = _read(directory, start + data)
-  num_lines = sum(b'<row ' in line for line in data.split(b'\n'))
-  assert num_lines <= len(kept) + len(drops)
+  kept, drops = _read(directory, b'<posts>\n' + data)
+  # Without a bare start at the end of a line, which holds nothing.
+  num_rows = sum(line.strip().count(b'<row ') for line in data.split(b'\n'))
+  assert num_rows <= len(kept) + len(drops)

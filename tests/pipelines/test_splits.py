@@ -96,24 +96,3 @@ def test_source_without_a_split():
     match='needs a corpus with a split of its own, but json_lines has none',
   ):
     splits.split_names(SplitRule(kind='source'), load_source('json_lines'))
-
-
-@pytest.mark.parametrize('shares', [(0, 0), (1, 0), (0.6, 0.4), (-0.1, 0.3)])
-def test_bad_shares(shares):
-  with pytest.raises(
-    UserError,
-    match=r'`--held_out_fraction` and `--validation_fraction` must be at least '
-    rf'0 and together between 0 and 1, but are {shares[0]} and {shares[1]}\.',
-  ):
-    SplitRule(
-      kind='client', held_out_fraction=shares[0], validation_fraction=shares[1]
-    )
-
-
-@pytest.mark.parametrize('time', ['', 'soon', '2018'])
-def test_bad_time(time):
-  with pytest.raises(
-    UserError,
-    match=rf"`--split_time` must be a moment such as .* but is '{time}'\.",
-  ):
-    SplitRule(kind='time', time=time)

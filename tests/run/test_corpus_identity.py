@@ -56,7 +56,7 @@ def test_whole_corpus(tmp_path):
     dict(split=SplitRule(kind='client', held_out_fraction=0.4)),
     dict(split=SplitRule(kind='client', split_seed=4, held_out_fraction=0.5)),
     dict(key='domain'),
-    dict(max_examples_per_group=3),
+    dict(min_examples_per_group=3),
     dict(num_records=41),
   ],
   ids=str,

@@ -172,8 +172,7 @@ def test_export_needs_no_folder(run, folder, tmp_path):
   config = json.loads((model / 'config.json').read_text())
   assert config['model']['image_shape'] == [16, 16, 1]
   assert config['run']['resolved']['classes'] == 'cat/dog'
-  card = ' '.join((model / 'README.md').read_text().split())
-  assert 'Clients are the directories that the images lay in.' in card
+  assert '| `images` | image_folder |' in (model / 'README.md').read_text()
 
 
 def test_memory_of_the_images(folder):

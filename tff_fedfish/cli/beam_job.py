@@ -126,49 +126,33 @@ def interruptible(clean_up: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def show_progress(title: str, num_shards: int) -> Iterator[Watch]:
-  """Shows how far the job inside is: a moving line on a terminal, else one.
+  """Shows a title and, on a terminal, how far the job inside is.
 
   Yields:
     The `watch` argument of `run_group_job`.
   """
-  import rich.console
-  import rich.markup
-  import rich.progress
-
-  console = rich.console.Console(stderr=True)
-  if not console.is_terminal:
-    print(title, file=sys.stderr, flush=True)
+  print(title, file=sys.stderr, flush=True)
+  if not sys.stderr.isatty():
     yield lambda work, num_tasks: None
     return
-  # The key may be a field of any name.
-  title = rich.markup.escape(title)
   done = threading.Event()
-  with (
-    rich.progress.Progress(
-      rich.progress.SpinnerColumn(),
-      '{task.description}',
-      rich.progress.TimeElapsedColumn(),
-      console=console,
-      transient=True,
-    ) as bar,
-    concurrent.futures.ThreadPoolExecutor(1) as thread,
-  ):
-    task = bar.add_task(title)
 
-    def poll(work: str, num_tasks: int) -> None:
-      from pipelines import reports
-      from tff_fedfish.data import places
+  def poll(work: str, num_tasks: int) -> None:
+    from pipelines import reports
+    from tff_fedfish.data import places
+    from tff_fedfish.progress import Progress
 
-      # Looking is free on a local disk only.
-      seconds = 10.0 if places.is_remote(work) else 0.5
+    # Looking is free on a local disk only.
+    seconds = 10.0 if places.is_remote(work) else 0.5
+    completed = 0
+    # A step is a part of the input, read, or a shard, written.
+    with Progress('group', num_tasks + num_shards, unit='step') as progress:
       while not done.wait(seconds):
-        read, written = reports.progress(work)
-        bar.update(
-          task,
-          description=f'{title}: {read}/{num_tasks} parts of the input read, '
-          f'{written}/{num_shards} shards written',
-        )
+        num_steps = sum(reports.progress(work)) - completed
+        progress.advance(num_steps)
+        completed += num_steps
 
+  with concurrent.futures.ThreadPoolExecutor(1) as thread:
     try:
       yield lambda work, num_tasks: thread.submit(poll, work, num_tasks)
     finally:

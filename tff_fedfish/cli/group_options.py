@@ -8,12 +8,10 @@ from tff_fedfish.errors import UserError
 
 if TYPE_CHECKING:
   from pipelines.options import GroupJob
-  from pipelines.source import Fields
-  from pipelines.splits import SplitRule
 
 _INPUTS = {
   'c4': 'JSON lines, parquet, or TFRecord files of TFDS; key: host',
-  'cc_news': 'JSON lines, JSON documents or parquet; key: host',
+  'cc_news': 'JSON lines, an object to a file, or parquet; key: host',
   'stack_overflow': "Posts.xml or TFF's sqlite; key: author",
   'json_lines': 'JSON lines or parquet with any fields; key: --key_field',
 }
@@ -34,9 +32,6 @@ _LIMITS = {
     'store a larger group in several records (default: 256 MiB)'
   ),
   'max_document_bytes': 'drop longer texts (default: 64 MiB)',
-  'max_examples_per_group': (
-    'of larger groups keep N examples, chosen by hash (default: all)'
-  ),
   'min_examples_per_group': (
     'drop groups with fewer examples; duplicates do not count (default: keep '
     'all)'
@@ -140,77 +135,61 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   """
   from pipelines.input_files import find_input_files
   from pipelines.options import GroupJob
-  from pipelines.source import load_source
+  from pipelines.source import Fields, load_source
+  from pipelines.splits import SplitRule
 
   if not arguments.output:
     raise UserError(
       "`--output` must be the name of a directory, but is ''. Name one."
     )
-  fields, name = _fields(arguments), None
-  if fields is not None:
-    name = arguments.name
+  _check_together(arguments)
+  fields, name = None, arguments.name
+  if arguments.corpus == 'json_lines':
+    fields = Fields(
+      key=arguments.key_field,
+      text=arguments.text_field,
+      time=arguments.time_field,
+    )
+    # '' is refused by the job.
     if name is None:
       name = os.path.abspath(arguments.output.rstrip('/')).rpartition('/')[2]
+  split = None
+  if arguments.split_by:
+    values = {option: getattr(arguments, option) for option in _CLIENT_SPLIT}
+    values['time'] = arguments.split_time
+    given = {option: v for option, v in values.items() if v is not None}
+    split = SplitRule(kind=arguments.split_by, **given)
   source = load_source(arguments.corpus, fields)
   return GroupJob(
     source_name=arguments.corpus,
     paths=tuple(find_input_files(arguments.input)),
     key=arguments.key or source.default_key,
-    split=_split(arguments),
+    split=split,
     fields=fields,
     name=name,
     **{option: getattr(arguments, option) for option in (*_LIMITS, *_SWITCHES)},
   )
 
 
-def _split(arguments: argparse.Namespace) -> 'SplitRule | None':
-  """Returns the split; raises if an option is one of another kind."""
-  from pipelines.splits import SplitRule
-
-  kinds = dict.fromkeys(_CLIENT_SPLIT, 'client') | {'split_time': 'time'}
-  options = {}
-  for name, kind in kinds.items():
-    value = getattr(arguments, name)
-    if value is None:
-      continue
-    if arguments.split_by != kind:
-      given = 'there is no `--split_by`'
-      if arguments.split_by:
-        given = f'`--split_by {arguments.split_by}` was given'
-      raise UserError(
-        f'`--{name}` goes with `--split_by {kind}`, but {given}. Leave one '
-        'out, or name the other.'
-      )
-    options[name.replace('split_time', 'time')] = value
-  return arguments.split_by and SplitRule(kind=arguments.split_by, **options)
-
-
-def _fields(arguments: argparse.Namespace) -> 'Fields | None':
-  """Returns what json_lines reads; None for another corpus."""
-  from pipelines.source import Fields
-
-  given = {name: getattr(arguments, name) for name in _JSON_LINES}
-  if arguments.corpus != 'json_lines':
-    for name, value in given.items():
-      if value is not None:
+def _check_together(arguments: argparse.Namespace) -> None:
+  """Raises if an option goes with something that was not given."""
+  corpus, split_by = arguments.corpus, arguments.split_by
+  is_any = corpus == 'json_lines'
+  for names, owner, is_given in (
+    (_JSON_LINES, 'json_lines', is_any),
+    (('key',), 'other corpora; json_lines has `--key_field`', not is_any),
+    (_CLIENT_SPLIT, '`--split_by client`', split_by == 'client'),
+    (('split_time',), '`--split_by time`', split_by == 'time'),
+  ):
+    for name in names:
+      if getattr(arguments, name) is not None and not is_given:
         raise UserError(
-          f'`--{name}` goes with json_lines, but the corpus is '
-          f'{arguments.corpus}. Leave it out, or use `fedfish group '
-          'json_lines`.'
+          f'`--{name}` goes with {owner}, found {corpus} and `--split_by` '
+          f'{split_by}. Leave it out.'
         )
-    return None
-  if arguments.key is not None:
-    raise UserError(
-      '`--key` goes with corpora whose fields are known, but json_lines has '
-      f'any, and `--key {arguments.key}` was given. Name the field instead, '
-      'such as `--key_field user.name`.'
-    )
-  for name, example in (('key_field', 'user.name'), ('text_field', 'text')):
-    if given[name] is None:
+  for name in ('key_field', 'text_field'):
+    if is_any and getattr(arguments, name) is None:
       raise UserError(
         f'`--{name}` is required with json_lines: {_FIELDS[name]}. Name a '
-        f'field, such as `--{name} {example}`.'
+        'field, such as user.name.'
       )
-  return Fields(
-    key=given['key_field'], text=given['text_field'], time=given['time_field']
-  )

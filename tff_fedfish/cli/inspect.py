@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
   corpus = GroupedCorpus(arguments.directory)
   plots = tokenizer = None
   if arguments.plots is not None:
-    plots = _make_directory(arguments.plots, corpus.directory)
+    plots = _make_directory(arguments.plots)
   if arguments.vocabulary is not None:
     from tff_fedfish.data.tokenizers import load_tokenizer
     from tff_fedfish.progress import stage
@@ -209,27 +209,14 @@ def _print_largest(
     )
 
 
-def _make_directory(name: str, corpus: pathlib.Path | str) -> pathlib.Path:
+def _make_directory(name: str) -> pathlib.Path:
   directory = pathlib.Path(name)
-  # A corpus of a store has no Path.
-  if isinstance(corpus, pathlib.Path) and directory.resolve().is_relative_to(
-    corpus.resolve()
-  ):
-    raise UserError(
-      f'`--plots` must be outside of the corpus, but {name!r} is '
-      f'{str(corpus)!r} or inside it. Name another directory.'
-    )
-  if directory.exists() and not directory.is_dir():
-    raise UserError(
-      f'`--plots` must be a directory, but {name!r} is a file. Name another '
-      'path.'
-    )
   try:
     directory.mkdir(parents=True, exist_ok=True)
   except OSError as error:
     raise UserError(
-      f'`--plots` must be writable, but {name!r} is not ({error.strerror}). '
-      'Name another directory, or change its permissions.'
+      f'`--plots` must be a directory to write to, but {name!r} is none '
+      f'({error.strerror}). Name another one, or change its permissions.'
     ) from error
   return directory
 

@@ -40,14 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='new or empty directory; takes 2 bytes per token, or 4 with more than '
     '65,536 pieces (default: DIR_tokens, beside the corpus)',
   )
-  parser.add_argument(
-    '--num_workers',
-    type=int,
-    default=len(os.sched_getaffinity(0)),
-    metavar='N',
-    help='threads that tokenize; the output is the same for any number '
-    '(default: one per CPU)',
-  )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,11 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.progress import Progress
   from tff_fedfish.training.interruption import Abandoned, signals_handled
 
-  if arguments.num_workers < 1:
-    raise UserError(
-      f'`--num_workers` must be at least 1, found {arguments.num_workers}. '
-      'Raise it, or leave it out.'
-    )
   output = require_usable_output(_output(arguments), '--output')
   corpus = GroupedCorpus(arguments.corpus)
   if left := leftovers(output):
@@ -84,14 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
       corpus,
       corpora.vocabulary_path(arguments.vocabulary),
       output,
-      num_workers=arguments.num_workers,
       on_clients=progress.advance,
     )
   store = TokenStore(output)
   print(
     f'{count(num_clients, "client")}, '
-    f'{count(len(store.text_bytes), "document")}, '
-    f'{format_bytes(int(store.text_bytes.sum()))} of text\n'
+    f'{count(store.num_documents, "document")}\n'
     f'{count(len(store.tokens), "token")}, an end of text per document '
     f'included: {format_bytes(store.tokens.nbytes)}\n'
     f'Written to {output}'
@@ -107,7 +92,12 @@ def _output(arguments: argparse.Namespace) -> str:
   if output is None and not places.is_remote(arguments.corpus):
     # A corpus that is a link has its tokens beside the link.
     return f'{os.path.abspath(arguments.corpus)}_tokens'
-  if output is None or places.is_remote(output):
+  if output is None:
+    raise UserError(
+      f'`--output` is required for a corpus in a store, {arguments.corpus!r}. '
+      'Name a directory on a local disk.'
+    )
+  if places.is_remote(output):
     raise UserError(
       '`--output` must be a directory on a local disk, as tokens are mapped '
       f'into memory, found {output!r}. Name one.'

@@ -8,7 +8,6 @@ Examples:
 import argparse
 import sys
 
-from tff_fedfish.errors import UserError
 from tff_fedfish.files import require_usable_output
 
 SUMMARY = 'learn a vocabulary from a grouped corpus, or show one'
@@ -25,8 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     'train',
     help='learn a WordPiece vocabulary from a grouped corpus',
     description='Learn a WordPiece vocabulary from a grouped corpus.',
-    epilog='Example: fedfish tokenizer train --data corpora/c4 --output '
-    'vocabularies/c4 --vocabulary_size 8192',
+    epilog='Example: fedfish tokenizer train --data corpora/c4 --output v/c4',
     allow_abbrev=False,
   )
   train.add_argument(
@@ -107,7 +105,7 @@ def _train(arguments: argparse.Namespace) -> int:
     lower_case=not arguments.keep_case,
     on_step=lambda line: print(f'learn pieces: {line}', file=sys.stderr),
   )
-  tokenizer = tokenizers.wordpiece_tokenizer(
+  tokenizer = tokenizers.WordPieceTokenizer(
     vocabulary.to_bytes(), str(output), lower_case=not arguments.keep_case
   )
   tokenizer.save(output)
@@ -131,10 +129,6 @@ def _show(arguments: argparse.Namespace) -> int:
   from tff_fedfish.printing import print_facts
 
   tokenizer = load_tokenizer(arguments.path)
-  if not arguments.text:
-    raise UserError(
-      '`--text` must not be empty. Name a text, or leave it out for a sample.'
-    )
   [token_ids] = tokenizer.encode_batch([arguments.text])
   facts = {
     'vocabulary': arguments.path,

@@ -11,7 +11,9 @@ Example:
 """
 
 import argparse
+import contextlib
 import pathlib
+from collections.abc import Callable, Iterator
 
 SUMMARY = 'check that a grouped corpus, tokens or a run are whole'
 
@@ -29,21 +31,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Checks a directory, and prints what was checked."""
-  if (pathlib.Path(arguments.directory) / 'config.json').exists():
-    return _verify_run(arguments.directory)
-  from tff_fedfish.data import token_store
+  from tff_fedfish.data.token_store import is_token_store
 
-  if token_store.is_token_store(arguments.directory):
-    return _verify_tokens(arguments.directory)
+  directory = arguments.directory
+  if (pathlib.Path(directory) / 'config.json').exists():
+    counts = _verify_run(directory)
+  elif is_token_store(directory):
+    counts = _verify_tokens(directory)
+  else:
+    counts = _verify_corpus(directory)
+  print(f'{directory}: OK ({counts})')
+  return 0
+
+
+def _verify_corpus(directory: str) -> str:
   from tff_fedfish.data.manifest import read_manifest
   from tff_fedfish.data.verify import verify_corpus
   from tff_fedfish.printing import count
+
+  shards = read_manifest(directory).shards
+  with _progress(sum(shard.num_bytes for shard in shards)) as on_bytes:
+    checked = verify_corpus(directory, on_bytes)
+  return (
+    f'{count(checked.num_shards, "shard")}, '
+    f'{count(checked.num_groups, "group")} in '
+    f'{count(checked.num_records, "record")}, '
+    f'{count(checked.num_examples, "example")}, '
+    f'{count(checked.num_words, "word")}, {count(checked.num_bytes, "byte")}'
+  )
+
+
+def _verify_tokens(directory: str) -> str:
+  from tff_fedfish.data import token_store
+  from tff_fedfish.printing import count
+
+  files = token_store.read_description(directory).files
+  with _progress(sum(file.num_bytes for file in files.values())) as on_bytes:
+    store = token_store.verify(directory, on_bytes)
+  return (
+    f'{count(len(store.client_ids), "client")}, '
+    f'{count(store.num_documents, "document")}, '
+    f'{count(len(store.tokens), "token")}'
+  )
+
+
+def _verify_run(directory: str) -> str:
+  from tff_fedfish.printing import count, format_bytes
+  from tff_fedfish.progress import Progress
+  from tff_fedfish.run import verify
+
+  with Progress('verify', verify.num_steps(directory), unit='file') as progress:
+    found = verify.verify_run(directory, on_step=progress.advance)
+  return (
+    f'{count(found.num_checkpoints, "checkpoint")}, '
+    f'{count(found.num_client_states, "client state")}, '
+    f'{format_bytes(found.num_bytes)}'
+  )
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+  """Shows the progress of reading bytes; yields a function to report them."""
   from tff_fedfish.progress import Progress
 
-  shards = read_manifest(arguments.directory).shards
-  total = sum(shard.num_bytes for shard in shards) // _PROGRESS_BYTES
   num_bytes = 0
-  with Progress('verify', total, unit='MiB') as progress:
+  with Progress('verify', total // _PROGRESS_BYTES, unit='MiB') as progress:
 
     def on_bytes(size: int) -> None:
       nonlocal num_bytes
@@ -52,43 +104,4 @@ def run(arguments: argparse.Namespace) -> int:
       if steps:
         progress.advance(steps)
 
-    checked = verify_corpus(arguments.directory, on_bytes=on_bytes)
-  print(
-    f'{arguments.directory}: OK ({count(checked.num_shards, "shard")}, '
-    f'{count(checked.num_groups, "group")} in '
-    f'{count(checked.num_records, "record")}, '
-    f'{count(checked.num_examples, "example")}, '
-    f'{count(checked.num_words, "word")}, {count(checked.num_bytes, "byte")})'
-  )
-  return 0
-
-
-def _verify_run(directory):
-  from tff_fedfish.printing import count, format_bytes
-  from tff_fedfish.progress import Progress
-  from tff_fedfish.run import verify
-
-  with Progress('verify', verify.num_steps(directory), unit='file') as progress:
-    found = verify.verify_run(directory, on_step=progress.advance)
-  print(
-    f'{directory}: OK ({count(found.num_checkpoints, "checkpoint")}, '
-    f'{count(found.num_client_states, "client state")}, '
-    f'{format_bytes(found.num_bytes)})'
-  )
-  return 0
-
-
-def _verify_tokens(directory):
-  from tff_fedfish.data import token_store
-  from tff_fedfish.printing import count
-  from tff_fedfish.progress import Progress
-
-  num_files = len(token_store.read_description(directory).files)
-  with Progress('verify', num_files, unit='file') as progress:
-    store = token_store.verify(directory, on_file=progress.advance)
-  print(
-    f'{directory}: OK ({count(len(store.client_ids), "client")}, '
-    f'{count(len(store.text_bytes), "document")}, '
-    f'{count(len(store.tokens), "token")})'
-  )
-  return 0
+    yield on_bytes

@@ -20,6 +20,8 @@ if typing.TYPE_CHECKING:
   from tff_fedfish.data.token_store import StoredDocuments
 
 _DOCUMENTS_AT_ONCE = 32
+# Of sequences that are kept in memory; the least recently used client goes.
+_CACHE_BYTES = 512 << 20
 
 
 class ClientSequences(ClientRows):
@@ -33,7 +35,6 @@ class ClientSequences(ClientRows):
     sequence_length: int,
     drop_short_block: bool = False,
     sampling: str = 'blocks',
-    cache_bytes: int = 512 * 2**20,
   ):
     """Reads nothing yet.
 
@@ -45,15 +46,12 @@ class ClientSequences(ClientRows):
       sampling: 'blocks' or 'documents': what `training_sequences` shuffles.
         With 'documents' it reads only as many as it needs, and counts dropped
         rows only among those.
-      cache_bytes: Most bytes of token sequences to keep in memory; the least
-        recently used client goes first. 0 keeps none.
     """
     self.sequence_length = sequence_length
     self._corpus = corpus
     self.tokenizer = tokenizer
     self.drop_short_block = drop_short_block
     self.sampling = sampling
-    self._cache_bytes = cache_bytes
     self._lock = threading.Lock()
     self._cache: collections.OrderedDict[bytes, Sequences] = (
       collections.OrderedDict()
@@ -144,11 +142,11 @@ class ClientSequences(ClientRows):
   def _remember(self, client_id: bytes, built: Sequences) -> None:
     size = _num_bytes(built)
     with self._lock:
-      if client_id in self._cache or size > self._cache_bytes:
+      if client_id in self._cache or size > _CACHE_BYTES:
         return
       self._cache[client_id] = built
       self._cached_bytes += size
-      while self._cached_bytes > self._cache_bytes:
+      while self._cached_bytes > _CACHE_BYTES:
         _, evicted = self._cache.popitem(last=False)
         self._cached_bytes -= _num_bytes(evicted)
 

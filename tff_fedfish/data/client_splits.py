@@ -46,9 +46,6 @@ def split_clients(
 
   Returns:
     Both sides, each in the order of `client_ids`.
-
-  Raises:
-    ValueError: If the fraction is not between 0 and 1.
   """
   is_own = np.zeros(len(client_ids), bool)
   if own_held_out:
@@ -56,7 +53,6 @@ def split_clients(
     is_own[:] = [client_id in own for client_id in client_ids]
   participating, held_out = ~is_own, is_own
   if held_out_fraction is not None:
-    _check_fraction(held_out_fraction)
     by_hash = _by_hash(client_ids, split_seed, held_out_fraction, on_clients)
     participating, held_out = ~by_hash & ~is_own, by_hash & ~is_own
   return ClientSplit(
@@ -89,11 +85,3 @@ def _chosen(client_ids, is_chosen) -> ChosenIds | list[bytes]:
   if isinstance(client_ids, ClientIds):
     return client_ids.where(is_chosen)
   return list(itertools.compress(client_ids, is_chosen))
-
-
-def _check_fraction(held_out_fraction: float) -> None:
-  if not 0.0 <= held_out_fraction <= 1.0:
-    raise ValueError(
-      '`held_out_fraction` must be between 0 and 1, found '
-      f'{held_out_fraction}. It is a share of the clients, such as 0.1.'
-    )

@@ -38,15 +38,10 @@ def draw_cohort(
   Raises:
     ValueError: If `cohort_size` is below 1 or above the number of clients.
   """
-  num_clients = len(client_ids)
-  if cohort_size < 1:
+  if not 1 <= cohort_size <= len(client_ids):
     raise ValueError(
-      f'`cohort_size` must be at least 1, found {cohort_size}. Raise it.'
-    )
-  if cohort_size > num_clients:
-    raise ValueError(
-      f'`cohort_size` is {cohort_size}, but only {num_clients} participating '
-      'clients exist. Lower cohort_size, or group the corpus by a finer key.'
+      f'`cohort_size` must be between 1 and {len(client_ids)}, the number of '
+      f'clients, found {cohort_size}.'
     )
   order = draw_order(client_ids, seed=seed, round_num=round_num)
   return list(itertools.islice(order, cohort_size))

@@ -19,7 +19,7 @@ from tff_fedfish.data.manifest import ADVICE
 from tff_fedfish.errors import UserError
 
 INDEX_NAME = 'index.parquet'
-_ROWS_AT_ONCE = 1 << 16
+_GROUPS_AT_ONCE = 1 << 16
 
 # One row per stored record, sorted by (group_id, part). `offset` is the first
 # byte of its frame in the shard, `num_bytes` the length of its payload.
@@ -64,17 +64,21 @@ def shard_of(group_id: bytes, num_shards: int) -> int:
 def fingerprint(client_ids: ClientIds, sizes: Iterable[np.ndarray]) -> str:
   """Returns the SHA-256 of every group's id, examples and words.
 
-  It does not depend on the number of shards, nor on where the corpus lies.
+  Each id follows its length, 8 bytes big-endian. The hash does not depend on
+  the number of shards, nor on where the corpus lies.
 
   Args:
     client_ids: The groups.
     sizes: Those of `FINGERPRINTED`, int64 [num_groups] each.
   """
   hasher = hashlib.sha256()
-  client_ids.add_to_hash(hasher)
+  starts = range(0, len(client_ids), _GROUPS_AT_ONCE)
+  for start in starts:
+    few = client_ids[start : start + _GROUPS_AT_ONCE]
+    hasher.update(b''.join(len(i).to_bytes(8, 'big') + i for i in few))
   for values in sizes:
-    for start in range(0, len(values), _ROWS_AT_ONCE):
-      hasher.update(values[start : start + _ROWS_AT_ONCE].astype('>i8'))
+    for start in starts:
+      hasher.update(values[start : start + _GROUPS_AT_ONCE].astype('>i8'))
     # Before the next array is read.
     del values
   return hasher.hexdigest()
@@ -82,42 +86,25 @@ def fingerprint(client_ids: ClientIds, sizes: Iterable[np.ndarray]) -> str:
 
 def fingerprint_of_index(index: pa.Table) -> str:
   """Returns the `fingerprint` of a whole index, a table of `INDEX_SCHEMA`."""
-  first_rows = _first_rows(index)
+  first_rows = np.flatnonzero(index.column('part').to_numpy() == 0)
   sizes = (
-    sums_of_groups(index.column(name).to_numpy(), first_rows)
+    np.add.reduceat(index.column(name).to_numpy(), first_rows)
     for name in FINGERPRINTED
   )
   return fingerprint(ClientIds(_groups(index).chunks), sizes)
 
 
-def sums_of_groups(values: np.ndarray, first_rows: np.ndarray) -> np.ndarray:
-  """Returns a size of groups from that of rows; of single rows the same array.
-
-  Args:
-    values: int64 [num_rows].
-    first_rows: Each group's first row, integers [num_groups], ascending from 0.
-  """
-  if len(first_rows) == len(values):
-    return values
-  return np.add.reduceat(values, first_rows)
-
-
 def read_locations(directory: str | os.PathLike) -> RecordLocations:
-  """Reads what is needed to find records; takes about 45 bytes for each."""
+  """Reads what is needed to find records; takes about 40 bytes for each."""
   client_ids = read_client_ids(directory)
-  num_rows, first_rows, shards, offsets = 0, [], [], []
-  for table in _read(directory, ('part', 'shard', 'offset')):
-    first_rows.append(num_rows + _first_rows(table))
-    shards.append(table.column('shard').to_numpy())
-    offsets.append(table.column('offset').to_numpy())
-    num_rows += table.num_rows
-  row_type = np.int32 if num_rows < 1 << 31 else np.int64
-  first_rows.append(np.array([num_rows]))
+  is_first = read_column(directory, 'part') == 0
+  num_rows = len(is_first)
+  limits = np.append(np.flatnonzero(is_first), num_rows)
   locations = RecordLocations(
     client_ids,
-    _joined(first_rows, row_type),
-    _joined(shards, np.int32),
-    _joined(offsets, np.int64),
+    limits.astype(np.int32 if num_rows < 1 << 31 else np.int64),
+    read_column(directory, 'shard', num_rows),
+    read_column(directory, 'offset', num_rows),
   )
   # Arrow keeps what it needed for reading, for more of the like.
   pa.default_memory_pool().release_unused()
@@ -134,9 +121,9 @@ def read_client_ids(directory: str | os.PathLike) -> ClientIds:
 
 
 def read_column(
-  directory: str | os.PathLike, name: str, num_rows: int
+  directory: str | os.PathLike, name: str, num_rows: int | None = None
 ) -> np.ndarray:
-  """Reads a column of numbers of an index that was opened before.
+  """Reads a column of numbers of an index.
 
   Args:
     directory: The corpus.
@@ -144,16 +131,15 @@ def read_column(
     num_rows: Number of rows that the index had when it was opened.
 
   Returns:
-    int64 [num_rows].
+    int32 or int64 [num_rows], as the column is.
   """
-  values = np.empty(num_rows, np.int64)
-  start = 0
+  dtype = INDEX_SCHEMA.field(name).type.to_pandas_dtype()
+  # Grows in place; all columns beside their sum would take twice the memory.
+  buffer = bytearray()
   for table in _read(directory, (name,)):
-    stop = start + table.num_rows
-    if stop <= num_rows:
-      values[start:stop] = table.column(name).to_numpy()
-    start = stop
-  if start != num_rows:
+    buffer += table.column(name).to_numpy().data
+  values = np.frombuffer(buffer, dtype)
+  if num_rows not in (None, len(values)):
     raise UserError(
       f'{str(directory)!r} must stay as it is while it is open, but '
       f'{INDEX_NAME} was replaced by another one. Start again.'
@@ -170,26 +156,10 @@ def index_sha256(directory: str | os.PathLike) -> str:
     raise _unreadable(directory) from error
 
 
-def _first_rows(index: pa.Table) -> np.ndarray:
-  """Returns the row of each group's part 0; the group ends before the next."""
-  return np.flatnonzero(index.column('part').to_numpy() == 0)
-
-
 def _groups(index: pa.Table) -> pa.ChunkedArray:
   """Returns the ids of all groups, each once."""
   is_first = pa.array(index.column('part').to_numpy() == 0)
   return index.column('group_id').filter(is_first)
-
-
-def _joined(arrays: list[np.ndarray], dtype: type) -> np.ndarray:
-  """Returns one array instead of several, which are freed."""
-  joined = np.empty(sum(map(len, arrays)), dtype)
-  stop = len(joined)
-  while arrays:
-    array = arrays.pop()
-    joined[stop - len(array) : stop] = array
-    stop -= len(array)
-  return joined
 
 
 def _read(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from tff_fedfish.data import cohorts, corpus_index, places, records
+from tff_fedfish.data import corpus_index, places, records
 from tff_fedfish.data.client_ids import ClientIds
 from tff_fedfish.data.corpus_index import INDEX_NAME, RecordLocations
 from tff_fedfish.data.manifest import ADVICE, Manifest, read_manifest
@@ -34,9 +34,9 @@ class GroupedCorpus:
   """A `Corpus` that `fedfish group` wrote; every group is a client.
 
   Opening reads the manifest and, of the index, what is needed to find records;
-  sizes are read when they are first asked for, shards when examples are. None
-  of it imports TensorFlow. Instances hold no open files: threads may share one,
-  and processes may be handed one.
+  sizes and shards are read when they are asked for. None of it imports
+  TensorFlow. Instances hold no open files: threads may share one, and processes
+  may be handed one.
 
   Methods that take a client id raise a KeyError if there is no such client. All
   raise a UserError if what they read is damaged, or if the index was replaced
@@ -69,20 +69,6 @@ class GroupedCorpus:
     self.locations: RecordLocations = corpus_index.read_locations(directory)
     self.client_ids: ClientIds = self.locations.client_ids
     self._check_index()
-    # Sizes of the records by name, once they have been asked for.
-    self._columns = {}
-
-  def num_examples(self, client_id: bytes) -> int:
-    """Returns how many examples the client has."""
-    return self._sum('num_examples', client_id)
-
-  def num_words(self, client_id: bytes) -> int:
-    """Returns how many whitespace-separated words the client's texts have."""
-    return self._sum('num_words', client_id)
-
-  def num_bytes(self, client_id: bytes) -> int:
-    """Returns how many bytes the client's records take."""
-    return self._sum('num_bytes', client_id)
 
   def sizes(self, column: str) -> np.ndarray:
     """Returns one size of every client, in the order of `client_ids`.
@@ -93,7 +79,11 @@ class GroupedCorpus:
     Returns:
       int64 [num_clients].
     """
-    return self._sums(self._column(column)).copy()
+    first_rows = self.locations.row_limits[:-1]
+    values = self._read_column(column)
+    if len(first_rows) == len(values):
+      return values
+    return np.add.reduceat(values, first_rows)
 
   @functools.cached_property
   def fingerprint(self) -> str:
@@ -108,9 +98,8 @@ class GroupedCorpus:
       index_sha256 = corpus_index.index_sha256(self.directory)
       if index_sha256 == manifest.index_sha256:
         return manifest.fingerprint
-    # Read once more by `sizes`, instead of being kept for it.
-    sizes = map(self.read_column, corpus_index.FINGERPRINTED)
-    return corpus_index.fingerprint(self.client_ids, map(self._sums, sizes))
+    sizes = map(self.sizes, corpus_index.FINGERPRINTED)
+    return corpus_index.fingerprint(self.client_ids, sizes)
 
   def examples(self, client_id: bytes) -> list[Example]:
     """Returns the client's examples as stored, parts joined."""
@@ -125,8 +114,8 @@ class GroupedCorpus:
       if found != client_id:
         raise UserError(
           f'{str(path)!r} must hold client {client_id!r} at byte {offset}, '
-          f'but holds {found!r}: {INDEX_NAME} belongs to another corpus. Run '
-          '`fedfish group` again.'
+          f'but holds {found!r}: {INDEX_NAME} belongs to another corpus. '
+          f'{ADVICE}'
         )
       examples += more
     return examples
@@ -172,58 +161,58 @@ class GroupedCorpus:
       }
     )
 
-  def cohort(self, seed: int, round_num: int, cohort_size: int) -> list[bytes]:
-    """Draws the clients of one round, from all; see `cohorts.draw_cohort`."""
-    return cohorts.draw_cohort(
-      self.client_ids, seed=seed, round_num=round_num, cohort_size=cohort_size
-    )
-
   def _stream_shard(
     self, path: str, num_open: int
   ) -> Iterator[tuple[bytes, list[Example]]]:
     """Yields what `stream` does of a shard, one of several that are open."""
-    client_id, next_part, examples = None, 0, []
     buffer_bytes = max(_STREAM_BYTES // num_open, _RECORD_BYTES)
     with places.open_file(path, buffer_bytes) as file:
-      for offset, payload in records.iterate_records(file, path):
-        found, part, more = decode_record(payload, path, offset)
-        if not part:
-          if client_id is not None:
-            yield client_id, examples
-          client_id, next_part, examples = found, 1, more
-          continue
-        if (found, part) != (client_id, next_part):
-          raise UserError(
-            f'{str(path)!r} must hold all parts of a client one after the '
-            f'other, but at byte {offset} is part {part} of {found!r} without '
-            'those before it. Run `fedfish group` again.'
-          )
-        next_part += 1
-        examples += more
-    if client_id is not None:
-      yield client_id, examples
+      decoded = (
+        decode_record(payload, path, offset)
+        for offset, payload in records.iterate_records(file, path)
+      )
+      for client_id, parts in itertools.groupby(
+        decoded, operator.itemgetter(0)
+      ):
+        examples = []
+        for number, (_, part, more) in enumerate(parts):
+          if part != number:
+            raise UserError(
+              f'{str(path)!r} must hold all parts of a client one after the '
+              f'other, but of {client_id!r} part {part} comes in place of part '
+              f'{number}. {ADVICE}'
+            )
+          examples += more
+        yield client_id, examples
 
-  def read_column(self, name: str) -> np.ndarray:
-    """Reads a size of every record from the index: int64 [num_rows]."""
-    num_rows = len(self.locations.offsets)
-    return corpus_index.read_column(self.directory, name, num_rows)
+  def stored_rows(self, *sizes: str) -> Iterator[tuple[int, tuple]]:
+    """Yields the rows of the index in the order in which records are stored.
+
+    Args:
+      *sizes: Columns of the index, such as 'num_words'.
+
+    Yields:
+      The client's place in `client_ids`, and a tuple: client id, part, shard,
+      offset, and the sizes.
+    """
+    ids, row_limits, shards, offsets = self.locations
+    columns = shards, offsets, *map(self._read_column, sizes)
+    owners = np.repeat(np.arange(len(ids)), np.diff(row_limits))
+    # In each shard records lie in the order of the index.
+    for row in np.argsort(shards, kind='stable'):
+      owner = int(owners[row])
+      part = int(row - row_limits[owner])
+      yield owner, (ids[owner], part, *(int(column[row]) for column in columns))
 
   def _rows(self, client_id: bytes) -> range:
     position = self.client_ids.require_position(client_id, self.directory)
     start, stop = self.locations.row_limits[position : position + 2]
     return range(start, stop)
 
-  def _column(self, name: str) -> np.ndarray:
-    if name not in self._columns:
-      self._columns[name] = self.read_column(name)
-    return self._columns[name]
-
-  def _sum(self, column: str, client_id: bytes) -> int:
-    rows = self._rows(client_id)
-    return int(self._column(column)[rows.start : rows.stop].sum())
-
-  def _sums(self, column: np.ndarray) -> np.ndarray:
-    return corpus_index.sums_of_groups(column, self.locations.row_limits[:-1])
+  def _read_column(self, name: str) -> np.ndarray:
+    """Reads a size of every record from the index: int64 [num_rows]."""
+    num_rows = len(self.locations.offsets)
+    return corpus_index.read_column(self.directory, name, num_rows)
 
   def _check_shards(self) -> None:
     shards = self.manifest.shards
@@ -241,26 +230,20 @@ class GroupedCorpus:
     """Compares what costs nothing; `fedfish verify` compares everything."""
     ids, row_limits, shards, offsets = self.locations
     num_records = sum(shard.num_records for shard in self.manifest.shards)
-    if len(offsets) != num_records:
-      problem = f'has {len(offsets)} rows'
-    elif (
-      len(row_limits) != len(ids) + 1
-      or num_records
-      and not (
+    is_right = len(offsets) == num_records and len(row_limits) == len(ids) + 1
+    if is_right and num_records:
+      num_bytes = max(shard.num_bytes for shard in self.manifest.shards)
+      is_right = (
         row_limits[0] == 0
-        and offsets.min() >= 0
-        and shards.min() >= 0
-        and shards.max() < len(self.manifest.shards)
+        and 0 <= offsets.min() <= offsets.max() < num_bytes
+        and 0 <= shards.min() <= shards.max() < len(self.manifest.shards)
       )
-    ):
-      problem = 'names other ones'
-    else:
-      return
-    raise UserError(
-      f'{str(self.directory)!r} must hold the {INDEX_NAME} of its '
-      f'{num_records} records, but that {problem}: it belongs to another '
-      f'corpus. {ADVICE}'
-    )
+    if not is_right:
+      raise UserError(
+        f'{str(self.directory)!r} must hold the {INDEX_NAME} of its '
+        f'{num_records} records, but that names other ones: it belongs to '
+        f'another corpus. {ADVICE}'
+      )
 
 
 def decode_record(

@@ -5,6 +5,7 @@ Manifests of earlier versions have none and are read as they are.
 """
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -22,6 +23,7 @@ MANIFEST_NAME = 'manifest.json'
 TOKEN_STORE_NAME = 'token_store.json'
 """In place of a manifest it marks the tokens of a corpus; see `token_store`."""
 ADVICE = 'Copy the directory again, or run `fedfish group` again.'
+_NO_FILE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _PLAIN_NAME = re.compile(r'[\w-][\w.-]{0,199}', re.ASCII)
 
 
@@ -143,28 +145,24 @@ def read_manifest(directory: str | os.PathLike) -> Manifest:
   Raises:
     UserError: If `directory` is no grouped corpus, is one of a newer schema, or
       its manifest was changed.
+    OSError: If the manifest is there but cannot be read.
   """
   directory = places.directory_of(directory)
-  content = _read(directory)
   path = places.join(directory, MANIFEST_NAME)
+  # A store that does not answer is known within seconds.
+  places.size(path, is_patient=False)
+  try:
+    content = places.read_bytes(path)
+  except OSError as error:
+    # An error of a store has no number.
+    if not (isinstance(error, FileNotFoundError) or error.errno in _NO_FILE):
+      raise
+    raise _not_a_corpus(directory) from error
   with files.explained(path, 'the manifest of a grouped corpus', ADVICE):
     value = files.parse_json(content)
     manifest = files.from_json_object(value, schema=Manifest, upgrade=_upgrade)
     _require_file_names(manifest)
   return manifest
-
-
-def _read(directory: str | os.PathLike) -> bytes:
-  """Returns the contents of a manifest; raises UserError if there is none."""
-  try:
-    return places.read_bytes(places.join(directory, MANIFEST_NAME))
-  except OSError as error:
-    if places.is_remote(directory) or os.path.isdir(directory):
-      problem = f'has no {MANIFEST_NAME}'
-    else:
-      is_file = os.path.exists(directory)
-      problem = 'is a file' if is_file else 'does not exist'
-    raise _not_a_corpus(directory, problem) from error
 
 
 def _upgrade(value: dict[str, Any]) -> dict[str, Any]:
@@ -187,13 +185,16 @@ def _require_file_names(manifest: Manifest) -> None:
     )
 
 
-def _not_a_corpus(directory: str | os.PathLike, found: str) -> UserError:
+def _not_a_corpus(directory: str | os.PathLike) -> UserError:
   if places.size(places.join(directory, TOKEN_STORE_NAME)) is not None:
     return UserError(
       f'{str(directory)!r} must be a grouped corpus, but holds the tokens of '
       'one. Name the corpus, or, for `train`, `evaluate` and `generate`, '
       'tokens on a local disk.'
     )
+  found = f'has no {MANIFEST_NAME}'
+  if not places.is_remote(directory) and not os.path.isdir(directory):
+    found = 'is a file' if os.path.exists(directory) else 'does not exist'
   return UserError(
     f'{str(directory)!r} is not a grouped corpus: it {found}. Run `fedfish '
     'group` to make one, or name its output directory.'

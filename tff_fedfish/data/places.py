@@ -92,12 +92,17 @@ def size(path: str, is_patient: bool = True) -> int | None:
     return store.get_file_info(name).size
 
 
-def find_files(directory: str) -> Iterator[str]:
-  """Yields the paths of all files in and below a directory, in any order.
+def list_files(directory: str) -> list[str]:
+  """Returns the paths of all files in and below a directory, sorted.
 
   Hidden files are left out, and so are files that are still being written.
   There are none if there is no such directory.
   """
+  return sorted(find_files(directory))
+
+
+def find_files(directory: str) -> Iterator[str]:
+  """Yields what `list_files` returns, in any order and as it is found."""
   if is_remote(directory):
     found = _select(directory, recursive=True)
     paths = (join(directory, name) for name, is_file in found if is_file)
@@ -107,14 +112,7 @@ def find_files(directory: str) -> Iterator[str]:
       for parent, _, names in os.walk(directory)
       for name in names
     )
-  for path in paths:
-    if not posixpath.basename(path).startswith('.'):
-      yield path
-
-
-def list_files(directory: str) -> list[str]:
-  """Returns what `find_files` yields, sorted."""
-  return sorted(find_files(directory))
+  return (p for p in paths if not posixpath.basename(p).startswith('.'))
 
 
 def list_names(directory: str) -> list[str]:
@@ -304,11 +302,12 @@ def _connect(root: str, is_patient: bool) -> tuple['FileSystem', str]:
   """Returns a file system for 'scheme://authority', and its path there."""
   from pyarrow import fs
 
-  if root.startswith('gs://'):
+  scheme = root.partition('://')[0]
+  if scheme == 'gs':
     # Or it tries for a quarter of an hour.
     seconds = 30 if is_patient else 5
     return fs.FileSystem.from_uri(f'{root}/?retry_limit_seconds={seconds}')
-  if not root.startswith('s3://'):
+  if scheme != 's3':
     return fs.FileSystem.from_uri(f'{root}/')
   # With the pauses between them, half a minute.
   attempts = int(os.environ.get('AWS_MAX_ATTEMPTS', 7))

@@ -148,25 +148,18 @@ def read_record(file: BinaryIO, offset: int, path: str | os.PathLike) -> bytes:
     UserError: If there is no whole frame, or it fails its checksum; names the
       file and the byte.
   """
-  try:
-    file.seek(offset)
-  except OSError as error:
-    # No file is as long as that.
-    raise _damaged(path, offset, 'no file can be so long') from error
-  try:
-    for _, _, payload in read_frames(file):
-      return payload
-  except BrokenFrame as broken:
-    raise _damaged(path, offset, str(broken)) from broken
+  file.seek(offset)
+  for _, payload in iterate_records(file, path, offset):
+    return payload
   raise _damaged(path, offset, 'the file ends there')
 
 
 def iterate_records(
-  file: BinaryIO, path: str | os.PathLike
+  file: BinaryIO, path: str | os.PathLike, start: int = 0
 ) -> Iterator[tuple[int, bytes]]:
-  """Yields (offset, payload) of every frame of a TFRecord file, in order.
+  """Yields (offset, payload) of every frame from byte `start` on, in order.
 
-  See `read_record`; the file is at its beginning.
+  See `read_record`; the file stands at that byte.
 
   Raises:
     UserError: If a frame is cut off or fails its checksum; names the file and
@@ -174,9 +167,9 @@ def iterate_records(
   """
   try:
     for offset, _, payload in read_frames(file):
-      yield offset, payload
+      yield start + offset, payload
   except BrokenFrame as broken:
-    raise _damaged(path, broken.offset, str(broken)) from broken
+    raise _damaged(path, start + broken.offset, str(broken)) from broken
 
 
 def encode_group_record(
@@ -190,10 +183,8 @@ def encode_group_record(
     part: 0-based number of the part; None for a group of one record.
 
   Raises:
-    ValueError: If `part` is negative, or the record would take 2 GiB or more.
+    ValueError: If the record would take 2 GiB or more.
   """
-  if part is not None and part < 0:
-    raise ValueError(f'`part` must be at least 0, found {part}')
   # The fields of a SequenceExample: 1 is the context, 2 the feature lists.
   context = _value_header(GROUP_ID_FEATURE)(len(group_id)) + group_id
   if part is not None:
@@ -201,7 +192,7 @@ def encode_group_record(
     number = _varint(part)
     int64_list = _field_header(1, number, 0)
     feature = _field_header(3, int64_list, 0)
-    context += _entry_header(_map_key(PART_FEATURE), feature, 0)
+    context += _entry_header(PART_FEATURE, feature, 0)
   header_of = _value_header(None)
   pieces = [b'']
   num_bytes = 0
@@ -209,7 +200,7 @@ def encode_group_record(
     header = header_of(len(example))
     pieces += header, example
     num_bytes += len(header) + len(example)
-  lists = _entry_header(_map_key(EXAMPLES_FEATURE), b'', num_bytes)
+  lists = _entry_header(EXAMPLES_FEATURE, b'', num_bytes)
   lists = _field_header(2, lists, num_bytes)
   pieces[0] = _field_header(1, context, 0) + lists
   _check_size(len(pieces[0]) + num_bytes)
@@ -245,26 +236,16 @@ def example_encoder(
 ) -> Callable[[Sequence[bytes]], bytes]:
   """Returns what serializes a `tf.train.Example` of some bytes features.
 
-  It takes the values in the order of `feature_names`. Equal features give equal
-  bytes, whatever their order: names are sorted. It raises a ValueError if there
-  are not as many values as names, and if the example would take 2 GiB or more.
-
-  Raises:
-    ValueError: If a name is repeated.
+  It takes the values in the order of `feature_names`, which are distinct. Equal
+  features give equal bytes, whatever their order: names are sorted. It raises a
+  ValueError if the example would take 2 GiB or more.
   """
-  num_features = len(feature_names)
-  if len(set(feature_names)) != num_features:
-    raise ValueError(f'`feature_names` must be distinct: {feature_names}')
   fields = [
     (feature_names.index(name), _value_header(name))
     for name in sorted(feature_names)
   ]
 
   def encode(values: Sequence[bytes]) -> bytes:
-    if len(values) != num_features:
-      raise ValueError(
-        f'{len(values)} values were given for {num_features} features'
-      )
     pieces = [b'']
     num_bytes = 0
     for position, header_of in fields:
@@ -310,32 +291,26 @@ def _value_header(name: str | None) -> Callable[[int], bytes]:
   The name is the feature's in the `Features` that hold the value; None stands
   for an element of a `FeatureList`, which has none.
   """
-  key = None if name is None else _map_key(name)
 
   @functools.lru_cache(_MAX_CACHED)
   def header(num_bytes: int) -> bytes:
     bytes_list = _field_header(1, b'', num_bytes)
     feature = _field_header(1, bytes_list, num_bytes)
-    if key is None:
+    if name is None:
       return _field_header(1, feature, num_bytes)
-    return _entry_header(key, feature, num_bytes)
+    return _entry_header(name, feature, num_bytes)
 
   return header
 
 
-def _entry_header(key: bytes, header: bytes, num_bytes: int) -> bytes:
+def _entry_header(name: str, header: bytes, num_bytes: int) -> bytes:
   """Returns the head of an entry of a map that is field 1 of its message.
 
-  `key` is its first field; the content of its second field, the value, is
-  `header` and `num_bytes` that follow.
+  `name` is its first field, the key; the content of its second field, the
+  value, is `header` and `num_bytes` that follow.
   """
+  key = _field_header(1, name.encode(), 0)
   return _field_header(1, key + _field_header(2, header, num_bytes), num_bytes)
-
-
-@functools.cache
-def _map_key(name: str) -> bytes:
-  """Returns the first field of a map's entry."""
-  return _field_header(1, name.encode(), 0)
 
 
 def _field_header(number: int, header: bytes, num_bytes: int) -> bytes:

@@ -2,10 +2,11 @@
 
 import functools
 import textwrap
-from collections.abc import Sequence
+
+import numpy as np
 
 from tff_fedfish.data import protos
-from tff_fedfish.data.wordpiece import TextCodec
+from tff_fedfish.data.tokenizer import Tokenizer, encode_by_tensorflow
 from tff_fedfish.errors import UserError
 
 BYTE_PIECES = [f'<0x{byte:02X}>' for byte in range(256)]
@@ -49,34 +50,40 @@ def model_class() -> type:
   return protos.message_classes('sentencepiece', _FIELDS).Model
 
 
-class SentencePieceCodec(TextCodec):
+class SentencePieceTokenizer(Tokenizer):
   """Encodes and decodes with a SentencePiece model (Kudo and Richardson, 2018).
 
   The model file says how text is normalized, case included.
   """
 
-  def __init__(self, data: bytes, source: str):
+  kind = 'sentencepiece'
+  vocabulary_file = 'sentencepiece.model'
+
+  def __init__(self, vocabulary: bytes, source: str):
     """Loads a model.
 
     Args:
-      data: The bytes of a `.model` file.
+      vocabulary: The bytes of a `.model` file.
       source: The file's name, for errors.
 
     Raises:
       UserError: If the bytes are no SentencePiece model, one that cannot end a
         text, or one that contradicts itself.
     """
-    self._find_special_pieces(data, source)
+    super().__init__(vocabulary)
+    self._find_special_pieces(source)
     # Late: what is wrong so far needs no TensorFlow.
     import tensorflow as tf
     import tensorflow_text as tf_text
 
     try:
       with tf.device('/CPU:0'):
-        self.tokenizer = tf_text.SentencepieceTokenizer(data, out_type=tf.int32)
+        self._library = tf_text.SentencepieceTokenizer(
+          vocabulary, out_type=tf.int32
+        )
         # Loading is lazy: a fault shows when the model is first asked. Pieces
         # that are not there, such as '', have the id of the unknown one.
-        ids = self.tokenizer.string_to_id([*BYTE_PIECES, '']).numpy().tolist()
+        ids = self._library.string_to_id([*BYTE_PIECES, '']).numpy().tolist()
     except tf.errors.OpError as error:
       reason = textwrap.shorten(error.message, 200)
       raise UserError(
@@ -86,12 +93,12 @@ class SentencePieceCodec(TextCodec):
     if len({*ids}) == len(ids):
       self.letter_of = dict.fromkeys(ids[:-1], ids[ord('A')])
 
-  def _find_special_pieces(self, data, source):
+  def _find_special_pieces(self, source):
     """Sets the size and the ids; without padding the end of text serves."""
     from google.protobuf.message import DecodeError
 
     try:
-      model = model_class().FromString(data)
+      model = model_class().FromString(self.vocabulary)
     except DecodeError as error:
       raise UserError(
         f'{source!r} must be a SentencePiece model, but it cannot be parsed as '
@@ -114,14 +121,15 @@ class SentencePieceCodec(TextCodec):
     padding_piece = model.trainer_spec.pad_piece or _PADDING_PIECE
     self.padding_id = control.get(padding_piece, self.end_of_text_id)
 
-  def piece(self, token_id: int) -> str:
-    """Returns the vocabulary entry of an id."""
-    return self.tokenizer.id_to_string(token_id).numpy().decode('utf-8')
+  def _encode(self, texts: list[bytes]) -> list[np.ndarray]:
+    return encode_by_tensorflow(self._library, texts)
 
-  def decode(self, token_ids: Sequence[int]) -> str:
-    """Returns the text of the ids."""
+  def _piece(self, token_id: int) -> str:
+    return self._library.id_to_string(token_id).numpy().decode('utf-8')
+
+  def _decode(self, token_ids: list[int]) -> str:
     import tensorflow as tf
 
     with tf.device('/CPU:0'):
-      text = self.tokenizer.detokenize(tf.constant(token_ids, tf.int32))
+      text = self._library.detokenize(tf.constant(token_ids, tf.int32))
     return text.numpy().decode('utf-8', 'replace')

@@ -261,11 +261,6 @@ def build_sequences(
   )
 
 
-def permute(rows: AnyRows, generator: np.random.RandomState) -> AnyRows:
-  """Returns the rows in an order drawn from `generator`."""
-  return rows.select(generator.permutation(len(rows)))
-
-
 def take(rows: AnyRows, max_sequences: int | None) -> AnyRows:
   """Returns the first `max_sequences` rows and counts the rest.
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.sequences import Rows, Sequences
+from tff_fedfish.data.token_description import require_vocabulary
 from tff_fedfish.data.token_store import StoredDocuments, TokenStore
 from tff_fedfish.data.tokenizers import Tokenizer
 
@@ -24,13 +25,13 @@ class StoredSequences(ClientSequences):
     Args:
       store: The tokenized corpus.
       tokenizer: The vocabulary that it was tokenized with.
-      **options: See `ClientSequences`; `cache_bytes` is left out.
+      **options: See `ClientSequences`.
 
     Raises:
       UserError: If the store is of another vocabulary.
     """
-    super().__init__(store, tokenizer, cache_bytes=0, **options)
-    store.require_vocabulary(tokenizer)
+    super().__init__(store, tokenizer, **options)
+    require_vocabulary(store.description, tokenizer, store.directory)
 
   def sequences(self, client_id: bytes) -> Sequences:
     """Returns all sequences of a client; see `ClientSequences`."""

@@ -18,12 +18,6 @@ from tff_fedfish.errors import UserError
 MAGIC = b'SQLite format 3\0'
 """The first bytes of a database."""
 
-# A view may be endless, and SQLite then hears no signal: only a table has a
-# root page.
-_FIND_TABLE = """
-SELECT 1 FROM sqlite_master
-WHERE lower(name) = 'examples' AND type = 'table' AND rootpage > 0
-"""
 # In the order in which they were written. A longer example is not even read.
 _SELECT = """
 SELECT CAST(split_name AS TEXT), CAST(client_id AS TEXT),
@@ -51,7 +45,6 @@ def read_rows(
   *,
   split_name: str = '',
   max_example_bytes: int = sys.maxsize,
-  shown_path: str | None = None,
 ) -> Iterator[Row]:
   """Yields the rows of a database, in the order in which they were written.
 
@@ -59,13 +52,11 @@ def read_rows(
     path: A local file, which is only read.
     split_name: The split to read; '' for all.
     max_example_bytes: A longer serialized example is not read.
-    shown_path: The name for messages; None: `path`.
 
   Raises:
     UserError: If the file is cut off or damaged, or no database of TFF.
   """
-  shown_path = str(shown_path or path)
-  _check_size(path, shown_path)
+  _check_size(path)
   try:
     # Immutable: no locks and no files beside it, perhaps a read-only place.
     name = urllib.parse.quote(os.path.abspath(path))
@@ -75,19 +66,17 @@ def read_rows(
       )
     ) as connection:
       connection.text_factory = bytes
-      if connection.execute(_FIND_TABLE).fetchone() is None:
-        raise sqlite3.DatabaseError('there is no such table')
       values = max_example_bytes, split_name
       yield from map(Row._make, connection.execute(_SELECT, values))
   except sqlite3.Error as error:
     raise UserError(
-      f'{shown_path!r} must be a database with the table `examples` of TFF, '
+      f'{str(path)!r} must be a database with the table `examples` of TFF, '
       f'but it cannot be read as one ({error}). Get it again, or check which '
       'file it is.'
     ) from error
 
 
-def _check_size(path: str | os.PathLike, shown_path: str) -> None:
+def _check_size(path: str | os.PathLike) -> None:
   """Refuses a file that was cut off: SQLite fills up a page with zeros."""
   # https://www.sqlite.org/fileformat.html#the_database_header
   with open(path, 'rb') as file:
@@ -101,6 +90,6 @@ def _check_size(path: str | os.PathLike, shown_path: str) -> None:
   wanted, size = num_pages * page_bytes, os.path.getsize(path)
   if header.startswith(MAGIC) and size < wanted:
     raise UserError(
-      f'{shown_path!r} must have the {wanted:,} bytes that its header names, '
+      f'{str(path)!r} must have the {wanted:,} bytes that its header names, '
       f'found {size:,}. Get it again.'
     )

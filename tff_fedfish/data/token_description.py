@@ -20,7 +20,6 @@ from tff_fedfish.errors import UserError
 
 ADVICE = 'Copy the directory again, or run `fedfish tokenize` again.'
 _VOCABULARY = ('kind', 'size', 'sha256', 'lower_case', 'end_of_text_id')
-_TOKEN_TYPES = {'uint16': np.dtype('<u2'), 'int32': np.dtype('<i4')}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,15 +43,8 @@ class Description:
   """Facts on which the ids of a text depend: `size`, `sha256` and others."""
   library: str
   """Library that computed the ids, and its version."""
-  token_type: str
-  """'uint16', or 'int32' with a vocabulary of more than 65,536 pieces."""
   files: Mapping[str, StoredFile]
   """Every other file, by its path below the store."""
-
-  @property
-  def token_dtype(self) -> np.dtype:
-    """Type of the ids in tokens.bin."""
-    return _TOKEN_TYPES[self.token_type]
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns what token_store.json holds."""
@@ -70,14 +62,13 @@ def describe(
     corpus_fingerprint=corpus.fingerprint,
     vocabulary={name: getattr(tokenizer, name) for name in _VOCABULARY},
     library=_library(tokenizer.kind),
-    token_type=token_dtype(tokenizer).name,
     files=stored_files,
   )
 
 
-def token_dtype(tokenizer: Tokenizer) -> np.dtype:
-  """Returns the smaller type of tokens.bin that holds every id."""
-  return _TOKEN_TYPES['uint16' if tokenizer.size <= 1 << 16 else 'int32']
+def token_dtype(vocabulary_size: int) -> np.dtype:
+  """Returns the type of the ids in tokens.bin: uint16 if it holds all."""
+  return np.dtype('<u2' if vocabulary_size <= 1 << 16 else '<i4')
 
 
 def read_description(directory: str | os.PathLike) -> Description:

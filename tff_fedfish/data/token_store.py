@@ -2,7 +2,6 @@
 
     tokens.bin        ids of all documents, each followed by the end token
     documents.bin     int64 [num_documents + 1]: first id of each document
-    text_bytes.bin    int64 [num_documents]: bytes of each document's text
     clients.bin       int64 [num_clients, 2]: first document of each client and
                       the one after its last
     corpus/           manifest and index of the corpus
@@ -12,18 +11,17 @@ Numbers are little-endian. Files are mapped into memory, not read: a client of
 any size costs only the tokens that are taken from it.
 """
 
+import hashlib
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from tff_fedfish import files
 from tff_fedfish.data import corpus_index, token_description
 from tff_fedfish.data.client_ids import ClientIds
-from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import (
   TOKEN_STORE_NAME,
@@ -31,16 +29,15 @@ from tff_fedfish.data.manifest import (
   read_manifest,
 )
 from tff_fedfish.data.token_description import ADVICE, read_description
-from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 
 CORPUS_NAME = 'corpus'
 TOKENS_NAME = 'tokens.bin'
 DOCUMENTS_NAME = 'documents.bin'
-TEXT_BYTES_NAME = 'text_bytes.bin'
 CLIENTS_NAME = 'clients.bin'
 NUMBERS = np.dtype('<i8')
 """Type of the numbers in all files but tokens.bin."""
+_READ_BYTES = 16 << 20
 
 
 def is_token_store(directory: str | os.PathLike) -> bool:
@@ -77,35 +74,31 @@ def corpus_name_of(directory: str | os.PathLike) -> str:
 
 
 def verify(
-  directory: str | os.PathLike, on_file: Callable[[], None] = lambda: None
+  directory: str | os.PathLike,
+  on_bytes: Callable[[int], None] = lambda num_bytes: None,
 ) -> 'TokenStore':
-  """Reads every file of a store once; returns the opened store.
-
-  Compares the SHA-256 of each, and the fingerprint of the corpus with that of
-  the manifest or, where that has none, of the index.
+  """Compares the SHA-256 of every file of a store; returns the opened store.
 
   Args:
     directory: The store.
-    on_file: Called after each file of its description.
+    on_bytes: Called with the numbers of bytes that were read.
 
   Raises:
-    UserError: If a file is damaged, or of another corpus; names it.
+    UserError: If a file is damaged; names it.
   """
   for name, file in read_description(directory).files.items():
-    path = pathlib.Path(directory) / name
-    _check(path, file.num_bytes, file.sha256)
-    on_file()
-  store = TokenStore(directory)
-  fingerprint = store.manifest.fingerprint
-  if not fingerprint:
-    index = pq.read_table(store.directory / CORPUS_NAME / INDEX_NAME)
-    fingerprint = corpus_index.fingerprint_of_index(index)
-  if store.fingerprint != fingerprint:
-    raise UserError(
-      f'{str(store.directory / CORPUS_NAME)!r} must be of the corpus with '
-      f'fingerprint {store.fingerprint}, but is of {fingerprint}. {ADVICE}'
-    )
-  return store
+    path, hasher = pathlib.Path(directory) / name, hashlib.sha256()
+    _check_size(path, file.num_bytes)
+    with path.open('rb') as opened:
+      while piece := opened.read(_READ_BYTES):
+        hasher.update(piece)
+        on_bytes(len(piece))
+    if hasher.hexdigest() != file.sha256:
+      raise UserError(
+        f'{str(path)!r} must have SHA-256 {file.sha256}, but has '
+        f'{hasher.hexdigest()}. {ADVICE}'
+      )
+  return TokenStore(directory)
 
 
 class TokenStore:
@@ -124,7 +117,7 @@ class TokenStore:
     client_ids: All client ids, sorted.
     fingerprint: That of the corpus.
     tokens: uint16 or int32 [num_tokens], on the disk.
-    text_bytes: int64 [num_documents], on the disk: bytes of each text.
+    num_documents: Number of documents of all clients.
   """
 
   held_out: ClassVar[tuple[bytes, ...]] = ()
@@ -143,25 +136,17 @@ class TokenStore:
     self.directory = pathlib.Path(directory)
     self.description = read_description(directory)
     for name, file in self.description.files.items():
-      _check(self.directory / name, file.num_bytes)
+      _check_size(self.directory / name, file.num_bytes)
     self.manifest = read_manifest(self.directory / CORPUS_NAME)
     self.client_ids: ClientIds = corpus_index.read_client_ids(
       self.directory / CORPUS_NAME
     )
     self.fingerprint = self.description.corpus_fingerprint
-    self.tokens = self._map(TOKENS_NAME, self.description.token_dtype)
-    self.text_bytes = self._map(TEXT_BYTES_NAME)
+    size = self.description.vocabulary['size']
+    self.tokens = self._map(TOKENS_NAME, token_description.token_dtype(size))
     self._documents = self._map(DOCUMENTS_NAME)
+    self.num_documents = len(self._documents) - 1
     self._clients = self._map(CLIENTS_NAME).reshape(-1, 2)
-
-  def require_vocabulary(self, tokenizer: Tokenizer) -> None:
-    """Raises a UserError unless a vocabulary made the ids of this store.
-
-    Warns if its library has another version than at that time.
-    """
-    token_description.require_vocabulary(
-      self.description, tokenizer, self.directory
-    )
 
   def position(self, client_id: bytes) -> int:
     """Returns the place of a client in `client_ids`."""
@@ -177,20 +162,12 @@ class TokenStore:
       int64 [num_positions, 2]: the first token of each and the one after the
       last, which is an end token.
     """
-    documents = self._clients[positions]
-    self._require_places(CLIENTS_NAME, documents, len(self._documents) - 1)
-    streams = self._documents[documents]
-    self._require_places(DOCUMENTS_NAME, streams, len(self.tokens))
-    return streams
+    return self._limits(self._documents_of(positions))
 
   def documents(self, client_id: bytes) -> 'StoredDocuments':
     """Returns the documents of a client, which are not read yet."""
-    documents = self._clients[self.position(client_id)]
-    self._require_places(CLIENTS_NAME, documents, len(self._documents) - 1)
-    start, stop = documents
-    limits = self._documents[start : stop + 1]
-    self._require_places(DOCUMENTS_NAME, limits, len(self.tokens))
-    return StoredDocuments(self, limits)
+    start, stop = self._documents_of(self.position(client_id))
+    return StoredDocuments(self, self._limits(slice(start, stop + 1)))
 
   def require_ids(self, ids: np.ndarray) -> None:
     """Raises a UserError if an id that was read is none of the vocabulary."""
@@ -198,14 +175,25 @@ class TokenStore:
     if ids.size and not 0 <= ids.min() <= ids.max() < size:
       raise self._damaged(TOKENS_NAME, f'ids below {size:,}')
 
-  def _require_places(self, name: str, places: np.ndarray, most: int) -> None:
-    is_right = not places.size or (
-      0 <= places.min()
-      and places.max() <= most
-      and (np.diff(places) >= 0).all()
+  def _documents_of(self, positions: int | Sequence[int]) -> np.ndarray:
+    """Returns first documents of clients, and those after the last."""
+    documents = self._clients[positions]
+    return self._checked(CLIENTS_NAME, documents, self.num_documents)
+
+  def _limits(self, documents: slice | np.ndarray) -> np.ndarray:
+    """Returns the first token of each document."""
+    limits = self._documents[documents]
+    return self._checked(DOCUMENTS_NAME, limits, len(self.tokens))
+
+  def _checked(self, name: str, numbers: np.ndarray, most: int) -> np.ndarray:
+    is_right = not numbers.size or (
+      0 <= numbers.min()
+      and numbers.max() <= most
+      and (np.diff(numbers) >= 0).all()
     )
     if not is_right:
       raise self._damaged(name, f'ascending numbers up to {most:,}')
+    return numbers
 
   def _damaged(self, name: str, what: str) -> UserError:
     path = str(self.directory / name)
@@ -239,9 +227,9 @@ class StoredDocuments:
     return documents
 
 
-def _check(path: pathlib.Path, num_bytes: int, sha256: str | None = None):
+def _check_size(path: pathlib.Path, num_bytes: int) -> None:
   try:
-    problem = files.difference(path, num_bytes, sha256)
+    problem = files.difference(path, num_bytes)
   except FileNotFoundError:
     problem = 'is missing'
   if problem:

@@ -2,8 +2,8 @@
 
 The main thread reads records and writes ids in the order of the corpus's
 shards, so the files are equal for any number of threads. A few batches of
-records per thread are in memory. The libraries of all vocabularies compute
-without Python's lock.
+records per thread are in memory, or one record where it is larger. The
+libraries of all vocabularies compute without Python's lock.
 """
 
 import collections
@@ -11,11 +11,12 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import glob
-import itertools
+import hashlib
 import os
 import pathlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from typing import BinaryIO, TypeVar
 
 import numpy as np
 
@@ -27,24 +28,28 @@ from tff_fedfish.data.grouped_corpus import (
   decode_record,
   example_texts,
 )
-from tff_fedfish.data.manifest import MANIFEST_NAME, TOKEN_STORE_NAME
+from tff_fedfish.data.manifest import (
+  ADVICE,
+  MANIFEST_NAME,
+  TOKEN_STORE_NAME,
+)
 from tff_fedfish.data.token_description import StoredFile
 from tff_fedfish.data.token_store import (
   CLIENTS_NAME,
   CORPUS_NAME,
   DOCUMENTS_NAME,
   NUMBERS,
-  TEXT_BYTES_NAME,
   TOKENS_NAME,
 )
 from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import FailedError, UserError
 
-# Records that a thread tokenizes at once.
+# Of records that a thread takes, and of texts that it tokenizes, at once.
 _BATCH_BYTES = 1 << 22
-# Batches per thread that were read and are not written yet.
-_BATCHES_AHEAD = 2
+# Of records per thread that were read and are not written yet.
+_BYTES_AHEAD = 2 * _BATCH_BYTES
 
+_Item = TypeVar('_Item')
 _Record = tuple[str, int, bytes]
 """Shard, offset and payload."""
 
@@ -54,7 +59,7 @@ def write_token_store(
   vocabulary: str | os.PathLike,
   output: str | os.PathLike,
   *,
-  num_workers: int = 1,
+  num_workers: int | None = None,
   on_clients: Callable[[int], None] = lambda num_clients: None,
 ) -> None:
   """Tokenizes a corpus into a new directory, which appears whole or not at all.
@@ -63,7 +68,8 @@ def write_token_store(
     corpus: Source of examples with a bytes feature `text`.
     vocabulary: See `load_tokenizer`.
     output: The store's directory; must not exist, or be empty.
-    num_workers: Threads that tokenize, at least 1.
+    num_workers: Threads that tokenize, at least 1. None: one per CPU. The
+      files are equal for any number.
     on_clients: Called with the number of clients that were written since the
       last call.
 
@@ -74,15 +80,20 @@ def write_token_store(
       store in the meantime.
   """
   tokenizer = load_tokenizer(vocabulary)
+  num_workers = num_workers or len(os.sched_getaffinity(0))
   encoded = _encoded(tokenizer, _batches(corpus), num_workers)
   try:
     with files.write_directory_atomically(output) as temporary:
       with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(encoded))
-        writer = _Writer(temporary, corpus, tokenizer, stack)
+        writer = _Writer(temporary, corpus, stack)
         for batch in encoded:
           on_clients(writer.write(batch))
-        writer.finish()
+        description = token_description.describe(
+          corpus, tokenizer, writer.finish()
+        )
+      files.write_json(temporary / TOKEN_STORE_NAME, description.to_json_dict())
+      files.sync(temporary)
     files.sync(pathlib.Path(output).resolve().parent)
   except OSError as error:
     raise FailedError(
@@ -97,17 +108,30 @@ def leftovers(output: pathlib.Path) -> list[str]:
 
 def _batches(corpus: GroupedCorpus) -> Iterator[list[_Record]]:
   """Yields all records of a corpus, shard by shard."""
-  batch, num_bytes = [], 0
-  for shard in corpus.manifest.shards:
-    path = places.join(corpus.directory, shard.name)
-    with places.open_file(path) as file:
-      for offset, payload in records.iterate_records(file, path):
-        batch.append((path, offset, payload))
-        num_bytes += len(payload)
-        if num_bytes >= _BATCH_BYTES:
-          yield batch
-          batch, num_bytes = [], 0
-  yield batch
+
+  def stored_records() -> Iterator[_Record]:
+    for shard in corpus.manifest.shards:
+      path = places.join(corpus.directory, shard.name)
+      with places.open_file(path) as file:
+        for offset, payload in records.iterate_records(file, path):
+          yield path, offset, payload
+
+  return _cut(stored_records(), lambda record: len(record[2]))
+
+
+def _cut(
+  items: Iterable[_Item], num_bytes_of: Callable[[_Item], int]
+) -> Iterator[list[_Item]]:
+  """Yields lists of items, each until it has `_BATCH_BYTES`."""
+  some, num_bytes = [], 0
+  for item in items:
+    some.append(item)
+    num_bytes += num_bytes_of(item)
+    if num_bytes >= _BATCH_BYTES:
+      yield some
+      some, num_bytes = [], 0
+  if some:
+    yield some
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,8 +139,7 @@ class _Encoded:
   """Documents of a batch of records, as the files of a store hold them."""
 
   groups: list[tuple[bytes, int, int]]
-  """Client, part and number of documents of each record."""
-  text_bytes: np.ndarray
+  """Client id, part and number of documents of each record."""
   lengths: np.ndarray
   tokens: np.ndarray
 
@@ -127,16 +150,14 @@ def _encode(tokenizer: Tokenizer, batch: list[_Record]) -> _Encoded:
     client_id, part, examples = decode_record(payload, path, offset)
     groups.append((client_id, part, len(examples)))
     texts += example_texts(client_id, examples)
-  documents = tokenizer.encode_batch(texts)
-  dtype = token_description.token_dtype(tokenizer)
+  dtype = token_description.token_dtype(tokenizer.size)
   end = np.array([tokenizer.end_of_text_id], dtype)
-  parts = itertools.chain.from_iterable((ids, end) for ids in documents)
-  return _Encoded(
-    groups,
-    np.array([len(text) for text in texts], NUMBERS),
-    np.array([len(ids) + 1 for ids in documents], NUMBERS),
-    np.concatenate([np.empty(0, dtype), *parts]).astype(dtype),
-  )
+  parts, lengths = [np.empty(0, dtype)], []
+  for some in _cut(texts, len):
+    for ids in tokenizer.encode_batch(some):
+      parts += ids.astype(dtype), end
+      lengths.append(len(ids) + 1)
+  return _Encoded(groups, np.array(lengths, NUMBERS), np.concatenate(parts))
 
 
 def _encoded(
@@ -144,90 +165,96 @@ def _encoded(
 ) -> Iterator[_Encoded]:
   """Yields the documents of batches, in their order."""
   pool = concurrent.futures.ThreadPoolExecutor(num_workers)
-  pending = collections.deque()
+  pending, num_bytes = collections.deque(), 0
   try:
     for batch in batches:
-      pending.append(pool.submit(_encode, tokenizer, batch))
-      if len(pending) > _BATCHES_AHEAD * num_workers:
-        yield pending.popleft().result()
-    for future in pending:
+      size = sum(len(payload) for _, _, payload in batch)
+      pending.append((size, pool.submit(_encode, tokenizer, batch)))
+      num_bytes += size
+      # It has the records.
+      del batch
+      while num_bytes > _BYTES_AHEAD * num_workers:
+        size, future = pending.popleft()
+        num_bytes -= size
+        yield future.result()
+        del future
+    for _, future in pending:
       yield future.result()
   finally:
     pool.shutdown(cancel_futures=True)
 
 
+class _HashedFile:
+  """A file that is written once, and its hash."""
+
+  def __init__(self, file: BinaryIO):
+    self._file, self._hash = file, hashlib.sha256()
+
+  def write(self, data: bytes | np.ndarray) -> None:
+    self._file.write(data)
+    self._hash.update(data)
+
+  def finish(self) -> StoredFile:
+    """Flushes the file to the disk."""
+    self._file.flush()
+    os.fsync(self._file.fileno())
+    return StoredFile(
+      num_bytes=self._file.tell(), sha256=self._hash.hexdigest()
+    )
+
+
 class _Writer:
   """Files of a store that is being written."""
 
-  def __init__(self, directory, corpus, tokenizer, stack):
-    self._directory, self._corpus = directory, corpus
-    self._tokenizer = tokenizer
-    self._tokens, self._documents, self._text_bytes = (
-      stack.enter_context(open(directory / name, 'wb'))
-      for name in (TOKENS_NAME, DOCUMENTS_NAME, TEXT_BYTES_NAME)
-    )
+  def __init__(self, directory, corpus, stack):
+    self._directory, self._corpus, self._stack = directory, corpus, stack
+    self._files = {}
+    self._tokens = self._create(TOKENS_NAME)
+    self._documents = self._create(DOCUMENTS_NAME)
     self._documents.write(np.zeros(1, NUMBERS))
     self._clients = np.zeros((len(corpus.client_ids), 2), NUMBERS)
-    self._num_clients = self._num_documents = self._num_tokens = 0
+    self._rows = corpus.stored_rows('num_examples')
+    self._num_documents = self._num_tokens = 0
 
   def write(self, encoded: _Encoded) -> int:
     """Writes the documents of some records; returns how many clients begin."""
-    num_before = self._num_clients
+    num_clients = 0
     for client_id, part, num_documents in encoded.groups:
-      self._add(client_id, part, num_documents)
+      place, row = next(self._rows, (0, None))
+      if row is None or (*row[:2], row[-1]) != (client_id, part, num_documents):
+        raise self._other_index()
+      if not part:
+        self._clients[place, 0] = self._num_documents
+        num_clients += 1
+      self._num_documents += num_documents
+      self._clients[place, 1] = self._num_documents
     limits = self._num_tokens + np.cumsum(encoded.lengths, dtype=NUMBERS)
     self._tokens.write(encoded.tokens)
     self._documents.write(limits)
-    self._text_bytes.write(encoded.text_bytes)
     self._num_tokens += len(encoded.tokens)
-    return self._num_clients - num_before
+    return num_clients
 
-  def finish(self) -> None:
-    """Writes what is left, the description last."""
-    if self._num_clients != len(self._clients):
-      raise self._other_index(f'has {len(self._clients)} clients')
-    for file in (self._tokens, self._documents, self._text_bytes):
-      file.close()
-    self._clients.tofile(self._directory / CLIENTS_NAME)
+  def finish(self) -> dict[str, StoredFile]:
+    """Writes what is left but the description; returns all files by name."""
+    if next(self._rows, None) is not None:
+      raise self._other_index()
+    self._create(CLIENTS_NAME).write(self._clients.ravel())
     (self._directory / CORPUS_NAME).mkdir()
     for name in (MANIFEST_NAME, INDEX_NAME):
-      path = places.join(self._corpus.directory, name)
-      with (
-        places.open_file(path) as file,
-        (self._directory / CORPUS_NAME / name).open('wb') as copy,
-      ):
+      copy = self._create(f'{CORPUS_NAME}/{name}')
+      with places.open_file(places.join(self._corpus.directory, name)) as file:
         shutil.copyfileobj(file, copy)
-    stored = {}
-    for path in sorted(self._directory.rglob('*')):
-      files.sync(path)
-      if path.is_file():
-        stored[str(path.relative_to(self._directory))] = StoredFile(
-          num_bytes=path.stat().st_size, sha256=files.sha256_of(path)
-        )
-    description = token_description.describe(
-      self._corpus, self._tokenizer, stored
-    )
-    files.write_json(
-      self._directory / TOKEN_STORE_NAME, description.to_json_dict()
-    )
-    files.sync(self._directory)
+    stored = {name: file.finish() for name, file in self._files.items()}
+    files.sync(self._directory / CORPUS_NAME)
+    return stored
 
-  def _add(self, client_id: bytes, part: int, num_documents: int) -> None:
-    """Notes the documents of one more record."""
-    position = self._corpus.client_ids.position(client_id)
-    if position is None:
-      raise self._other_index(f'lacks client {client_id!r}')
-    if not part:
-      self._clients[position] = self._num_documents
-      self._num_clients += 1
-    elif self._clients[position, 1] != self._num_documents:
-      raise self._other_index(f'has other parts of client {client_id!r}')
-    self._num_documents += num_documents
-    self._clients[position, 1] = self._num_documents
+  def _create(self, name: str) -> _HashedFile:
+    file = self._stack.enter_context(open(self._directory / name, 'wb'))
+    self._files[name] = _HashedFile(file)
+    return self._files[name]
 
-  def _other_index(self, problem: str) -> UserError:
+  def _other_index(self) -> UserError:
     return UserError(
       f'{str(self._corpus.directory)!r} must have the index of its shards, but '
-      f'the index {problem}. Copy the directory again, or run `fedfish group` '
-      'again.'
+      f'that names other records. {ADVICE}'
     )

@@ -7,10 +7,8 @@ import dataclasses
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, BinaryIO
-
-import numpy as np
 
 from tff_fedfish.data import corpus_index, places, records
 from tff_fedfish.data.client_ids import client_id_to_text
@@ -23,26 +21,24 @@ from tff_fedfish.data.grouped_corpus import (
 from tff_fedfish.data.manifest import ADVICE, MANIFEST_NAME, Manifest
 from tff_fedfish.errors import UserError
 
-_ROWS_AT_ONCE = 1 << 14
 _ROW = f'row ({", ".join(corpus_index.INDEX_SCHEMA.names)})'
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Checked:
   """Amounts of a corpus that were read and found right."""
 
-  num_shards: int = 0
-  num_groups: int = 0
-  num_records: int = 0
-  num_examples: int = 0
-  num_words: int = 0
-  num_bytes: int = 0
+  num_shards: int
+  num_groups: int
+  num_records: int
+  num_examples: int
+  num_words: int
+  num_bytes: int
   """Bytes of the shards, frames included."""
 
 
 def verify_corpus(
   directory: str | os.PathLike,
-  *,
   on_bytes: Callable[[int], None] = lambda num_bytes: None,
 ) -> Checked:
   """Reads a grouped corpus once, and stops at the first thing that is wrong.
@@ -58,24 +54,34 @@ def verify_corpus(
   corpus = GroupedCorpus(directory)
   _check_index(corpus)
   manifest = corpus.manifest
-  rows = _rows_as_stored(corpus)
-  checked = Checked(
-    num_shards=len(manifest.shards), num_groups=len(corpus.client_ids)
-  )
-  for shard_num, path, offset, payload in _records(corpus):
-    client_id, part, examples = decode_record(payload, path, offset)
-    num_words = _count_words(client_id, examples, manifest)
-    stored = client_id, part, shard_num, offset
-    stored += len(examples), len(payload), num_words
-    _require(corpus, INDEX_NAME, _ROW, stored, next(rows, None))
-    num_bytes = records.frame_size(len(payload))
-    checked.num_records += 1
-    checked.num_examples += len(examples)
-    checked.num_words += num_words
-    checked.num_bytes += num_bytes
-    on_bytes(num_bytes)
-  # Some of its columns are read again.
+  rows = corpus.stored_rows('num_examples', 'num_bytes', 'num_words')
+  for shard_num, shard in enumerate(manifest.shards):
+    path = places.join(corpus.directory, shard.name)
+    with places.open_file(path) as file:
+      hashed = _HashedFile(file)
+      for offset, payload in records.iterate_records(hashed, path):
+        client_id, part, examples = decode_record(payload, path, offset)
+        num_words = _count_words(client_id, examples, manifest)
+        stored = client_id, part, shard_num, offset
+        stored += len(examples), len(payload), num_words
+        _, row = next(rows, (0, None))
+        _require(corpus, INDEX_NAME, _ROW, stored, row)
+        on_bytes(records.frame_size(len(payload)))
+    sha256 = hashed.hash.hexdigest()
+    _require(corpus, shard.name, 'SHA-256', shard.sha256, sha256)
+  _, row = next(rows, (0, None))
+  _require(corpus, INDEX_NAME, _ROW, None, row)
+  # Its columns are read again.
   del rows
+  # Every record is the one that the index names.
+  checked = Checked(
+    num_shards=len(manifest.shards),
+    num_groups=len(corpus.client_ids),
+    num_records=len(corpus.locations.offsets),
+    num_examples=int(corpus.sizes('num_examples').sum()),
+    num_words=int(corpus.sizes('num_words').sum()),
+    num_bytes=sum(shard.num_bytes for shard in manifest.shards),
+  )
   _check_counts(corpus, checked)
   return checked
 
@@ -93,28 +99,6 @@ class _HashedFile:
     return data
 
 
-def _records(
-  corpus: GroupedCorpus,
-) -> Iterator[tuple[int, str, int, bytes]]:
-  """Yields (number and path of the shard, offset, payload) of every record.
-
-  Checks each shard as a whole.
-  """
-  for shard_num, shard in enumerate(corpus.manifest.shards):
-    num_records = 0
-    path = places.join(corpus.directory, shard.name)
-    with places.open_file(path) as file:
-      hashed = _HashedFile(file)
-      for offset, payload in records.iterate_records(hashed, path):
-        num_records += 1
-        yield shard_num, path, offset, payload
-    for what, required, found in (
-      ('SHA-256', shard.sha256, hashed.hash.hexdigest()),
-      ('number of records', shard.num_records, num_records),
-    ):
-      _require(corpus, shard.name, what, required, found)
-
-
 def _check_index(corpus: GroupedCorpus) -> None:
   """Raises a UserError if the index was changed or is not sorted."""
   if required := corpus.manifest.index_sha256:
@@ -125,22 +109,6 @@ def _check_index(corpus: GroupedCorpus) -> None:
     raise UserError(
       f'{path!r} must be sorted by group id, but is not. {ADVICE}'
     )
-
-
-def _rows_as_stored(corpus: GroupedCorpus) -> Iterator[tuple]:
-  """Yields the rows of the index, in the order in which records are stored."""
-  ids, row_limits, shards, offsets = corpus.locations
-  sizes = map(corpus.read_column, ('num_examples', 'num_bytes', 'num_words'))
-  columns = shards, offsets, *sizes
-  # In each shard records lie in the order of the index.
-  order = np.argsort(shards, kind='stable')
-  for start in range(0, len(order), _ROWS_AT_ONCE):
-    rows = order[start : start + _ROWS_AT_ONCE].astype(row_limits.dtype)
-    groups = np.searchsorted(row_limits, rows, 'right') - 1
-    parts = rows - row_limits[groups]
-    numbers = parts, *(column[rows] for column in columns)
-    names = (ids[group] for group in groups.tolist())
-    yield from zip(names, *(n.tolist() for n in numbers), strict=True)
 
 
 def _count_words(

@@ -20,10 +20,6 @@ RESERVED_PIECES = (
 # Fewer leave no room for pieces beside the characters of an alphabet.
 MIN_VOCABULARY_SIZE = 256
 MAX_VOCABULARY_SIZE = 1_000_000
-# More unused pieces for each that is learned are surely a mistake, except in
-# vocabularies of up to the default size, which small models need.
-_MAX_UNUSED_PER_PIECE = 10
-_HARMLESS_SIZE = 2048
 # Share of character occurrences that the vocabulary spells. The rarest
 # characters, each of which costs two pieces, become unknown.
 _CHARACTER_COVERAGE = 0.9999
@@ -89,14 +85,8 @@ def count_corpus_words(
     The counts.
 
   Raises:
-    UserError: If `max_documents_per_client` is below 1, or an example has no
-      text.
+    UserError: If an example has no text.
   """
-  if max_documents_per_client is not None and max_documents_per_client < 1:
-    raise UserError(
-      '`--max_documents_per_client` must be at least 1, found '
-      f'{max_documents_per_client}. Raise it, or leave it out to read all.'
-    )
   counts = collections.Counter()
   num_documents = num_capped = num_forgotten = 0
   for client_id, examples in corpus.stream(by_id=True):
@@ -135,7 +125,7 @@ def train_vocabulary(
 
   Args:
     word_counts: UTF-8 word, as written, to occurrences.
-    vocabulary_size: Pieces of the vocabulary, from 256 to 1,000,000.
+    vocabulary_size: Pieces of the vocabulary; see `check_vocabulary_size`.
     lower_case: Lower-case words and strip accents first, as the tokenizer will.
     on_step: Called with a line on each step of the search.
 
@@ -143,23 +133,14 @@ def train_vocabulary(
     The vocabulary.
 
   Raises:
-    UserError: If the size is too small, or too large for the words, or there is
-      no word.
+    UserError: If the size is too small for the words, or there is no word.
   """
-  check_vocabulary_size(vocabulary_size)
   counts = _split_words(word_counts, lower_case)
   spelled = _spelled(counts, vocabulary_size)
   # Sorted, as the learner breaks ties by order where it has to drop words.
   ranked = sorted(spelled.items(), key=lambda item: (-item[1], item[0]))
   pieces = _search(ranked[:_MAX_LEARNER_WORDS], vocabulary_size, on_step)
   pieces = _trim(pieces, vocabulary_size)
-  most = max((1 + _MAX_UNUSED_PER_PIECE) * len(pieces), _HARMLESS_SIZE)
-  if vocabulary_size > most:
-    raise UserError(
-      f'`--vocabulary_size` must be at most {most:,} for this corpus, which '
-      f'has {len(pieces):,} pieces to learn, found {vocabulary_size}: the '
-      'rest would be unused. Lower it, or group a larger corpus.'
-    )
   unused = [f'[unused{i}]' for i in range(vocabulary_size - len(pieces))]
   return TrainedVocabulary(
     pieces=pieces + unused,

@@ -1,12 +1,11 @@
 """WordPiece vocabularies: BERT's file format, special pieces, encoding."""
 
-import itertools
 import textwrap
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
+from tff_fedfish.data.tokenizer import Tokenizer, encode_by_tensorflow
 from tff_fedfish.errors import UserError
 
 # Ours first, then BERT's name for the piece that ends a text.
@@ -18,82 +17,23 @@ MAX_WORD_BYTES = 100
 _CONTINUATION = '##'
 
 
-def parse_vocabulary(data: bytes, source: str) -> list[str]:
-  """Returns the pieces of a vocabulary file: one a line, in the order of ids.
-
-  Args:
-    data: The file's bytes.
-    source: The file's name, for errors.
-
-  Raises:
-    UserError: If the file is not text, or a piece is empty or stands twice.
-  """
-  try:
-    lines = data.decode('utf-8').split('\n')
-  except UnicodeDecodeError as error:
-    raise UserError(
-      f'{source!r} must be a vocabulary in UTF-8, one piece a line, but byte '
-      f'{error.start} is not UTF-8. Name a WordPiece vocabulary file.'
-    ) from error
-  # Not `splitlines`: it would also split at characters that a piece may hold.
-  pieces = [line.removesuffix('\r') for line in lines]
-  if pieces[-1] == '':
-    pieces.pop()
-  seen = set()
-  for line_num, piece in enumerate(pieces, start=1):
-    if not piece or piece in seen:
-      raise UserError(
-        f'{source!r} must hold one piece a line, each once, but {piece!r} in '
-        f'line {line_num} is empty or stands above. Remove it, or name a '
-        'WordPiece vocabulary file.'
-      )
-    seen.add(piece)
-  return pieces
-
-
-class TextCodec:
-  """Encodes with a tokenizer of tensorflow-text.
-
-  `Tokenizer` says what the ids and sizes mean, which subclasses set.
-  """
-
-  size: int
-  lower_case: bool = False
-  end_of_text_id: int
-  padding_id: int
-  unknown_id: int
-  tokenizer: Any
-  """Turns texts into ragged int32 ids."""
-  letter_of: Mapping[int, int] = {}
-  """Ids of pieces that are single bytes, each to that of a letter."""
-
-  def encode_batch(self, texts: Sequence[bytes]) -> list[np.ndarray]:
-    """Returns for each text, in UTF-8, its token ids, int32 [num_tokens]."""
-    import tensorflow as tf
-
-    with tf.device('/CPU:0'):
-      ragged = self.tokenizer.tokenize(tf.constant(texts))
-    token_ids = ragged.flat_values.numpy()
-    splits = ragged.row_splits.numpy()
-    return [token_ids[i:j] for i, j in itertools.pairwise(splits)]
-
-  def num_bytes(self, token_ids: Sequence[int]) -> int:
-    """Returns the UTF-8 bytes of the text of the ids."""
-    return len(self.decode(token_ids).encode())
-
-
-class WordPieceCodec(TextCodec):
+class WordPieceTokenizer(Tokenizer):
   """Encodes and decodes with a WordPiece vocabulary (Devlin et al., 2019).
 
   Splits at white space and around punctuation, then greedily into the longest
   pieces; with `lower_case`, letters are lowered and accents removed first.
   """
 
-  def __init__(self, data: bytes, source: str, lower_case: bool | None = None):
+  kind = 'wordpiece'
+  vocabulary_file = 'vocab.txt'
+
+  def __init__(
+    self, vocabulary: bytes, source: str, lower_case: bool | None = None
+  ):
     """Builds the tokenizer's tables.
 
     Args:
-      data: The bytes of a vocabulary file, one piece a line.
+      vocabulary: The bytes of a vocabulary file, one piece a line.
       source: The file's name, for errors.
       lower_case: Whether texts are lower-cased and stripped of accents. None:
         they are if no piece but a bracketed one has an upper-case letter.
@@ -101,7 +41,8 @@ class WordPieceCodec(TextCodec):
     Raises:
       UserError: If the vocabulary is malformed or lacks a special piece.
     """
-    self._pieces = parse_vocabulary(data, source)
+    super().__init__(vocabulary)
+    self._pieces = _parse(vocabulary, source)
     self.size = len(self._pieces)
     self.end_of_text_id = self._id_of(END_OF_TEXT_PIECES, source)
     self.padding_id = self._id_of([PADDING_PIECE], source)
@@ -119,7 +60,7 @@ class WordPieceCodec(TextCodec):
     try:
       with tf.device('/CPU:0'):
         # The same ids as `BertTokenizer`, in a seventh of the time.
-        self.tokenizer = tf_text.FastBertTokenizer(
+        self._library = tf_text.FastBertTokenizer(
           self._pieces,
           suffix_indicator=_CONTINUATION,
           unknown_token=UNKNOWN_PIECE,
@@ -134,11 +75,13 @@ class WordPieceCodec(TextCodec):
         f'built from it ({reason}). Name another file.'
       ) from error
 
-  def piece(self, token_id: int) -> str:
-    """Returns the vocabulary entry of an id."""
+  def _encode(self, texts: list[bytes]) -> list[np.ndarray]:
+    return encode_by_tensorflow(self._library, texts)
+
+  def _piece(self, token_id: int) -> str:
     return self._pieces[token_id]
 
-  def decode(self, token_ids: Sequence[int]) -> str:
+  def _decode(self, token_ids: list[int]) -> str:
     """Returns the pieces with words set apart by a space."""
     text = ''
     for token_id in token_ids:
@@ -159,3 +102,28 @@ class WordPieceCodec(TextCodec):
       f'its {self.size} lines does. Add it, or train a vocabulary with '
       '`fedfish tokenizer train`.'
     )
+
+
+def _parse(vocabulary: bytes, source: str) -> list[str]:
+  """Returns the pieces of a vocabulary file in the order of ids."""
+  try:
+    lines = vocabulary.decode('utf-8').split('\n')
+  except UnicodeDecodeError as error:
+    raise UserError(
+      f'{source!r} must be a vocabulary in UTF-8, one piece a line, but byte '
+      f'{error.start} is not UTF-8. Name a WordPiece vocabulary file.'
+    ) from error
+  # Not `splitlines`: it would also split at characters that a piece may hold.
+  pieces = [line.removesuffix('\r') for line in lines]
+  if pieces[-1] == '':
+    pieces.pop()
+  seen = set()
+  for line_num, piece in enumerate(pieces, start=1):
+    if not piece or piece in seen:
+      raise UserError(
+        f'{source!r} must hold one piece a line, each once, but {piece!r} in '
+        f'line {line_num} is empty or stands above. Remove it, or name a '
+        'WordPiece vocabulary file.'
+      )
+    seen.add(piece)
+  return pieces

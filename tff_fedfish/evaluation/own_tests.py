@@ -194,7 +194,6 @@ class OwnTests:
     """Returns what clients kept of each other's worth; [] if they keep none."""
     if self._kept is None or 'affinity' not in dict(self._kept.slots):
       return []
-    clusters = getattr(self._corpus, 'clusters', None) or {}
     found = []
     for client_id in self.participating:
       path = self._kept.states.path_for(client_id, 10**9)
@@ -202,16 +201,23 @@ class OwnTests:
         continue
       name = tensor_name('affinity', 0)
       row = tensor_files.read(path, [name])[name]
+      cluster = self._cluster(client_id)
       found += [
         Affinity(
           client_id=client_id,
-          cluster=clusters.get(client_id, -1),
+          cluster=cluster,
           candidate_id=other,
           affinity=float(value),
         )
         for other, value in zip(self.participating, row, strict=True)
       ]
     return found
+
+  def _cluster(self, client_id: bytes) -> int:
+    """Returns the class that all images of a client have; -1: several."""
+    if not self._config.partition.gives_one_class:
+      return -1
+    return int(self._corpus.labels[self._corpus.client_rows[client_id][0]])
 
 
 def personal_models(

@@ -64,11 +64,9 @@ def split_sequences(
   """
   if len(sequences) < MIN_SEQUENCES:
     return None
-  permuted = sequences_lib.permute(
-    sequences,
-    # The first name of this module: another purpose would be another split.
-    randomness.generator('client_halves', split_seed, client_id),
-  )
+  # The first name of this module: another purpose would be another split.
+  generator = randomness.generator('client_halves', split_seed, client_id)
+  permuted = sequences.select(generator.permutation(len(sequences)))
   permuted = sequences_lib.take(permuted, max_sequences)
   num_sequences = len(permuted)
   num_evaluation = math.ceil(num_sequences / 2)

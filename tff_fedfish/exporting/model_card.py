@@ -132,13 +132,8 @@ def _data(model):
     with contextlib.suppress(UserError):
       facts['corpus'] = identity.label(data.directory)
   if model.is_of_images:
-    corpus = IMAGE_CORPORA[data.corpus]
-    facts |= {'images': data.corpus, 'values 0 to 255': corpus.pixels}
-    fraction = model.config.client_splits.held_out_fraction
-    if model.config.partition.scheme is None and (
-      fraction is None or not corpus.holds_out
-    ):
-      facts['clients'] = corpus.own_clients
+    facts['images'] = data.corpus
+    facts['values 0 to 255'] = IMAGE_CORPORA[data.corpus].pixels
   else:
     tokenizer = model.tokenizer
     facts['vocabulary'] = f'{tokenizer.kind}, {tokenizer.size:,} pieces'

@@ -14,7 +14,7 @@ _SPACE = '▁'
 
 
 def build(data: bytes) -> Tokenizer:
-  """Returns a tokenizer that gives the ids of a `SentencePieceCodec`.
+  """Returns a tokenizer that gives the ids of a `SentencePieceTokenizer`.
 
   Args:
     data: The bytes of the `.model` file.

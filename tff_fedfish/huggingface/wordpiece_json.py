@@ -29,7 +29,7 @@ _ASCII_SIGNS = r'\x21-\x2f\x3a-\x40\x5b-\x60\x7b-\x7e'
 
 
 def build(pieces: Sequence[str], *, lower_case: bool) -> Tokenizer:
-  """Returns a tokenizer that gives the ids of a `WordPieceCodec`.
+  """Returns a tokenizer that gives the ids of a `WordPieceTokenizer`.
 
   They differ in a word of more than 100 bytes but at most 100 characters, which
   is unknown there and divided here; in letters that case folding does not turn

@@ -13,7 +13,7 @@ from tff_fedfish.config.data_settings import (
   PartitionConfig,
 )
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data import client_splits, merged_clients
+from tff_fedfish.data import client_splits, merged_clients, places
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.data.divided_clients import DividedClients, shuffled_targets
@@ -89,11 +89,14 @@ class RowSource:
     """Raises UserError where groups are to be merged but not tokenized."""
     if self.partition.merges_groups and not isinstance(corpus, TokenStore):
       directory = str(corpus.directory)
+      command = ['fedfish', 'tokenize', directory, '--vocabulary']
+      command.append(str(self.data.vocabulary))
+      if places.is_remote(directory):
+        command += '--output', 'DIR'
       raise UserError(
         "`--config.partition.scheme` 'merge' must be given the tokens of a "
-        f'corpus, but {directory!r} is a grouped corpus. Run `fedfish tokenize '
-        f'{shlex.quote(directory)} --vocabulary VOCABULARY` and name its '
-        'output.'
+        f'corpus, but {directory!r} is a grouped corpus. Run '
+        f'`{shlex.join(command)}` and name its output.'
       )
 
   def client_rows(

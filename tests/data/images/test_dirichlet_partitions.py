@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tff_fedfish.data.images import dirichlet_partitions, label_draws
-from tff_fedfish.data.images.label_draws import label_histograms
+from tff_fedfish.data.images.label_draws import label_histograms, rows_by_class
 
 
 def _shares(concentrations, num_draws=4_000):
@@ -67,13 +67,10 @@ def _histograms(labels, parts):
 
 
 class TestPerClassOverClients:
-  def _split(self, labels, **changes):
+  def _split(self, labels, num_classes=2, **changes):
     return dirichlet_partitions.per_class_over_clients(
-      labels,
-      **(
-        dict(num_classes=2, num_clients=2, seed=1, alpha=0.5, min_examples=1)
-        | changes
-      ),
+      rows_by_class(labels, num_classes),
+      **(dict(num_clients=2, seed=1, alpha=0.5, min_examples=1) | changes),
     )
 
   def test_a_full_client_gets_no_more(self, draws):
@@ -93,23 +90,12 @@ class TestPerClassOverClients:
     assert [len(part) for part in parts] == [11, 9]
     assert len(asked) == 3
 
-  def test_alpha_says_how_alike_clients_are(self):
-    labels = np.repeat([0, 1], 500)
-    near, far = (
-      label_histograms(labels, self._split(labels, alpha=alpha), 2)
-      for alpha in (1000.0, 0.01)
-    )
-    # With 1000 a share is 1/2 with deviation 0.011, 5.6 examples of 500.
-    assert np.all(abs(near - 250) < 29)
-    # With 0.01 a share lies below 0.1 or above 0.9 with probability 0.98.
-    assert np.all((far < 50) | (far > 450))
-
 
 class TestPerClientOverClassesNormalised:
-  def _split(self, labels, **changes):
+  def _split(self, labels, num_classes=2, **changes):
     return dirichlet_partitions.per_client_over_classes_normalised(
-      labels,
-      **(dict(num_classes=2, num_clients=2, seed=1, alpha=0.5) | changes),
+      rows_by_class(labels, num_classes),
+      **(dict(num_clients=2, seed=1, alpha=0.5) | changes),
     )
 
   def test_by_hand(self, draws):
@@ -121,24 +107,12 @@ class TestPerClientOverClassesNormalised:
     assert _histograms(labels, self._split(labels)) == [[6, 2], [4, 7]]
     assert asked == [[0.5, 0.5], [0.5, 0.5]]
 
-  def test_a_draw_is_normalised_before_it_is_compared(self, draws):
-    # (8, 2) and (0.4, 0.6) are the same draws as above.
-    draws([8.0, 2.0], [0.4, 0.6])
-    labels = np.array([0] * 10 + [1] * 9)
-    assert _histograms(labels, self._split(labels)) == [[6, 2], [4, 7]]
-
-  def test_a_class_that_nobody_wants_is_divided_all_the_same(self):
-    # Most shares are 0 in doubles.
-    labels = np.arange(40) % 20
-    parts = self._split(labels, num_classes=20, num_clients=3, alpha=1e-6)
-    assert sorted(np.concatenate(parts)) == list(range(40))
-
 
 class TestPerClientSampling:
-  def _split(self, labels, **changes):
+  def _split(self, labels, num_classes=2, **changes):
     return dirichlet_partitions.per_client_sampling(
-      labels,
-      **(dict(num_classes=2, num_clients=2, seed=1, alpha=6.0) | changes),
+      rows_by_class(labels, num_classes),
+      **(dict(num_clients=2, seed=1, alpha=6.0) | changes),
     )
 
   def test_a_class_that_is_used_up_is_left_out(self, draws):
@@ -149,11 +123,3 @@ class TestPerClientSampling:
     assert _histograms(labels, self._split(labels)) == [[2, 1], [0, 3]]
     # alpha times the prior, 2/6 and 4/6, for each client.
     np.testing.assert_allclose(asked, [[2, 4], [2, 4]])
-
-  def test_a_large_alpha_gives_the_prior(self):
-    labels = np.array([0] * 750 + [1] * 250)
-    parts = self._split(labels, num_clients=10, alpha=1e6)
-    histograms = label_histograms(labels, parts, 2)
-    # 100 draws at 3/4: 75 with deviation 4.3. The last clients get what the
-    # others left.
-    assert np.all(abs(histograms[:5, 0] - 75) < 22)

@@ -37,42 +37,22 @@ def test_idx_by_hand(tmp_path, pack):
 @pytest.mark.parametrize(
   ('data', 'words'),
   [
-    (b'', "header '' and 0 bytes"),
-    (b'\x89PNG\r\n', "'89 50 4e 47 0d 0a' and 0 bytes"),
-    (b'\0\0\x0c\x02' + _IDX[4:], "'00 00 0c 02 .*' and 6 bytes"),
-    (_IDX[:11], "00 00 00' and 0 bytes"),
-    (_IDX[:-2], "00 00 00 03' and 4 bytes"),
-    (_IDX + b'\0', "00 00 00 03' and 7 bytes"),
+    (b'', "the header '' in 0 bytes"),
+    (b'\x89PNG\r\n', "'89 50 4e 47 0d 0a' in 6 bytes"),
+    (b'\0\0\x0c\x02' + _IDX[4:], "'00 00 0c 02 .*' in 18 bytes"),
+    (_IDX[:11], "00 00 00' in 11 bytes"),
+    (_IDX[:-2], "00 00 00 03' in 16 bytes"),
+    (_IDX + b'\0', "00 00 00 03' in 19 bytes"),
     # A header by itself must not make us reserve 2^64 bytes.
-    (b'\0\0\x08\x02' + b'\xff' * 8 + b'ab', "ff' and 2 bytes"),
-  ],
-)
-@pytest.mark.parametrize('pack', [bytes, gzip.compress])
-def test_no_such_idx_file(tmp_path, data, words, pack):
-  path = tmp_path / 'a'
-  path.write_bytes(pack(data))
-  with pytest.raises(
-    UserError, match=f"a' must be an idx file of uint8 in 2 dim.*{words} behind"
-  ):
-    read_idx(path, dtype='uint8', num_dimensions=2)
-
-
-@pytest.mark.parametrize(
-  ('data', 'words'),
-  [
-    (gzip.compress(_IDX, mtime=0)[:-9], 'end-of-stream marker'),
-    (gzip.compress(_IDX, mtime=0)[:-8] + b'\0' * 8, 'CRC check failed'),
+    (b'\0\0\x08\x02' + b'\xff' * 8 + b'ab', "ff' in 14 bytes"),
+    (gzip.compress(_IDX)[:-9], 'end-of-stream marker'),
     (b'\x1f\x8bnothing of the kind', 'Unknown compression method'),
-    (None, 'No such file'),
   ],
 )
-def test_damaged_packing(tmp_path, data, words):
-  path = tmp_path / 'a.gz'
-  if data:
-    path.write_bytes(data)
-  with pytest.raises(
-    UserError, match=rf"a.gz' must be a whole, readable file, .*{words}.* Get"
-  ):
+def test_damaged_files(tmp_path, data, words):
+  path = tmp_path / 'a'
+  path.write_bytes(data)
+  with pytest.raises(UserError, match=f"a' must be .*{words}"):
     read_idx(path, dtype='uint8', num_dimensions=2)
 
 
@@ -88,27 +68,15 @@ def test_mnist(tmp_path, write_mnist, corpus):
     assert side.labels.tolist() == labels
 
 
-def test_missing_files_are_named_with_what_is_there(tmp_path, write_mnist):
-  def error(directory):
-    with pytest.raises(UserError) as raised:
-      read_mnist('fashion_mnist', directory)
-    return str(raised.value)
-
-  assert 'cannot be read (No such file' in error(tmp_path / 'nowhere')
-  assert 'but the directory is empty. Get them' in error(tmp_path)
+def test_missing_file(tmp_path, write_mnist):
   write_mnist(tmp_path)
   (tmp_path / 't10k-labels-idx1-ubyte.gz').unlink()
-  line = error(tmp_path)
-  assert line.startswith(
-    "Corpus 'fashion_mnist' requires train-images-idx3-ubyte[.gz], "
-  )
-  assert (
-    'found only t10k-images-idx3-ubyte, train-images-idx3-ubyte.gz, '
-    'train-labels-idx1-ubyte. Get them from https://github.com/zalando'
-  ) in line
-  for number in range(13):
-    (tmp_path / f'{number:02}').touch()
-  assert 'only 00, 01, 02, 03, 04, 05, 06, 07, 08, 09 and 6' in error(tmp_path)
+  with pytest.raises(
+    UserError,
+    match="^Corpus 'fashion_mnist' requires train-images-idx3-ubyte, .*, but "
+    't10k-labels-idx1-ubyte is not there. Get them from https://github.com/z',
+  ):
+    read_mnist('fashion_mnist', tmp_path)
 
 
 _TRAIN_WRITERS = [(3, 512), (1, 9), (3, 9), (0, 512), (7, 9)]
@@ -154,33 +122,23 @@ def test_cifar10(tmp_path):
   assert train.labels.tolist() == [1, 2, 2, 3, 3, 3, *[4] * 4, *[5] * 5]
   assert test.labels.tolist() == [6] * 6
   np.testing.assert_array_equal(train.images[2], _pixels(21))
-  (tmp_path / 'data_batch_4.bin').unlink()
-  with pytest.raises(
-    UserError,
-    match="^Corpus 'cifar10' requires data_batch_1.bin, .*, test_batch.bin, or "
-    'cifar-10-batches-bin/data_batch_1.bin, .* Get the binary version from',
-  ):
-    read_cifar('cifar10', tmp_path)
 
 
-def test_cifar100_in_its_folder(tmp_path):
-  folder = tmp_path / 'cifar-100-binary'
-  folder.mkdir()
-  (folder / 'train.bin').write_bytes(
+def test_cifar100(tmp_path):
+  (tmp_path / 'train.bin').write_bytes(
     _record([19, 99], _pixels(0)) + _record([4, 0], _pixels(1))
   )
-  (folder / 'test.bin').write_bytes(_record([7, 8], _pixels(2)))
+  (tmp_path / 'test.bin').write_bytes(_record([7, 8], _pixels(2)))
   train, test = read_cifar('cifar100', tmp_path)
   # The second byte is the class; the first its superclass.
   assert train.labels.tolist() == [99, 0]
   assert test.labels.tolist() == [8]
   np.testing.assert_array_equal(train.images, [_pixels(0), _pixels(1)])
-  for labels, words in (([20, 1], '0 to 19, but it'), ([1, 100], '0 to 99, ')):
-    (folder / 'train.bin').write_bytes(_record(labels, _pixels(0)))
-    with pytest.raises(
-      UserError, match=f"train.bin' must hold labels .*{words}"
-    ):
-      read_cifar('cifar100', tmp_path)
+  (tmp_path / 'train.bin').write_bytes(_record([1, 100], _pixels(0)))
+  with pytest.raises(
+    UserError, match="train.bin' must hold labels from 0 to 99, but it holds 10"
+  ):
+    read_cifar('cifar100', tmp_path)
 
 
 def test_real_mnist_by_writer(shared_data):

@@ -6,12 +6,9 @@ import sys
 import numpy as np
 import pytest
 
-from tff_fedfish.data.images import load
-from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.data.images.label_draws import label_histograms
 from tff_fedfish.data.images.load import load_image_corpus
 from tff_fedfish.data.images.partitions import Partition
-from tff_fedfish.errors import UserError
 
 # Class 0 and class 1, 12 and 6 in training, 4 and 4 in testing.
 _TRAIN = [0] * 12 + [1] * 6
@@ -80,12 +77,6 @@ def test_matching_tests(fashion, write_mnist):
     assert sorted(pairs) == sorted((i.tobytes(), n) for i, n in expected)
 
 
-def test_rows_that_a_partition_drops_are_nobodys(fashion):
-  clients = _open(fashion, partition=_partition('per_client_sampling', alpha=1))
-  # 18 = 4 * 4 + 2.
-  assert [len(rows) for rows in clients.client_rows.values()] == [*[4] * 4, 8]
-
-
 def test_empty_clients_are_left_out(fashion):
   # 20 shards of ten classes, of which eight have no example: at most four
   # clients have shards of the two others.
@@ -124,35 +115,6 @@ def test_cifar100_by_client_and_plain(tmp_path, example, write_database):
   sizes = [len(clients.client_rows[i]) for i in clients.client_ids]
   assert sizes == [3, 3, 3, 10]
   assert clients.num_classes == 100
-
-
-@pytest.mark.parametrize(
-  ('name', 'changes', 'words'),
-  [
-    (
-      'digits',
-      {},
-      'one of cifar10, cifar100, fashion_mnist, mnist with a partition, found '
-      "'digits'",
-    ),
-    ('cifar10', dict(partition=None), "without a `partition`, found 'cifar10'"),
-    ('mnist_by_writer', {}, "with a partition, found 'mnist_by_writer'"),
-  ],
-)
-def test_arguments_that_do_not_fit(tmp_path, name, changes, words):
-  # Before any file is looked for: the directory is empty.
-  with pytest.raises(ValueError, match=words):
-    _open(tmp_path, name, **changes)
-
-
-@pytest.mark.parametrize('name', sorted(IMAGE_CORPORA))
-def test_every_corpus_is_read_as_its_facts_say(tmp_path, name):
-  clients = IMAGE_CORPORA[name].clients
-  assert (name in load._CLIENTS_READERS) == (clients != 'partition')
-  assert (name in load._SIDES_READERS) == (clients != 'own')
-  changes = dict(partition=None) if clients == 'own' else {}
-  with pytest.raises(UserError, match=f"^Corpus '{name}' requires .*, but "):
-    _open(tmp_path, name, **changes)
 
 
 def test_needs_no_tensorflow():

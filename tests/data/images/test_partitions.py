@@ -1,12 +1,14 @@
 """Partition schemes: properties of all of them, and classes of clients."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tff_fedfish.data.images import label_draws, partitions
-from tff_fedfish.data.images.label_draws import label_histograms
+from tff_fedfish.data.images.label_draws import label_histograms, rows_by_class
 from tff_fedfish.data.images.partitions import SCHEMES, Partition
 
 _NUM_CLASSES = 4
@@ -78,31 +80,34 @@ _PARAMETERS = {
 }
 
 
+# SHA-256 of the rows of each client.
+_PINNED = {
+  'per_class_over_clients': 'ddeed75c76bb1639',
+  'per_client_over_classes_normalised': '651203fb28cef391',
+  'per_client_sampling': '54a0f3fc78591d69',
+  'fixed_classes': '5e53483cff98a45b',
+  'pathological_shards': '592b8c24ee62e3aa',
+  'latent_distributions': '8714246d7fb40fe4',
+}
+
+
 @pytest.mark.parametrize('name', SCHEMES)
-def test_another_seed_gives_other_parts(name):
-  scheme, parameters = SCHEMES[name], _PARAMETERS[name]
-  assert tuple(parameters) == scheme.required + scheme.optional
-  labels = np.arange(200) % _NUM_CLASSES
-  first, second = (
-    _divide(
-      Partition(
-        scheme=name,
-        num_clients=8,
-        seed=seed,
-        parameters=tuple(parameters.items()),
-      ),
-      labels,
-    )
-    for seed in (1, 2)
+def test_rows_are_those_of_earlier_versions(name):
+  scheme = SCHEMES[name]
+  assert scheme.required + scheme.optional == tuple(_PARAMETERS[name])
+  partition = Partition(
+    scheme=name, num_clients=8, seed=5, parameters=(*_PARAMETERS[name].items(),)
   )
-  assert not all(map(np.array_equal, first, second))
+  parts = _divide(partition, np.arange(203) % _NUM_CLASSES)
+  found = hashlib.sha256(repr([part.tolist() for part in parts]).encode())
+  assert found.hexdigest()[:16] == _PINNED[name]
 
 
 class TestFixedClasses:
   def _histograms(self, labels, num_classes, **changes):
     parameters = dict(num_clients=4, seed=1, classes_per_client=2) | changes
     parts = partitions.fixed_classes(
-      labels, num_classes=num_classes, **parameters
+      rows_by_class(labels, num_classes), **parameters
     )
     return label_histograms(labels, parts, num_classes)
 
@@ -137,7 +142,7 @@ def test_shards_of_a_client():
   num_twice = 0
   for seed in range(20):
     parts = partitions.pathological_shards(
-      labels, num_classes=4, num_clients=6, seed=seed, shards_per_client=2
+      rows_by_class(labels, 4), num_clients=6, seed=seed, shards_per_client=2
     )
     shards = label_histograms(labels, parts, 4) / [3, 4, 5, 1]
     assert shards.sum(axis=1).tolist() == [2] * 6
@@ -151,7 +156,7 @@ def test_latent_distributions_by_hand():
   # Classes 2 and 5, three clients: 0 and 2 share the four of class 2.
   labels = np.array([5, 2, 2, 5, 2, 5, 2])
   parts = partitions.latent_distributions(
-    labels, num_classes=6, num_clients=3, seed=1
+    rows_by_class(labels, 6), num_clients=3, seed=1
   )
   classes = [labels[part].tolist() for part in parts]
   assert classes == [[2, 2], [5, 5, 5], [2, 2]]
@@ -166,15 +171,6 @@ def test_matching_split_by_hand():
   assert label_histograms(labels, parts, 3).tolist() == [[6, 0, 1], [2, 0, 2]]
 
 
-def test_cut_by_hand():
-  # 10 rows: the parts end at floor(2.5) = 2, floor(7.5) = 7 and 10.
-  parts = label_draws.cut(np.arange(10), np.array([0.25, 0.5, 0.25]))
-  assert [len(part) for part in parts] == [2, 5, 3]
-  # 5 rows by 1 : 0 : 2 end at 5 // 3 = 1, 1 and 5.
-  parts = label_draws.cut(np.arange(5), np.array([1, 0, 2]))
-  assert [part.tolist() for part in parts] == [[0], [], [1, 2, 3, 4]]
-
-
 @given(
   st.integers(0, 50),
   st.lists(st.floats(0, 1), min_size=1).filter(any)
@@ -185,3 +181,10 @@ def test_a_cut_has_all_rows_once_and_none_for_a_share_of_0(num_rows, shares):
   assert np.concatenate(parts).tolist() == list(range(num_rows))
   for part, share in zip(parts, shares, strict=True):
     assert share > 0 or len(part) == 0
+
+
+def test_label_skew_by_hand():
+  # q = (4, 2, 0) / 6. p = (1, 0, 0): 1/3 + 1/3; (1/2, 1/2, 0): 1/6 + 1/6. The
+  # mean is (2/3 + 1/3) / 2 = 1/2; the empty client does not count.
+  histograms = np.array([[2, 0, 0], [2, 2, 0], [0, 0, 0]])
+  assert label_draws.label_skew(histograms) == pytest.approx(1 / 2)

@@ -39,8 +39,8 @@ def database(tmp_path, example, write_database):
   return path
 
 
-def _check(clients):
-  """Checks for what `_ROWS` has of all characters."""
+def test_database(database):
+  clients = _read('emnist_by_writer', database.parent)
   assert clients.client_ids == [b'f1', b'f2', b'test-f2']
   assert clients.held_out == (b'test-f2',)
   assert (clients.num_classes, clients.image_shape) == (62, (28, 28, 1))
@@ -55,21 +55,6 @@ def _check(clients):
     np.testing.assert_array_equal(
       rows.images[..., 0], [_pixels(number) for number in numbers]
     )
-
-
-def test_database(database):
-  _check(_read('emnist_by_writer', database.parent))
-
-
-def test_packed_database(database):
-  packed = database.rename(f'{database}.lzma')
-  with pytest.raises(
-    UserError,
-    match='^Corpus .emnist_by_writer. requires emnist_all.sqlite in .*, but '
-    f'found only {packed.name}. Get {packed.name} from https://storage'
-    rf'.*-public, and unpack it: `xz -dk {packed.name}`\.$',
-  ):
-    _read('emnist_by_writer', database.parent)
 
 
 def test_cifar100_has_ints(tmp_path, example, write_database):
@@ -120,67 +105,41 @@ def test_a_database_that_tff_wrote(tmp_path):
   np.testing.assert_array_equal(rows.images[..., 0], [_pixels(1), _pixels(2)])
 
 
-class TestProblems:
-  def test_missing_cifar100(self, tmp_path):
-    with pytest.raises(
-      UserError,
-      match=r'lzma`\. Without it .cifar100. requires a `partition`\.$',
-    ):
-      _read('cifar100', tmp_path)
+@pytest.mark.parametrize(
+  ('corpus', 'words'),
+  [
+    ('emnist_by_writer', 'lzma from https://storage.*-public, and unpack it: '),
+    ('cifar100', r'lzma`\. Without it .cifar100. requires a `partition`\.$'),
+  ],
+)
+def test_missing_database(tmp_path, corpus, words):
+  with pytest.raises(UserError, match=words):
+    _read(corpus, tmp_path)
 
-  @pytest.mark.parametrize('num_missing', [1, 2048, 4000, 4096])
-  def test_cut_off_database(self, database, num_missing):
-    data = database.read_bytes()
-    database.write_bytes(data[:-num_missing])
-    with pytest.raises(
-      UserError,
-      match=rf"sqlite' must have the {len(data):,} bytes that its header "
-      rf'names, found {len(data) - num_missing:,}\. Get it again\.$',
-    ):
-      _read('emnist_by_writer', database.parent)
 
-  def test_split_of_another_corpus(self, tmp_path, example, write_database):
-    rows = [('train', 'a', example(pixels=[0.5] * 784, label=1))]
-    write_database(tmp_path / 'emnist_all.sqlite', rows)
-    with pytest.raises(
-      UserError,
-      match="of the split 'all_train', but holds none. Check which file it is",
-    ):
-      _read('emnist_by_writer', tmp_path)
-
-  @pytest.mark.parametrize('data', [b'nothing of the kind' * 100, b''])
-  def test_no_database(self, tmp_path, data):
-    (tmp_path / 'emnist_all.sqlite').write_bytes(data)
-    with pytest.raises(
-      UserError, match='must be a database with the table `examples` of TFF'
-    ):
-      _read('emnist_by_writer', tmp_path)
-
-  @pytest.mark.parametrize(
-    ('features', 'words'),
-    [
-      (dict(label=1), '`pixels` has 0 values'),
-      (dict(pixels=[0.5] * 784), '`label` has 0 values'),
-      (dict(pixels=[0.5] * 783, label=1), '`pixels` has 783 values'),
-      (dict(pixels=[1.5] * 784, label=1), 'values from 1.5 to 1.5, not 0 to 1'),
-      (dict(pixels=[np.nan] * 784, label=1), 'values from nan to nan'),
-      (dict(pixels=[256] * 784, label=1), 'values from 256 to 256, not 0 to'),
-      (dict(pixels=[0.5] * 784, label=[1, 2]), '`label` has 2 values'),
-      (dict(pixels=[0.5] * 784, label=62), 'labels from 0 to 61, .* holds 62'),
-      (None, 'Error parsing message'),
-    ],
-  )
-  def test_other_examples(
-    self, tmp_path, example, write_database, features, words
+@pytest.mark.parametrize(
+  'features',
+  [
+    dict(label=1),
+    dict(pixels=[0.5] * 784),
+    dict(pixels=[0.5] * 783, label=1),
+    dict(pixels=[1.5] * 784, label=1),
+    dict(pixels=[np.nan] * 784, label=1),
+    dict(pixels=[256] * 784, label=1),
+    dict(pixels=[0.5] * 784, label=[1, 2]),
+    dict(pixels=[0.5] * 784, label=62),
+    dict(pixels=[0.5] * 784, label=2**40),
+    None,
+  ],
+)
+def test_other_examples(tmp_path, example, write_database, features):
+  data = b'\xff\xff' if features is None else example(**features)
+  good = example(pixels=[0.5] * 784, label=1)
+  rows = [('all_train', 'a', good), ('all_train', 'a', data)]
+  write_database(tmp_path / 'emnist_all.sqlite', rows)
+  with pytest.raises(
+    UserError,
+    match="sqlite' must hold examples with `pixels` of 28 x 28 x 1, from 0 to "
+    "1 or 0 to 255, and one `label` from 0 to 61, but the split 'all_train' ",
   ):
-    data = b'\xff\xff' if features is None else example(**features)
-    good = example(pixels=[0.5] * 784, label=1)
-    rows = [('all_train', 'a', good), ('all_train', 'a', data)]
-    write_database(tmp_path / 'emnist_all.sqlite', rows)
-    if 'labels' not in words:
-      words = (
-        "sqlite', example 2 of 'all_train': must be a tf.train.Example with "
-        f'`pixels` of 28 x 28 x 1 and one `label`, but is not .*{words}'
-      )
-    with pytest.raises(UserError, match=words):
-      _read('emnist_by_writer', tmp_path)
+    _read('emnist_by_writer', tmp_path)

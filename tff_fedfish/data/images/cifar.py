@@ -14,24 +14,23 @@ from tff_fedfish.data.images.find_files import (
   check_labels,
   find_files,
   join,
-  reading,
+  read_file,
 )
+from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
 
 _PIXEL_BYTES = 3 * 32 * 32
 _ORIGIN = (
-  'Get the binary version from https://www.cs.toronto.edu/~kriz/cifar.html and '
-  'unpack it.'
+  'Get the binary version from https://www.cs.toronto.edu/~kriz/cifar.html, '
+  'unpack it, and name the directory with these files.'
 )
-# By corpus: the folder that its archive unpacks to, its files, the last for
-# testing, and the classes of each label of a record, the finest last.
+# By corpus: the files, the last for testing, and the labels of a record.
 _VERSIONS = {
   'cifar10': (
-    'cifar-10-batches-bin',
     [*(f'data_batch_{i}.bin' for i in range(1, 6)), 'test_batch.bin'],
-    (10,),
+    1,
   ),
-  'cifar100': ('cifar-100-binary', ['train.bin', 'test.bin'], (20, 100)),
+  'cifar100': (['train.bin', 'test.bin'], 2),
 }
 
 
@@ -42,7 +41,7 @@ def read_cifar(
 
   Args:
     corpus: 'cifar10' or 'cifar100'.
-    directory: Where the unpacked files lie, or their folder.
+    directory: Where the unpacked files lie.
 
   Returns:
     Images of 32 x 32 x 3; 50,000 and 10,000 as published.
@@ -50,19 +49,19 @@ def read_cifar(
   Raises:
     UserError: If a file is missing or damaged.
   """
-  folder, names, num_classes = _VERSIONS[corpus]
-  in_folder = [f'{folder}/{name}' for name in names]
-  paths = find_files(corpus, directory, names, in_folder, origin=_ORIGIN)
-  *train, test = (_read_records(path, num_classes) for path in paths)
+  names, num_labels = _VERSIONS[corpus]
+  paths = find_files(corpus, directory, names, _ORIGIN)
+  num_classes = IMAGE_CORPORA[corpus].num_classes
+  *train, test = (
+    _read_records(path, num_labels, num_classes) for path in paths
+  )
   return join(train), test
 
 
 def _read_records(
-  path: pathlib.Path, num_classes: tuple[int, ...]
+  path: pathlib.Path, num_labels: int, num_classes: int
 ) -> LabelledImages:
-  with reading(path):
-    data = path.read_bytes()
-  num_labels = len(num_classes)
+  data = read_file(path)
   record_bytes = num_labels + _PIXEL_BYTES
   if not data or len(data) % record_bytes:
     raise UserError(
@@ -70,11 +69,9 @@ def _read_records(
       f'least one, but it holds {len(data)} bytes. Get it again.'
     )
   records = np.frombuffer(data, np.uint8).reshape(-1, record_bytes)
-  labels = records[:, :num_labels].astype(np.int32)
-  for column, limit in enumerate(num_classes):
-    check_labels(labels[:, column], limit, path)
+  # The finest label is the last.
+  labels = records[:, num_labels - 1].astype(np.int32)
+  check_labels(labels, num_classes, path)
   planes = records[:, num_labels:].reshape(-1, 3, 32, 32)
-  return LabelledImages(
-    images=np.ascontiguousarray(planes.transpose(0, 2, 3, 1)),
-    labels=labels[:, -1].copy(),
-  )
+  images = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+  return LabelledImages(images, labels)

@@ -10,24 +10,24 @@ import numpy as np
 from tff_fedfish.data import randomness
 from tff_fedfish.data.images.label_draws import (
   MAX_ATTEMPTS,
+  Parts,
   collect,
   cut,
   log_dirichlet,
-  shuffled_classes,
+  shuffled,
   to_shares,
 )
 from tff_fedfish.errors import UserError
 
 
 def per_class_over_clients(
-  labels: np.ndarray,
+  classes: Parts,
   *,
-  num_classes: int,
   num_clients: int,
   seed: int,
   alpha: float,
   min_examples: int = 10,
-) -> list[np.ndarray]:
+) -> Parts:
   """Divides each class over the clients; clients differ in size.
 
   For each class in turn, shares ~ Dir(alpha) over the clients; a client that
@@ -35,21 +35,17 @@ def per_class_over_clients(
   until every client has `min_examples`, >= 0. As in NIID-Bench (Li et al.,
   2022), and in TCT and MOON after it.
   """
-  if num_clients * min_examples > len(labels):
-    raise UserError(
-      f'`num_clients` x `min_examples` must not exceed the {len(labels)} '
-      f'examples, found {num_clients} x {min_examples}. Lower one of them.'
-    )
+  num_examples = sum(map(len, classes))
   for attempt in range(MAX_ATTEMPTS):
     generator = randomness.generator(
       'partition/per_class_over_clients', seed, attempt
     )
     sizes = np.zeros(num_clients, np.int64)
     pieces = []
-    for rows in shuffled_classes(generator, labels, num_classes):
+    for rows in shuffled(generator, classes):
       logs = log_dirichlet(generator, np.full(num_clients, alpha))
       # Of the clients at least one is below the mean, or no rows are left.
-      has_room = sizes * num_clients < len(labels)
+      has_room = sizes * num_clients < num_examples
       parts = cut(rows, to_shares(logs, has_room)) if len(rows) else []
       for client, part in enumerate(parts):
         sizes[client] += len(part)
@@ -64,13 +60,8 @@ def per_class_over_clients(
 
 
 def per_client_over_classes_normalised(
-  labels: np.ndarray,
-  *,
-  num_classes: int,
-  num_clients: int,
-  seed: int,
-  alpha: float,
-) -> list[np.ndarray]:
+  classes: Parts, *, num_clients: int, seed: int, alpha: float
+) -> Parts:
   """Splits each class in proportion to the clients' sampled preferences.
 
   Client i draws q_i ~ Dir(alpha) over the classes. A class is divided in
@@ -80,15 +71,13 @@ def per_client_over_classes_normalised(
   """
   purpose = 'partition/per_client_over_classes_normalised'
   # [clients, classes], logs of q_i: in logs, as all may be below any double.
-  logs = np.empty((num_clients, num_classes))
+  logs = np.empty((num_clients, len(classes)))
   for client in range(num_clients):
     drawn = log_dirichlet(
-      randomness.generator(purpose, seed, client), np.full(num_classes, alpha)
+      randomness.generator(purpose, seed, client), np.full(len(classes), alpha)
     )
     logs[client] = drawn - np.logaddexp.reduce(drawn)
-  classes = shuffled_classes(
-    randomness.generator(purpose, seed), labels, num_classes
-  )
+  classes = shuffled(randomness.generator(purpose, seed), classes)
   return collect(
     num_clients,
     [
@@ -100,13 +89,8 @@ def per_client_over_classes_normalised(
 
 
 def per_client_sampling(
-  labels: np.ndarray,
-  *,
-  num_classes: int,
-  num_clients: int,
-  seed: int,
-  alpha: float,
-) -> list[np.ndarray]:
+  classes: Parts, *, num_clients: int, seed: int, alpha: float
+) -> Parts:
   """Lets clients of equal size draw their examples one after the other.
 
   A client draws q ~ Dir(alpha * prior), prior being the classes' frequencies,
@@ -119,25 +103,19 @@ def per_client_sampling(
   Alpha is the concentration of all classes together: with ten equal classes and
   alpha 1, each class has the concentration 0.1.
   """
-  if num_clients > len(labels):
-    raise UserError(
-      f'`num_clients` must not exceed the {len(labels)} examples, found '
-      f'{num_clients}. Lower it.'
-    )
   purpose = 'partition/per_client_sampling'
-  left = shuffled_classes(
-    randomness.generator(purpose, seed), labels, num_classes
-  )
+  left = shuffled(randomness.generator(purpose, seed), classes)
   left = [rows.tolist() for rows in left]
   counts = np.array([len(rows) for rows in left])
+  num_examples = counts.sum()
   available = counts > 0
   pieces = []
   for client in range(num_clients):
     generator = randomness.generator(purpose, seed, client)
-    logs = log_dirichlet(generator, alpha * counts / len(labels))
+    logs = log_dirichlet(generator, alpha * counts / num_examples)
     thresholds = _thresholds(logs, available)
     chosen = []
-    for uniform in generator.random_sample(len(labels) // num_clients):
+    for uniform in generator.random_sample(num_examples // num_clients):
       label = int(np.searchsorted(thresholds, uniform, side='right'))
       chosen.append(left[label].pop())
       if not left[label]:

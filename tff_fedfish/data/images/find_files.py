@@ -1,18 +1,17 @@
 """Finds and reads the files of a corpus of images."""
 
-import contextlib
+import gzip
 import os
 import pathlib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from tff_fedfish.errors import UserError
 
-_OPTIONAL_GZ = '[.gz]'
-_MAX_LISTED = 10
+_GZIP_MAGIC = b'\x1f\x8b'
 
 
 class LabelledImages(NamedTuple):
@@ -25,41 +24,42 @@ class LabelledImages(NamedTuple):
 
 
 def find_files(
-  corpus: str,
-  directory: str | os.PathLike,
-  *choices: Sequence[str],
-  origin: str,
+  corpus: str, directory: str | os.PathLike, names: Sequence[str], origin: str
 ) -> list[pathlib.Path]:
-  """Returns the files of the first choice of which none is missing.
+  """Returns the paths of a corpus's files, with `.gz` where they are packed.
 
   Args:
     corpus: The name that the user gave.
     directory: Where the files lie.
-    *choices: Names relative to `directory`; each choice suffices. A name that
-      ends in `[.gz]` stands for the file without and the file with `.gz`.
+    names: Names without `.gz`.
     origin: A sentence that says where to get the files.
 
   Raises:
-    UserError: If every choice lacks a file; names what is required and what
-      the directory holds.
+    UserError: If a file is missing.
   """
-  directory = pathlib.Path(directory)
-  for names in choices:
-    paths = [_locate(directory, name) for name in names]
-    if None not in paths:
-      return paths
-  required = ', or '.join(', '.join(names) for names in choices)
-  raise UserError(
-    f'Corpus {corpus!r} requires {required} in {str(directory)!r}, but '
-    f'{_contents(directory)}. {origin}'
-  )
+  paths = []
+  for name in names:
+    path = pathlib.Path(directory, name)
+    if not os.path.isfile(path):
+      path = path.with_name(f'{name}.gz')
+    if not os.path.isfile(path):
+      raise UserError(
+        f'Corpus {corpus!r} requires {", ".join(names)} in '
+        f'{str(directory)!r}, but {name} is not there. {origin}'
+      )
+    paths.append(path)
+  return paths
 
 
-@contextlib.contextmanager
-def reading(path: str | os.PathLike) -> Iterator[None]:
-  """Turns what a damaged or unreadable file raises into a UserError."""
+def read_file(path: str | os.PathLike) -> bytes:
+  """Returns the bytes of a file, unpacked if gzip packed it.
+
+  Raises:
+    UserError: If it is damaged or cannot be read.
+  """
   try:
-    yield
+    data = pathlib.Path(path).read_bytes()
+    return gzip.decompress(data) if data.startswith(_GZIP_MAGIC) else data
   except (OSError, EOFError, zlib.error) as error:
     raise UserError(
       f'{str(path)!r} must be a whole, readable file, but it is not ({error}). '
@@ -82,23 +82,3 @@ def check_labels(
 def join(sides: Sequence[LabelledImages]) -> LabelledImages:
   """Returns the images of all sides, one after the other."""
   return LabelledImages(*map(np.concatenate, zip(*sides, strict=True)))
-
-
-def _locate(directory: pathlib.Path, name: str) -> pathlib.Path | None:
-  plain = name.removesuffix(_OPTIONAL_GZ)
-  for spelling in [plain] if plain == name else [plain, f'{plain}.gz']:
-    if (directory / spelling).is_file():
-      return directory / spelling
-  return None
-
-
-def _contents(directory: pathlib.Path) -> str:
-  """Returns what the directory holds, as the end of a sentence."""
-  try:
-    names = sorted(entry.name for entry in directory.iterdir())
-  except OSError as error:
-    return f'the directory cannot be read ({error.strerror})'
-  if not names:
-    return 'the directory is empty'
-  more = f' and {len(names) - _MAX_LISTED} more' * (len(names) > _MAX_LISTED)
-  return f'found only {", ".join(names[:_MAX_LISTED])}{more}'

@@ -7,6 +7,7 @@ the directories' names.
 
 import os
 import warnings
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -90,29 +91,12 @@ def list_folder(directory: str | os.PathLike) -> ImageFolder:
   """Lists the files of a folder; raises UserError as `read_image_folder`."""
   root = os.fsencode(directory)
   skipped = []
-
-  def names_of(*parts, is_wanted):
-    parent = os.path.join(root, *parts)
-    try:
-      names = sorted(os.listdir(parent))
-    except OSError as error:
-      raise _unusable(
-        root, f'{_quoted(parent)} cannot be read ({error.strerror})'
-      ) from error
-    wanted = []
-    for name in names:
-      path = os.path.join(parent, name)
-      if not name.startswith(b'.') and is_wanted(path):
-        wanted.append(name)
-      else:
-        skipped.append(os.path.join(*parts, name))
-    return wanted
-
   classes = {
-    client: names_of(client, is_wanted=os.path.isdir)
-    for client in names_of(is_wanted=os.path.isdir)
+    client: _names(root, client, os.path.isdir, skipped)
+    for client in _names(root, b'', os.path.isdir, skipped)
   }
   class_names = sorted(set().union(*classes.values()))
+  paths, labels, client_rows = [], [], {}
   for client, names in classes.items():
     if missing := sorted({*class_names} - {*names}):
       raise UserError(
@@ -121,20 +105,46 @@ def list_folder(directory: str | os.PathLike) -> ImageFolder:
         'Rename one, or make an empty one where a client has no images of a '
         'class.'
       )
-  paths, labels, client_rows = [], [], {}
-  for client in classes:
     start = len(paths)
-    for label, name in enumerate(class_names):
-      for file in names_of(client, name, is_wanted=_is_image):
-        paths.append(os.path.join(root, client, name, file))
-        labels.append(label)
+    for label, name in enumerate(names):
+      place = os.path.join(client, name)
+      files = _names(root, place, _is_image, skipped)
+      paths += [os.path.join(root, place, file) for file in files]
+      labels += [label] * len(files)
     client_rows[client] = range(start, len(paths))
     if start == len(paths):
       skipped.append(client)
   if not paths or len(class_names) < 2:
-    found = ', '.join(map(_quoted, class_names or skipped[:1])) or 'nothing'
-    raise _unusable(root, f'found only {found}')
+    raise UserError(
+      "Corpus 'image_folder' requires CLIENT/CLASS/*.png or *.jpg with at "
+      f'least 2 classes in {_quoted(root)}, found {len(paths)} images of '
+      f'{len(class_names)} classes. Name such a directory.'
+    )
   return ImageFolder(paths, labels, client_rows, class_names, skipped)
+
+
+def _names(
+  root: bytes,
+  place: bytes,
+  is_wanted: Callable[[bytes], bool],
+  skipped: list[bytes],
+) -> list[bytes]:
+  """Returns the wanted entries of a place, sorted; adds others to `skipped`."""
+  directory = os.path.join(root, place)
+  try:
+    names = sorted(os.listdir(directory))
+  except OSError as error:
+    raise UserError(
+      f'{_quoted(directory)} cannot be read ({error.strerror}). Change its '
+      'permissions, or name another directory.'
+    ) from error
+  wanted = []
+  for name in names:
+    if not name.startswith(b'.') and is_wanted(os.path.join(directory, name)):
+      wanted.append(name)
+    else:
+      skipped.append(os.path.join(place, name))
+  return wanted
 
 
 def read_image(path: bytes) -> np.ndarray:
@@ -150,6 +160,9 @@ def read_image(path: bytes) -> np.ndarray:
   from PIL import Image
 
   try:
+    # A pipe would never end.
+    if not os.path.isfile(path):
+      raise OSError('it is no file, or a link to none')
     if (num_bytes := os.path.getsize(path)) > _MAX_FILE_BYTES:
       raise OSError(f'it has {num_bytes:,} bytes, above {_MAX_FILE_BYTES:,}')
     with warnings.catch_warnings():
@@ -157,25 +170,25 @@ def read_image(path: bytes) -> np.ndarray:
       warnings.simplefilter('ignore')
       with Image.open(path, formats=_FORMATS) as image:
         # Before anything is unpacked: a small file may hold a huge image.
-        _require_fit(image, path)
+        _require_fit(image)
         pixels = np.asarray(image.convert(_MODES[image.mode]))
-  except UserError:
-    raise
   # A damaged file makes Pillow raise OSError, SyntaxError, struct.error, ...
   except Exception as error:  # pylint: disable=broad-exception-caught
     raise UserError(
-      f'{_quoted(path)} must be a whole PNG or JPEG file that can be read, but '
-      f'it is not ({" ".join(str(error).split())}). Replace or remove it.'
+      f'{_quoted(path)} must be a whole PNG or JPEG file with an image that '
+      f'fits, but it is not ({" ".join(str(error).split())}). Convert, replace '
+      'or remove it.'
     ) from error
   return pixels.reshape(*pixels.shape[:2], -1)
 
 
-def _require_fit(image, path: bytes) -> None:
+def _require_fit(image) -> None:
+  """Raises ValueError unless an image has a size and values that are taken."""
   width, height = image.size
   if not _MIN_SIDE <= min(image.size) <= max(image.size) <= _MAX_SIDE:
-    raise UserError(
-      f'{_quoted(path)} must have sides of {_MIN_SIDE} to {_MAX_SIDE} pixels, '
-      f'found {height} x {width} (height x width). Resize it.'
+    raise ValueError(
+      f'its sides must have {_MIN_SIDE} to {_MAX_SIDE} pixels, found '
+      f'{height} x {width} (height x width)'
     )
   # Pillow cuts 16 bits of a colour down to 8 without a word.
   is_deep = any('16' in str(arguments) for *_, arguments in image.tile)
@@ -183,23 +196,14 @@ def _require_fit(image, path: bytes) -> None:
   if is_fit and image.has_transparency_data:
     is_fit = image.convert('RGBA').getchannel('A').getextrema()[0] == 255
   if not is_fit:
-    raise UserError(
-      f'{_quoted(path)} must be grey or RGB with 8 bits a channel and no '
-      f'transparent pixels, found mode {image.mode}{" of 16 bits" * is_deep}. '
-      'Convert it.'
+    raise ValueError(
+      'it must be grey or RGB with 8 bits a channel and no transparent pixels, '
+      f'found mode {image.mode}{" of 16 bits" * is_deep}'
     )
 
 
 def _is_image(path: bytes) -> bool:
-  # No pipes, which would never end.
-  return path.lower().endswith(_EXTENSIONS) and os.path.isfile(path)
-
-
-def _unusable(root: bytes, found: str) -> UserError:
-  return UserError(
-    "Corpus 'image_folder' requires CLIENT/CLASS/*.png or *.jpg with at least "
-    f'2 classes in {_quoted(root)}, but {found}. Name such a directory.'
-  )
+  return path.lower().endswith(_EXTENSIONS)
 
 
 def _size(image: np.ndarray) -> str:

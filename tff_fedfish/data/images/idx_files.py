@@ -11,8 +11,6 @@ of the image, and a zero. Row i of the file for training is image i of MNIST's;
 the one for testing goes on where MNIST's 10,000 images end.
 """
 
-import gzip
-import math
 import os
 import pathlib
 import struct
@@ -24,7 +22,7 @@ from tff_fedfish.data.images.find_files import (
   check_labels,
   find_files,
   join,
-  reading,
+  read_file,
 )
 from tff_fedfish.data.images.image_clients import ImageClients, group_rows
 from tff_fedfish.errors import UserError
@@ -32,15 +30,12 @@ from tff_fedfish.errors import UserError
 _NUM_CLASSES = 10
 # Train and test, the images before their labels.
 _FILES = (
-  'train-images-idx3-ubyte[.gz]',
-  'train-labels-idx1-ubyte[.gz]',
-  't10k-images-idx3-ubyte[.gz]',
-  't10k-labels-idx1-ubyte[.gz]',
+  'train-images-idx3-ubyte',
+  'train-labels-idx1-ubyte',
+  't10k-images-idx3-ubyte',
+  't10k-labels-idx1-ubyte',
 )
-_WRITER_FILES = (
-  'qmnist-train-labels-idx2-int[.gz]',
-  'qmnist-test-labels-idx2-int[.gz]',
-)
+_WRITER_FILES = ('qmnist-train-labels-idx2-int', 'qmnist-test-labels-idx2-int')
 _CLASS_COLUMN, _WRITER_COLUMN, _NUM_COLUMNS = 0, 2, 8
 _ORIGINS = {
   'fashion_mnist': 'Get them from '
@@ -49,11 +44,8 @@ _ORIGINS = {
   'mnist_by_writer': 'Get the writers from '
   'https://github.com/facebookresearch/qmnist, the rest is MNIST.',
 }
-
 # Bytes for the types, and how values are stored.
 _TYPES = {'uint8': (0x08, '>u1'), 'int32': (0x0C, '>i4')}
-_GZIP_MAGIC = b'\x1f\x8b'
-_CHUNK_BYTES = 1 << 20
 
 
 def read_mnist(
@@ -71,7 +63,7 @@ def read_mnist(
   Raises:
     UserError: If a file is missing or damaged, or two do not fit together.
   """
-  paths = find_files(corpus, directory, _FILES, origin=_ORIGINS[corpus])
+  paths = find_files(corpus, directory, _FILES, _ORIGINS[corpus])
   return _read_side(*paths[:2]), _read_side(*paths[2:])
 
 
@@ -87,29 +79,23 @@ def read_mnist_by_writer(directory: str | os.PathLike) -> ImageClients:
     as published 297 of 836, none of whom wrote images for training.
 
   Raises:
-    UserError: If a file is missing or damaged, if the classes in the label
-      files are not those of MNIST, or if a writer is on both sides.
+    UserError: If a file is missing or damaged, or the classes in the label
+      files are not those of MNIST.
   """
   corpus = 'mnist_by_writer'
   *mnist, train_path, test_path = find_files(
-    corpus, directory, [*_FILES, *_WRITER_FILES], origin=_ORIGINS[corpus]
+    corpus, directory, _FILES + _WRITER_FILES, _ORIGINS[corpus]
   )
   train, test = _read_side(*mnist[:2]), _read_side(*mnist[2:])
-  train_ids = _client_ids(train_path, train.labels, mnist[1])
-  test_ids = _client_ids(test_path, test.labels, mnist[3])
-  held_out = set(test_ids)
-  if in_both := sorted(held_out & set(train_ids)):
-    raise UserError(
-      f'{str(test_path)!r} must name other writers than {train_path.name!r}, '
-      f'but both name {in_both[0].decode()}. Get both files again.'
-    )
+  train_ids = _client_ids(train_path, train.labels)
+  test_ids = _client_ids(test_path, test.labels)
   images, labels = join([train, test])
   return ImageClients(
     images=images,
     labels=labels,
-    client_rows=group_rows([*train_ids, *test_ids]),
+    client_rows=group_rows(train_ids + test_ids),
     num_classes=_NUM_CLASSES,
-    held_out=tuple(held_out),
+    held_out=tuple(set(test_ids)),
   )
 
 
@@ -127,29 +113,22 @@ def read_idx(
     UserError: If the file is no such idx file, is damaged or cannot be read.
   """
   code, stored = _TYPES[dtype]
-  data = bytearray()
-  with reading(path), open(path, 'rb') as file:
-    is_packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
-    file.seek(0)
-    stream = gzip.open(file) if is_packed else file
-    header = stream.read(4 + 4 * num_dimensions)
-    is_idx = (
-      header[:4] == bytes([0, 0, code, num_dimensions])
-      and len(header) == 4 + 4 * num_dimensions
-    )
-    sizes = struct.unpack(f'>{num_dimensions}I', header[4:]) if is_idx else [0]
-    num_bytes = math.prod(sizes) * np.dtype(stored).itemsize
-    # In pieces: a wrong header must not reserve the memory that it names.
-    while len(data) <= num_bytes and (piece := stream.read(_CHUNK_BYTES)):
-      data += piece
-  if not is_idx or len(data) != num_bytes:
+  data = read_file(path)
+  header_bytes = 4 + 4 * num_dimensions
+  header = data[:header_bytes]
+  try:
+    if header[:4] != bytes([0, 0, code, num_dimensions]):
+      raise ValueError('it begins otherwise')
+    sizes = struct.unpack(f'>{num_dimensions}I', header[4:])
+    values = np.frombuffer(data, stored, offset=header_bytes).reshape(sizes)
+  except (ValueError, struct.error) as error:
     raise UserError(
       f'{str(path)!r} must be an idx file of {dtype} in {num_dimensions} '
       'dimensions with as many values as its header says, found the header '
-      f"'{header.hex(' ')}' and {len(data)} bytes behind it. Check which file "
-      'it is, or get it again.'
-    )
-  return np.frombuffer(data, stored).reshape(sizes).astype(dtype)
+      f"'{header.hex(' ')}' in {len(data)} bytes. Check which file it is, or "
+      'get it again.'
+    ) from error
+  return values.astype(dtype)
 
 
 def _read_side(
@@ -167,20 +146,15 @@ def _read_side(
   return LabelledImages(images[..., np.newaxis], labels.astype(np.int32))
 
 
-def _client_ids(
-  path: pathlib.Path, labels: np.ndarray, labels_path: pathlib.Path
-) -> list[bytes]:
-  """Returns the id of each image's writer from a label file of QMNIST.
-
-  `labels` are the classes of the images in MNIST's file `labels_path`.
-  """
+def _client_ids(path: pathlib.Path, labels: np.ndarray) -> list[bytes]:
+  """Returns the id of each image's writer from a label file of QMNIST."""
   table = read_idx(path, dtype='int32', num_dimensions=2)[: len(labels)]
   if table.shape[1] != _NUM_COLUMNS or not np.array_equal(
     table[:, _CLASS_COLUMN], labels
   ):
     raise UserError(
       f'{str(path)!r} must hold a row of {_NUM_COLUMNS} values for each of the '
-      f'{len(labels)} labels in {labels_path.name!r}, with the same classes, '
-      'but it does not. Check that the two belong together.'
+      f'{len(labels)} images of MNIST, with the same classes, but it does not. '
+      'Check that the files belong together.'
     )
   return [b'writer-%04d' % writer for writer in table[:, _WRITER_COLUMN]]

@@ -111,24 +111,6 @@ class ImageClients(sequences_lib.ClientRows):
       hasher.update(self.images[rows].tobytes())
     return hasher.hexdigest()
 
-  @property
-  def element_spec(self) -> collections.OrderedDict:
-    """The type of a batch, the same for every client.
-
-    `OrderedDict(x, y)` of `tf.TensorSpec`s: x is `OrderedDict(image,
-    noise_seed)`, uint8 [None, height, width, channels] and int32 [None, 2]; y
-    int32 [None].
-    """
-    import tensorflow as tf
-
-    return collections.OrderedDict(
-      x=collections.OrderedDict(
-        image=tf.TensorSpec([None, *self.image_shape], tf.uint8),
-        noise_seed=tf.TensorSpec([None, 2], tf.int32),
-      ),
-      y=tf.TensorSpec([None], tf.int32),
-    )
-
   def sequences(self, client_id: bytes) -> ImageRows:
     """Returns all images of a client in the order of the corpus.
 

@@ -20,8 +20,6 @@ class ImageCorpus:
   """Source of its clients: its own, a partition, or whichever is chosen."""
   holds_out: bool = True
   """Whether some of its clients are held out by a split of its own."""
-  own_clients: str | None = None
-  """Sentences on who its own clients and the held-out ones are."""
   pixels: str
   """Meaning of the values 0 to 255 of its images, as part of a sentence."""
 
@@ -36,31 +34,18 @@ _CIFAR = dict(
 IMAGE_CORPORA: Mapping[str, ImageCorpus] = types.MappingProxyType(
   {
     'mnist_by_writer': ImageCorpus(
-      **_MNIST,
-      clients='own',
-      own_clients='Clients are writers. Those held out are other people, who '
-      'wrote the test images.',
-      pixels='0 is background and 255 ink',
+      **_MNIST, clients='own', pixels='0 is background and 255 ink'
     ),
     'emnist_by_writer': ImageCorpus(
       image_shape=(28, 28, 1),
       num_classes=62,
       num_images=671_585 + 77_483,
       clients='own',
-      own_clients='Clients are writers. Those held out are the same people '
-      'again, with other images of theirs.',
       pixels='255 is background and 0 ink; of values from 0 to 1, as they are '
       'published, 255 times, rounded',
     ),
     'cifar10': ImageCorpus(**_CIFAR, num_classes=10, clients='partition'),
-    'cifar100': ImageCorpus(
-      **_CIFAR,
-      num_classes=100,
-      clients='either',
-      own_clients="Clients are those of TensorFlow Federated's edition, which "
-      'drew them by Pachinko allocation (Reddi et al., 2021), held-out ones '
-      'from the test split.',
-    ),
+    'cifar100': ImageCorpus(**_CIFAR, num_classes=100, clients='either'),
     'fashion_mnist': ImageCorpus(
       **_MNIST, clients='partition', pixels='0 is background'
     ),
@@ -73,8 +58,6 @@ IMAGE_CORPORA: Mapping[str, ImageCorpus] = types.MappingProxyType(
       num_images=None,
       clients='own',
       holds_out=False,
-      own_clients='Clients are the directories that the images lay in. A share '
-      'of them is held out.',
       pixels='channels are red, green and blue, or one of grey',
     ),
   }

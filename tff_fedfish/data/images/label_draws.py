@@ -6,6 +6,8 @@ import numpy as np
 
 MAX_ATTEMPTS = 1_000
 """Draws before a scheme that may redraw gives up."""
+Parts = list[np.ndarray]
+"""Rows of each class, or of each client; int64, ascending."""
 
 
 def log_dirichlet(
@@ -51,26 +53,17 @@ def to_shares(
   return weights / weights.sum()
 
 
-def shuffled_classes(
-  generator: np.random.RandomState, labels: np.ndarray, num_classes: int
-) -> list[np.ndarray]:
-  """Returns each class's rows, shuffled; int64 [count] by class.
-
-  Raises:
-    ValueError: If a label is not one of 0 to num_classes - 1.
-  """
-  if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
-    raise ValueError(
-      f'`labels` must lie between 0 and {num_classes - 1}, found '
-      f'{labels.min()} to {labels.max()}.'
-    )
-  return [
-    generator.permutation(np.flatnonzero(labels == label))
-    for label in range(num_classes)
-  ]
+def rows_by_class(labels: np.ndarray, num_classes: int) -> Parts:
+  """Returns the rows of each class, from 0 to num_classes - 1."""
+  return [np.flatnonzero(labels == label) for label in range(num_classes)]
 
 
-def cut(rows: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
+def shuffled(generator: np.random.RandomState, classes: Parts) -> Parts:
+  """Returns the rows of each class in an order that is drawn."""
+  return [generator.permutation(rows) for rows in classes]
+
+
+def cut(rows: np.ndarray, shares: np.ndarray) -> Parts:
   """Cuts rows into consecutive parts, one per share.
 
   Args:
@@ -89,7 +82,7 @@ def cut(rows: np.ndarray, shares: np.ndarray) -> list[np.ndarray]:
 
 def collect(
   num_clients: int, pieces: Sequence[tuple[int, np.ndarray]]
-) -> list[np.ndarray]:
+) -> Parts:
   """Joins (client number, rows) pieces into each client's rows, ascending."""
   given = [[np.empty(0, np.int64)] for _ in range(num_clients)]
   for client, rows in pieces:
@@ -111,3 +104,20 @@ def label_histograms(
     [np.bincount(labels[rows], minlength=num_classes) for rows in parts],
     np.int64,
   ).reshape(-1, num_classes)
+
+
+def label_skew(histograms: np.ndarray) -> float:
+  """Returns how far the clients' label frequencies are from those of all.
+
+  The mean over clients of sum_c |p_ic - q_c|, from 0 to 2: p_i are the
+  frequencies of client i, q those of all clients' examples. Zhang et al.
+  (2021), FedFomo, state it as the "EMD" of a division.
+
+  Args:
+    histograms: Int [clients, classes], examples of each class. Clients without
+      examples do not count.
+  """
+  histograms = histograms[histograms.sum(axis=1) > 0]
+  overall = histograms.sum(axis=0) / histograms.sum()
+  own = histograms / histograms.sum(axis=1, keepdims=True)
+  return float(np.abs(own - overall).sum(axis=1).mean())

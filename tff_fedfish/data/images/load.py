@@ -6,13 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from tff_fedfish.data.images import (
-  cifar,
-  folder,
-  idx_files,
-  partitions,
-)
-from tff_fedfish.data.images.find_files import LabelledImages, join
+from tff_fedfish.data.images import cifar, folder, idx_files, partitions
+from tff_fedfish.data.images.find_files import join
 from tff_fedfish.data.images.image_clients import ImageClients
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.data.images.label_draws import label_histograms
@@ -61,42 +56,20 @@ def load_image_corpus(
   Raises:
     UserError: If files are missing or damaged, or the partition does not fit
       the corpus.
-    ValueError: If there is no such corpus with, or without, a partition.
+    KeyError: If there is no such corpus with, or without, a partition.
   """
-  readers = _CLIENTS_READERS if partition is None else _SIDES_READERS
-  if name not in readers:
-    kind = 'without a `partition`' if partition is None else 'with a partition'
-    raise ValueError(
-      f'the corpus must be one of {", ".join(sorted(readers))} {kind}, found '
-      f'{name!r}. Change its name, or the partition.'
-    )
   if partition is None:
     return _CLIENTS_READERS[name](directory)
-  return _divide(
-    *_SIDES_READERS[name](name, directory), name, partition, held_out
-  )
-
-
-def _divide(
-  train: LabelledImages,
-  test: LabelledImages,
-  name: str,
-  partition: partitions.Partition,
-  held_out: str,
-) -> ImageClients:
-  """Returns the clients of a partition; arguments as `load_image_corpus`."""
+  train, test = _SIDES_READERS[name](name, directory)
   num_classes = IMAGE_CORPORA[name].num_classes
   parts = partition.divide(train.labels, num_classes=num_classes)
   train_rows = _named(b'client', parts)
   test_rows, twins = {b'test': np.arange(len(test.labels))}, None
   if held_out == 'matching':
+    histograms = label_histograms(train.labels, parts, num_classes)
     test_rows = _named(
       b'test',
-      partitions.matching_split(
-        test.labels,
-        label_histograms(train.labels, parts, num_classes),
-        seed=partition.seed,
-      ),
+      partitions.matching_split(test.labels, histograms, seed=partition.seed),
     )
     twins = {
       client_id: twin

@@ -2,8 +2,7 @@
 
 Every scheme is a function of
 
-  labels: Int [n], from 0 to num_classes - 1.
-  num_classes: Classes that there are.
+  classes: Rows of each class, int64, ascending.
   num_clients: Clients to make, >= 1.
   seed: The `partition_seed`.
 
@@ -28,9 +27,11 @@ from tff_fedfish.data.images.dirichlet_partitions import (
 )
 from tff_fedfish.data.images.label_draws import (
   MAX_ATTEMPTS,
+  Parts,
   collect,
   cut,
-  shuffled_classes,
+  rows_by_class,
+  shuffled,
 )
 from tff_fedfish.errors import UserError
 
@@ -48,11 +49,10 @@ class Partition:
   parameters: tuple[tuple[str, int | float], ...] = ()
   """(name, value) of the parameters that the scheme takes beside these."""
 
-  def divide(self, labels: np.ndarray, *, num_classes: int) -> list[np.ndarray]:
+  def divide(self, labels: np.ndarray, *, num_classes: int) -> Parts:
     """Returns the rows of each client; see the top of this module."""
     return SCHEMES[self.scheme].function(
-      labels,
-      num_classes=num_classes,
+      rows_by_class(labels, num_classes),
       num_clients=self.num_clients,
       seed=self.seed,
       **dict(self.parameters),
@@ -60,13 +60,8 @@ class Partition:
 
 
 def fixed_classes(
-  labels: np.ndarray,
-  *,
-  num_classes: int,
-  num_clients: int,
-  seed: int,
-  classes_per_client: int,
-) -> list[np.ndarray]:
+  classes: Parts, *, num_clients: int, seed: int, classes_per_client: int
+) -> Parts:
   """Gives each client examples of a fixed number of classes.
 
   Client i has the class i mod num_classes and `classes_per_client` - 1 others,
@@ -75,17 +70,11 @@ def fixed_classes(
   TCT (Yu et al., 2022). Their code fails if nobody has some class; here the
   classes are drawn again.
   """
-  present = np.unique(labels)
+  num_classes = len(classes)
   if classes_per_client > num_classes:
     raise UserError(
       f'`classes_per_client` must not exceed the {num_classes} classes, found '
       f'{classes_per_client}. Lower it.'
-    )
-  if num_clients * classes_per_client < len(present):
-    raise UserError(
-      f'`num_clients` x `classes_per_client` must reach the {len(present)} '
-      f'classes that there are, found {num_clients} x {classes_per_client}. '
-      'Raise one of them.'
     )
   for attempt in range(MAX_ATTEMPTS):
     generator = randomness.generator('partition/fixed_classes', seed, attempt)
@@ -96,7 +85,10 @@ def fixed_classes(
       drawn = generator.permutation(others)[: classes_per_client - 1]
       for label in (first, *drawn):
         holders[label].append(client)
-    if all(holders[label] for label in present):
+    if all(
+      clients or not len(rows)
+      for clients, rows in zip(holders, classes, strict=True)
+    ):
       break
   else:
     raise UserError(
@@ -104,18 +96,12 @@ def fixed_classes(
       f'draws some class always had none of the {num_clients} clients. Raise '
       '`classes_per_client` or `num_clients`.'
     )
-  classes = shuffled_classes(generator, labels, num_classes)
-  return _divide_evenly(num_clients, holders, classes)
+  return _divide_evenly(num_clients, holders, shuffled(generator, classes))
 
 
 def pathological_shards(
-  labels: np.ndarray,
-  *,
-  num_classes: int,
-  num_clients: int,
-  seed: int,
-  shards_per_client: int,
-) -> list[np.ndarray]:
+  classes: Parts, *, num_clients: int, seed: int, shards_per_client: int
+) -> Parts:
   """Cuts each class into shards and gives each client the same number of them.
 
   A list that names each class equally often is shuffled and cut into rows, the
@@ -123,7 +109,7 @@ def pathological_shards(
   The clients' shards together are a multiple of num_classes. As FedFomo (Zhang
   et al., 2021) does after the code of LG-FedAvg (Liang et al., 2020).
   """
-  num_shards = num_clients * shards_per_client
+  num_classes, num_shards = len(classes), num_clients * shards_per_client
   if num_shards % num_classes:
     raise UserError(
       f'`num_clients` x `shards_per_client` must be a multiple of the '
@@ -133,40 +119,35 @@ def pathological_shards(
   names = np.repeat(np.arange(num_classes), num_shards // num_classes)
   generator = randomness.generator('partition/pathological_shards', seed)
   held = generator.permutation(names).reshape(num_clients, shards_per_client)
-  classes = shuffled_classes(
-    randomness.generator('partition/pathological_shards/rows', seed),
-    labels,
-    num_classes,
-  )
+  generator = randomness.generator('partition/pathological_shards/rows', seed)
   holders = [np.nonzero(held == label)[0] for label in range(num_classes)]
-  return _divide_evenly(num_clients, holders, classes)
+  return _divide_evenly(num_clients, holders, shuffled(generator, classes))
 
 
 def latent_distributions(
-  labels: np.ndarray, *, num_classes: int, num_clients: int, seed: int
-) -> list[np.ndarray]:
+  classes: Parts, *, num_clients: int, seed: int
+) -> Parts:
   """Gives each client examples of one class, its latent distribution.
 
   Client i draws from the i-th class in turn, so there is at least one client
   per class. The rows of a class are shuffled and divided evenly among its
   clients. As the code of FedFomo (Zhang et al., 2021).
   """
-  num_present = len(np.unique(labels))
+  num_present = sum(len(rows) > 0 for rows in classes)
   if num_clients < num_present:
     raise UserError(
       f'`num_clients` must be at least the number of latent distributions, '
       f'{num_present}, found {num_clients}. Raise it.'
     )
   generator = randomness.generator('partition/latent_distributions', seed)
-  classes = shuffled_classes(generator, labels, num_classes)
-  classes = [rows for rows in classes if len(rows)]
+  classes = [rows for rows in shuffled(generator, classes) if len(rows)]
   holders = [range(i, num_clients, num_present) for i in range(num_present)]
   return _divide_evenly(num_clients, holders, classes)
 
 
 def matching_split(
   labels: np.ndarray, histograms: np.ndarray, *, seed: int
-) -> list[np.ndarray]:
+) -> Parts:
   """Divides a test split so that each client is tested on what it trains on.
 
   Every class is shuffled and divided in proportion to the clients' training
@@ -184,7 +165,7 @@ def matching_split(
   """
   num_clients, num_classes = histograms.shape
   generator = randomness.generator('partition/matching_split', seed)
-  classes = shuffled_classes(generator, labels, num_classes)
+  classes = shuffled(generator, rows_by_class(labels, num_classes))
   return collect(
     num_clients,
     [
@@ -196,7 +177,7 @@ def matching_split(
   )
 
 
-def _divide_evenly(num_clients, holders, classes) -> list[np.ndarray]:
+def _divide_evenly(num_clients, holders, classes) -> Parts:
   """Divides the rows of each class among the clients that hold it."""
   return collect(
     num_clients,
@@ -212,8 +193,8 @@ def _divide_evenly(num_clients, holders, classes) -> list[np.ndarray]:
 class Scheme(NamedTuple):
   """A scheme of `Partition`."""
 
-  function: Callable[..., list[np.ndarray]]
-  """Divides labels."""
+  function: Callable[..., Parts]
+  """Divides the rows of classes."""
   required: tuple[str, ...] = ()
   """Parameters that it takes."""
   optional: tuple[str, ...] = ()

@@ -11,18 +11,15 @@ Both are a SQLite database of all splits, published as packed by LZMA.
 """
 
 import array
-import collections
 import math
 import os
-import pathlib
-from collections.abc import Iterator
 
 import numpy as np
 from google.protobuf import message
 
 from tff_fedfish.data import tff_sqlite
-from tff_fedfish.data.images.find_files import check_labels, find_files
-from tff_fedfish.data.images.image_clients import ImageClients
+from tff_fedfish.data.images.find_files import find_files
+from tff_fedfish.data.images.image_clients import ImageClients, group_rows
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA, ImageCorpus
 from tff_fedfish.data.protos import messages
 from tff_fedfish.errors import UserError
@@ -32,12 +29,8 @@ _LABEL = 'label'
 # By corpus: the database, its splits for training and testing, and the feature
 # with the pixels, floats from 0 to 1 or ints from 0 to 255.
 _DATABASES = {
-  'emnist_by_writer': (
-    'emnist_all.sqlite',
-    ('all_train', 'all_test'),
-    'pixels',
-  ),
-  'cifar100': ('cifar100.sqlite', ('train', 'test'), 'image'),
+  'emnist_by_writer': ('emnist_all.sqlite', 'all_train', 'all_test', 'pixels'),
+  'cifar100': ('cifar100.sqlite', 'train', 'test', 'image'),
 }
 
 
@@ -62,81 +55,53 @@ def read_published_clients(
     UserError: If the database is missing or damaged, or holds something else.
   """
   facts = IMAGE_CORPORA[corpus]
-  database, splits, image_feature = _DATABASES[corpus]
+  database, train, test, feature = _DATABASES[corpus]
   packed = f'{database}.lzma'
   origin = f'Get {packed} from {_BUCKET}, and unpack it: `xz -dk {packed}`.'
   if facts.clients == 'either':
     origin += f' Without it {corpus!r} requires a `partition`.'
-  (path,) = find_files(corpus, directory, [database], origin=origin)
+  (path,) = find_files(corpus, directory, [database], origin)
   # One buffer that grows: lists of arrays would have to be copied once more.
-  images, labels = bytearray(), array.array('i')
-  client_rows = collections.defaultdict(lambda: array.array('q'))
-  for split, prefix in zip(splits, (b'', b'test-'), strict=True):
-    rows = _read_split(path, split, image_feature, facts)
-    for client_id, image, label in rows:
-      client_rows[prefix + client_id].append(len(labels))
+  images, labels, client_ids = bytearray(), array.array('i'), []
+  for split, prefix in ((train, b''), (test, b'test-')):
+    for row in tff_sqlite.read_rows(path, split_name=split):
+      try:
+        image, label = _parse(row.serialized, feature, facts)
+      except (ValueError, TypeError, message.DecodeError) as error:
+        raise UserError(
+          f'{str(path)!r} must hold examples with `{feature}` of '
+          f'{" x ".join(map(str, facts.image_shape))}, from 0 to 1 or 0 to '
+          f'255, and one `{_LABEL}` from 0 to {facts.num_classes - 1}, but the '
+          f'split {split!r} has another one. Check which file it is, or get it '
+          'again.'
+        ) from error
       images += image.tobytes()
       labels.append(label)
+      client_ids.append(prefix + (row.client_id or b''))
   return ImageClients(
     images=np.frombuffer(images, np.uint8).reshape(-1, *facts.image_shape),
     labels=np.array(labels, np.int32),
-    client_rows={
-      client_id: np.array(found) for client_id, found in client_rows.items()
-    },
+    client_rows=group_rows(client_ids),
     num_classes=facts.num_classes,
-    held_out=tuple(
-      client_id for client_id in client_rows if client_id.startswith(b'test-')
-    ),
+    held_out=tuple(i for i in {*client_ids} if i.startswith(b'test-')),
   )
 
 
-def _read_split(
-  path: pathlib.Path, split: str, image_feature: str, facts: ImageCorpus
-) -> Iterator[tuple[bytes, np.ndarray, int]]:
-  """Yields (client id, uint8 [height, width, channels], label)."""
-  row_num = 0
-  rows = tff_sqlite.read_rows(path, split_name=split)
-  for row_num, row in enumerate(rows, start=1):
-    try:
-      image, label = _parse(row.serialized, image_feature, facts.image_shape)
-    except (ValueError, TypeError, message.DecodeError) as error:
-      raise UserError(
-        f'{str(path)!r}, example {row_num} of {split!r}: must be a '
-        f'tf.train.Example with `{image_feature}` of '
-        f'{" x ".join(map(str, facts.image_shape))} and one `{_LABEL}`, but is '
-        f'not ({error}). Check which file it is, or get it again.'
-      ) from error
-    check_labels(np.array([label]), facts.num_classes, path)
-    yield row.client_id or b'', image, label
-  if not row_num:
-    raise UserError(
-      f'{str(path)!r} must hold examples of the split {split!r}, but holds '
-      'none. Check which file it is.'
-    )
-
-
 def _parse(
-  serialized: bytes | None, image_feature: str, shape: tuple[int, int, int]
+  serialized: bytes | None, feature: str, facts: ImageCorpus
 ) -> tuple[np.ndarray, int]:
-  """Returns uint8 [height, width, channels] and the label; may raise."""
+  """Returns the pixels, uint8, and the label; may raise."""
   features = messages().Example.FromString(serialized).features.feature
-  # Not by looking them up, which would add them.
-  image = features[image_feature] if image_feature in features else None
-  if image is not None and image.HasField('float_list'):
-    pixels, highest = np.array(image.float_list.value, np.float32), 1
-  else:
-    values = image.int64_list.value if image is not None else ()
-    pixels, highest = np.array(values, np.int64), 255
-  if pixels.size != math.prod(shape):
-    raise ValueError(f'`{image_feature}` has {pixels.size} values')
+  floats = features[feature].float_list.value
+  pixels = np.array(features[feature].int64_list.value, np.int64)
+  if floats:
+    pixels = np.rint(np.array(floats, np.float32) * 255)
+  (label,) = features[_LABEL].int64_list.value
   # Not the other way round: a NaN must not pass.
-  if not (pixels.min() >= 0 and pixels.max() <= highest):
-    raise ValueError(
-      f'values from {pixels.min()} to {pixels.max()}, not 0 to {highest}'
-    )
-  labels = features[_LABEL].int64_list.value if _LABEL in features else ()
-  if len(labels) != 1:
-    raise ValueError(f'`{_LABEL}` has {len(labels)} values')
-  if highest == 1:
-    pixels = np.rint(pixels * 255)
-  return pixels.astype(np.uint8).reshape(shape), labels[0]
+  if not (
+    len(pixels) == math.prod(facts.image_shape)
+    and 0 <= pixels.min() <= pixels.max() <= 255
+    and 0 <= label < facts.num_classes
+  ):
+    raise ValueError('it has other values')
+  return pixels.astype(np.uint8), label
