@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tff_fedfish.config import given
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
@@ -80,21 +81,20 @@ def solve(
 
 def _solving_config(source, overrides):
   """Returns the config of a run for one round of a solver."""
-  typed = [o for o in overrides if o.startswith('--config.')]
-  typed = {o.removeprefix('--config.').partition('=')[0] for o in typed}
+  values = given.read_values(source, overrides)
   may_change = run_directory.MAY_CHANGE - {'training.num_rounds'}
-  for name in sorted(typed - may_change):
+  for name in sorted(values.overridden - may_change):
     if not name.startswith('algorithm.'):
       raise UserError(
         f'`--config.{name}` must be as in {str(source)!r}, whose clients are '
         'used as they were trained. Leave it out.'
       )
-  fixed = [
-    f'--config.{name}={value}'
-    for name, value in _SETTINGS.items()
-    if name not in typed
-  ]
-  return config_loading.load_config(source, [*fixed, *overrides])
+  values = values.with_settings(
+    {n: v for n, v in _SETTINGS.items() if n not in values.overridden},
+    values.source,
+  )
+  # Other unread settings are those of the run's method.
+  return config_loading.build_config(values, required=values.overridden)[0]
 
 
 class KeptUploads:
