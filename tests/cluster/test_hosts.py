@@ -119,7 +119,10 @@ def test_crash():
     found = host.processes()
     host.crash()
     assert process.wait(20) == -signal.SIGKILL
-    assert not any(map(psutil.Process.is_running, found))
+    # A killed process stays until its parent, or init, has read its status.
+    wait_until(
+      lambda: not any(map(psutil.Process.is_running, found)), 20, 'the end'
+    )
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGKILL])

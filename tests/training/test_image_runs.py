@@ -143,7 +143,7 @@ def test_evaluation_needs_the_same_kind_of_corpus(run, tmp_path, capsys):
   assert _evaluate(run, tmp_path, tmp_path / 'e') == 2
   error = capsys.readouterr().err
   assert "Corpus 'mnist_by_writer' requires train-images-idx3-ubyte" in error
-  assert 'found only manifest.json' in error
+  assert 'train-images-idx3-ubyte is not there' in error
 
 
 def test_generate_names_what_it_takes(run, capsys):
