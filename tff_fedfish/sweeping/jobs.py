@@ -63,7 +63,7 @@ def run_jobs(
   """
   num_threads = max(1, len(os.sched_getaffinity(0)) // num_at_a_time)
   waiting, running, is_told = collections.deque(runs), [], False
-  with Interruption('rounds') as interruption:
+  with Interruption('rounds', _kill_children) as interruption:
     try:
       while running or (waiting and not interruption.requested):
         has_room = len(running) < num_at_a_time
@@ -142,6 +142,11 @@ def _carry_out(
   for command in evaluations:
     if code := run_command(command):
       sys.exit(code)
+
+
+def _kill_children() -> None:
+  for process in multiprocessing.active_children():
+    process.kill()
 
 
 def _end_with_parent() -> None:
