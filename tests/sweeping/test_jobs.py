@@ -107,6 +107,27 @@ def test_exit_code_and_output_of_a_failing_command(tmp_path):
   assert f'exit code 2: {last} (all of its' in jobs.failure_line(run, 2)
 
 
+def test_a_log_that_cannot_be_written_fails_its_run_only(tmp_path, capsys):
+  runs = [
+    Run(
+      name=name,
+      directory=tmp_path / 'arms' / name,
+      config=None,
+      evaluations={},
+      point={},
+    )
+    for name in ('a', 'b')
+  ]
+  runs[0].log.mkdir(parents=True)
+  ended = []
+  code = jobs.run_jobs(
+    main, runs, 1, lambda run: None, lambda *end: ended.append(end)
+  )
+  # The other one lacks its config.
+  assert (code, ended) == (0, [(runs[0], 1), (runs[1], 2)])
+  assert str(runs[0].log) in capsys.readouterr().err
+
+
 def test_signal_reaches_the_run_once_and_it_ends_cleanly(
   small_inputs, tmp_path
 ):
@@ -134,7 +155,7 @@ def test_second_signal_kills_the_runs(small_inputs, tmp_path):
   try:
     process.send_signal(signal.SIGINT)
     # Until it has heard of the first one, the two would be one.
-    while 'to abandon' not in (line := process.stderr.readline()):
+    while 'to end at once' not in (line := process.stderr.readline()):
       assert line
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=LIMIT_SECONDS)

@@ -57,7 +57,7 @@ def test_first_signal_asks(signal_num, again, exit_code):
     out, err = process.communicate(timeout=300)
   assert out == f'requested {signal_num:d}\nrestored True\nleft\n'
   assert err == (
-    f'fedfish: finishing the round in hand; {again} to abandon it.\n'
+    f'fedfish: finishing the round in hand; {again} to end at once.\n'
   )
   assert process.returncode == exit_code
 

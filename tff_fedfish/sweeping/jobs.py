@@ -69,7 +69,13 @@ def run_jobs(
         has_room = len(running) < num_at_a_time
         while waiting and has_room and not interruption.requested:
           run = waiting.popleft()
-          running.append((run, _start(run_command, run, num_threads)))
+          try:
+            running.append((run, _start(run_command, run, num_threads)))
+          except OSError as error:
+            # Its log. The others go on.
+            print(f'fedfish: error: {error}', file=sys.stderr)
+            on_end(run, 1)
+            continue
           on_start(run)
           has_room = len(running) < num_at_a_time
         if interruption.requested and not is_told:

@@ -101,8 +101,8 @@ class Interruption:
     if signal_num == signal.SIGINT:
       again = 'press Ctrl-C again'
     _write(
-      f'{start}fedfish: finishing the {self._unit} in hand; {again} to abandon '
-      'it.\n'
+      f'{start}fedfish: finishing the {self._unit} in hand; {again} to end at '
+      'once.\n'
     )
 
 
