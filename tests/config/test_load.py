@@ -76,6 +76,7 @@ class TestShippedConfigs:
     assert config.data.directory in errors[0]
     if not is_complete:
       assert vocabulary in errors[1]
+    assert not list(tmp_path.iterdir())
 
   @pytest.mark.parametrize(
     ('name', 'settings'),
