@@ -188,7 +188,7 @@ CASES = (
   # Its metrics.
   removed('but it does not exist. Name a run directory', _METRICS),
   changed(
-    r"line 3 (could not convert string to float: '\xff",
+    r"line 3 (could not convert string to float: '\\xff",
     _METRICS,
     lambda data: data.replace(b'\n1,', b'\n1,\xff'),
   ),
