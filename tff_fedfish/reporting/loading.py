@@ -14,7 +14,7 @@ from tff_fedfish.config import given, names
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.data.tokenizers import METADATA_FILE
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.results import read_barriers
+from tff_fedfish.evaluation.tables import read_barriers
 from tff_fedfish.files import parse_json
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.settings import AlgorithmConfig
