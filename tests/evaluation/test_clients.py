@@ -115,10 +115,7 @@ def test_a_document_that_sequences_would_cut():
 @pytest.mark.parametrize(('cap', *'ehq'), _SIZES)
 def test_cap(cap, e, h, q):
   assert _lengths(_halve_documents([40] * 8, max_sequences=cap)) == (e, h, q)
-  capped, whole = (
-    _halve(_Numbered(20), max_sequences=cap),
-    _halve(_Numbered(20)),
-  )
+  capped = _halve(_Numbered(20), max_sequences=cap)
   assert _lengths(capped) == (e, h, q)
   # The beginning of one permutation.
   scored = _ids(_halve(_Numbered(20)).evaluation)
