@@ -160,7 +160,7 @@ def require_measurable(
   """
   needs_own = (
     "needs the run's own corpus as `--data`, but "
-    f'{str(data)!r} is another one. Leave it out.'
+    f"{str(data)!r} is another one. Name the run's, or leave the option out."
   )
   if options.barrier:
     is_replayed = config.method.solver is None and len(config.phases) <= 1
