@@ -158,8 +158,9 @@ def test_barrier_files_of_finished_rounds_are_read(tmp_path, write_run):
   directory = write_run(tmp_path / 'run')
   (directory / 'barrier').mkdir()
   for round_num in (1, 2, 3):
-    tables.write_barriers(
+    tables.write_rows(
       directory / 'barrier' / f'round_{round_num:08d}.csv',
+      tables.ClientBarrier,
       [
         tables.ClientBarrier(
           client_id=client_id,

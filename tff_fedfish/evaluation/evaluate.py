@@ -8,7 +8,6 @@ import sys
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.options import EvaluationOptions
 from tff_fedfish.evaluation.plan import Plan, plan_evaluation
-from tff_fedfish.evaluation.results import write_evaluation
 from tff_fedfish.evaluation.summary import Summary
 from tff_fedfish.run import divergence
 
@@ -42,17 +41,10 @@ def evaluate(
   # Late: the errors above must not wait for TensorFlow.
   from tff_fedfish.evaluation import measure
 
-  measured = measure.measure(plan)
-  write_evaluation(
-    plan.output,
-    measured.summary,
-    measured.clients,
-    measured.barriers,
-    measured.affinities,
-  )
-  if all(row.loss.mean is None for row in measured.summary.fractions):
+  summary = measure.measure(plan)
+  if all(row.loss.mean is None for row in summary.fractions):
     _warn_of_non_finite_losses(plan)
-  return plan.output, measured.summary
+  return plan.output, summary
 
 
 def _warn_of_non_finite_losses(plan: Plan) -> None:

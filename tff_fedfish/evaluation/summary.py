@@ -10,11 +10,7 @@ from tff_fedfish.errors import require_one_of
 from tff_fedfish.evaluation import intervals
 from tff_fedfish.evaluation.intervals import ClientStatistics
 from tff_fedfish.evaluation.options import OWN_ROWS
-from tff_fedfish.evaluation.tables import (
-  ClientBarrier,
-  ClientEvaluation,
-  in_order,
-)
+from tff_fedfish.evaluation.tables import ClientBarrier, ClientEvaluation
 from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 KINDS = ('held_out', 'participating', *OWN_ROWS, 'transfer')
@@ -146,7 +142,7 @@ def summarize_evaluation(
       checkpoint, personalization.
   """
   by_fraction: dict[float, list[ClientEvaluation]] = {}
-  for client in in_order(clients):
+  for client in sorted(clients, key=lambda row: row.client_id):
     by_fraction.setdefault(client.fraction, []).append(client)
   return Summary(
     num_clients=len({client.client_id for client in clients}),
@@ -170,7 +166,7 @@ def summarize_evaluation(
 
 def summarize_barriers(barriers: Sequence[ClientBarrier]) -> BarrierSummary:
   """Summarizes the barriers of a cohort's clients, given in any order."""
-  barriers = in_order(barriers)
+  barriers = sorted(barriers, key=lambda row: row.client_id)
   losses = [b.global_loss - b.local_loss for b in barriers]
   # (1 - global accuracy) - (1 - local accuracy).
   errors = [

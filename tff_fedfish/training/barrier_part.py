@@ -60,7 +60,6 @@ class BarrierPart(RoundPart):
       run.evaluator,
       self._clients(done),
       on_failure=lambda client, error: failures.append((client, error)),
-      before_scoring=self._require_going_on,
     )
     for client, error in failures[:MAX_FAILURES_SHOWN]:
       failure = round_options.describe_failure(0, error, while_loading=False)
