@@ -50,8 +50,8 @@ class Plan:
   corpus: Corpus
   split: ClientSplit | None
   """Clients of the run's own corpus; None: of another one."""
-  client_ids: Sequence[bytes]
-  """Clients that may be scored by halves."""
+  client_ids: Sequence[bytes] | None
+  """Clients that may be scored by halves; None: by rows of their own."""
   states: ClientStates | None
   """What clients kept, where it is read."""
   facts: dict[str, Any]
@@ -83,27 +83,26 @@ def plan_evaluation(
   options: EvaluationOptions,
 ) -> Plan:
   """Opens checkpoint and corpus; see `evaluate.evaluate`."""
-  run, names = None, {}
+  run, names, open_checkpoint = None, {}, pretrained_run.open_checkpoint
   if pretrained.is_pretrained(checkpoint):
     if output is None:
       raise UserError(
         f'`--output` is required with {str(checkpoint)!r}, a model without a '
         'run. Name a new directory.'
       )
-    config = pretrained_run.config_of(checkpoint, data)
     # A path may hold bytes that are no text.
     typed = os.fsencode(checkpoint).decode('utf-8', 'backslashreplace')
     names = {'directory': typed}
+    config = pretrained_run.config_of(checkpoint, data)
   else:
     checkpoint = divergence.resolve_checkpoint(checkpoint)
-    run = checkpoint.parent.parent
+    run, open_checkpoint = checkpoint.parent.parent, client_data.open_checkpoint
     config = run_directory.read_config(run)
     output = output or run / 'evaluations' / pathlib.Path(data).resolve().name
   with stage('opening the corpus'):
     corpus = client_data.open_corpus(config, data)
   output = files.require_usable_output(output, '--output')
   with stage('opening the checkpoint'):
-    open_checkpoint = (client_data if run else pretrained_run).open_checkpoint
     opened, tokenizer = open_checkpoint(config, checkpoint)
   config = config.in_round(opened.round_num)
   identity = corpus_identity.identify(config, corpus)
@@ -111,11 +110,11 @@ def plan_evaluation(
   is_own = fingerprint == identity.fingerprint
   require_measurable(config, options, data, is_own_corpus=is_own)
   split, client_ids = None, corpus.client_ids
-  own_rows, kind = _own_rows(config, options), options.client_split
+  kind = _own_rows(config, options) or options.client_split
   if is_own:
     split = row_source(config).split(corpus)
-    client_ids = getattr(split, options.client_split, ())
-    if not own_rows and not client_ids:
+    client_ids = getattr(split, kind, None)
+    if client_ids is not None and not client_ids:
       _raise_no_clients(config, options)
   elif not _is_other_part(run, fingerprint, identity):
     kind = 'transfer'
@@ -132,7 +131,7 @@ def plan_evaluation(
     client_ids=client_ids,
     states=_states(config, options, opened),
     facts=dict(
-      kind=own_rows or kind,
+      kind=kind,
       corpus=identity.label(data),
       corpus_identity=identity,
       checkpoint={'round': opened.round_num, **names},
