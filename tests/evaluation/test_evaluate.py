@@ -461,6 +461,12 @@ class TestBadInput:
       '`--checkpoint` must be a checkpoint',
       *(tmp_path, small_inputs[0], tmp_path / 'out'),
     )
+    (tmp_path / 'sweep.json').touch()
+    self._fails(
+      capsys,
+      f"is a sweep, whose runs are in '{tmp_path}/arms'. Name",
+      *(tmp_path, small_inputs[0], tmp_path / 'out'),
+    )
 
   def test_output_in_use(self, small_inputs, small_run, evaluated, capsys):
     self._fails(capsys, 'already holds', small_run, small_inputs[0], evaluated)

@@ -106,8 +106,7 @@ def plan_evaluation(
     opened, tokenizer = open_checkpoint(config, checkpoint)
   config = config.in_round(opened.round_num)
   identity = corpus_identity.identify(config, corpus)
-  fingerprint = opened.contents.get('corpus_fingerprint')
-  is_own = fingerprint == identity.fingerprint
+  is_own = opened.contents.get('corpus_fingerprint') == identity.fingerprint
   require_measurable(config, options, data, is_own_corpus=is_own)
   split, client_ids = None, corpus.client_ids
   kind = _own_rows(config, options) or options.client_split
@@ -116,7 +115,7 @@ def plan_evaluation(
     client_ids = getattr(split, kind, None)
     if client_ids is not None and not client_ids:
       _raise_no_clients(config, options)
-  elif not _is_other_part(run, fingerprint, identity):
+  elif not _is_other_part(run, opened, identity):
     kind = 'transfer'
   return Plan(
     config=config,
@@ -237,12 +236,12 @@ def _states(config, options, checkpoint):
   return None
 
 
-def _is_other_part(run, fingerprint, identity):
+def _is_other_part(run, checkpoint, identity):
   """Says whether a corpus is another part of the grouping of a run's corpus."""
   trained_on = run and corpus_identity.read_identity(run)
   if trained_on is None:
     return False
-  if trained_on.fingerprint != fingerprint:
+  if trained_on.fingerprint != checkpoint.contents.get('corpus_fingerprint'):
     raise UserError(
       f'{str(run / corpus_identity.CORPUS_NAME)!r} must name the corpus that '
       'the checkpoint was trained on, but names another. Restore the file.'
