@@ -384,6 +384,7 @@ class TestStages:
     assert done == [
       'opening the corpus',
       'opening the checkpoint',
+      'importing TensorFlow Federated',
       'choosing clients',
       'building the model',
       'tracing, first client',

@@ -9,6 +9,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.options import EvaluationOptions
 from tff_fedfish.evaluation.plan import Plan, plan_evaluation
 from tff_fedfish.evaluation.summary import Summary
+from tff_fedfish.progress import stage
 from tff_fedfish.run import divergence
 
 
@@ -38,8 +39,9 @@ def evaluate(
       be used.
   """
   plan = plan_evaluation(checkpoint, data, output, options)
-  # Late: the errors above must not wait for TensorFlow.
-  from tff_fedfish.evaluation import measure
+  with stage('importing TensorFlow Federated'):
+    # Late: the errors above must not wait for it.
+    from tff_fedfish.evaluation import measure
 
   summary = measure.measure(plan)
   if all(row.loss.mean is None for row in summary.fractions):
