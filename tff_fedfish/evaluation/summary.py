@@ -136,7 +136,7 @@ def summarize_evaluation(
     barriers: One entry per client of the cohort. None: not measured.
     effective_clients: Those of the same cohort. None: not measured.
     unknown_token_fraction: See `Summary`.
-    num_bytes: `scored_bytes` of each client's evaluation half. None: images.
+    num_bytes: Bytes of the targets in each client's evaluation half. None: images.
     skipped_clients: See `Summary`.
     **facts: The other fields of `Summary`: kind, corpus, corpus_identity,
       checkpoint, personalization.
@@ -173,8 +173,7 @@ def summarize_barriers(barriers: Sequence[ClientBarrier]) -> BarrierSummary:
     b.local_accuracy - b.global_accuracy if math.isfinite(loss) else math.nan
     for b, loss in zip(barriers, losses, strict=True)
   ]
-  pairs = zip(barriers, losses, strict=True)
-  finite = [barrier for barrier, loss in pairs if math.isfinite(loss)]
+  finite = [b for b in barriers if math.isfinite(b.global_loss - b.local_loss)]
   return BarrierSummary(
     loss=intervals.summarize(losses),
     error=intervals.summarize(errors),
