@@ -296,15 +296,6 @@ class TestParts:
     assert _evaluate(run, held_out, tmp_path / 'out', *flags) == 2
     assert words in capsys.readouterr().err
 
-  def test_file_of_another_run(self, run, parts, tmp_path, capsys):
-    other = tmp_path / 'other'
-    shutil.copytree(run, other)
-    text = (other / 'corpus.json').read_text()
-    fingerprint = json.loads(text)['fingerprint']
-    (other / 'corpus.json').write_text(text.replace(fingerprint, '0' * 64))
-    assert _evaluate(other, parts / 'held_out', tmp_path / 'out') == 2
-    assert 'but names another. Restore' in capsys.readouterr().err
-
 
 class TestUnknownTokens:
   @pytest.fixture(scope='class')

@@ -115,7 +115,7 @@ def plan_evaluation(
     client_ids = getattr(split, kind, None)
     if client_ids is not None and not client_ids:
       _raise_no_clients(config, options)
-  elif not _is_other_part(run, opened, identity):
+  elif not _is_other_part(run, identity):
     kind = 'transfer'
   return Plan(
     config=config,
@@ -236,14 +236,7 @@ def _states(config, options, checkpoint):
   return None
 
 
-def _is_other_part(run, checkpoint, identity):
+def _is_other_part(run, identity):
   """Says whether a corpus is another part of the grouping of a run's corpus."""
   trained_on = run and corpus_identity.read_identity(run)
-  if trained_on is None:
-    return False
-  if trained_on.fingerprint != checkpoint.contents.get('corpus_fingerprint'):
-    raise UserError(
-      f'{str(run / corpus_identity.CORPUS_NAME)!r} must name the corpus that '
-      'the checkpoint was trained on, but names another. Restore the file.'
-    )
-  return trained_on.grouping == identity.grouping
+  return bool(trained_on) and trained_on.grouping == identity.grouping

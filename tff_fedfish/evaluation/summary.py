@@ -136,7 +136,7 @@ def summarize_evaluation(
     barriers: One entry per client of the cohort. None: not measured.
     effective_clients: Those of the same cohort. None: not measured.
     unknown_token_fraction: See `Summary`.
-    num_bytes: Bytes of the targets in each client's evaluation half. None: images.
+    num_bytes: Bytes of the scored text of each client. None: images.
     skipped_clients: See `Summary`.
     **facts: The other fields of `Summary`: kind, corpus, corpus_identity,
       checkpoint, personalization.
