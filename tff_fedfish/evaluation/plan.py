@@ -1,6 +1,6 @@
 """What an evaluation measures, and everything that it refuses.
 
-Nothing here imports TensorFlow: what can be refused is refused at once.
+Refusals come before TensorFlow, which the vocabulary imports.
 """
 
 import dataclasses
@@ -18,6 +18,7 @@ from tff_fedfish.evaluation.options import OWN_ROWS, EvaluationOptions
 from tff_fedfish.huggingface import pretrained
 from tff_fedfish.progress import stage
 from tff_fedfish.run import (
+  checkpoints,
   client_data,
   client_state,
   corpus_identity,
@@ -83,40 +84,33 @@ def plan_evaluation(
   options: EvaluationOptions,
 ) -> Plan:
   """Opens checkpoint and corpus; see `evaluate.evaluate`."""
-  run, names, open_checkpoint = None, {}, pretrained_run.open_checkpoint
+  typed, run, is_own = checkpoint, None, False
   if pretrained.is_pretrained(checkpoint):
     if output is None:
       raise UserError(
         f'`--output` is required with {str(checkpoint)!r}, a model without a '
         'run. Name a new directory.'
       )
-    # A path may hold bytes that are no text.
-    typed = os.fsencode(checkpoint).decode('utf-8', 'backslashreplace')
-    names = {'directory': typed}
     config = pretrained_run.config_of(checkpoint, data)
   else:
     checkpoint = divergence.resolve_checkpoint(checkpoint)
-    run, open_checkpoint = checkpoint.parent.parent, client_data.open_checkpoint
+    run = checkpoint.parent.parent
     config = run_directory.read_config(run)
     output = output or run / 'evaluations' / pathlib.Path(data).resolve().name
   with stage('opening the corpus'):
     corpus = client_data.open_corpus(config, data)
   output = files.require_usable_output(output, '--output')
-  with stage('opening the checkpoint'):
-    opened, tokenizer = open_checkpoint(config, checkpoint)
-  config = config.in_round(opened.round_num)
-  identity = corpus_identity.identify(config, corpus)
-  is_own = opened.contents.get('corpus_fingerprint') == identity.fingerprint
+  identity, config_of_run = corpus_identity.identify(config, corpus), config
+  if run is not None:
+    opened = checkpoints.load_checkpoint(checkpoint, None, verify=False)
+    config = config.in_round(opened.round_num)
+    trained_on = opened.contents.get('corpus_fingerprint')
+    is_own = trained_on == identity.fingerprint
   require_measurable(config, options, data, is_own_corpus=is_own)
-  split, client_ids = None, corpus.client_ids
-  kind = _own_rows(config, options) or options.client_split
-  if is_own:
-    split = row_source(config).split(corpus)
-    client_ids = getattr(split, kind, None)
-    if client_ids is not None and not client_ids:
-      _raise_no_clients(config, options)
-  elif not _is_other_part(run, identity):
-    kind = 'transfer'
+  with stage('opening the checkpoint'):
+    open_checkpoint = (client_data if run else pretrained_run).open_checkpoint
+    opened, tokenizer = open_checkpoint(config_of_run, checkpoint)
+  split = row_source(config).split(corpus) if is_own else None
   return Plan(
     config=config,
     options=options,
@@ -127,13 +121,13 @@ def plan_evaluation(
     tokenizer=tokenizer,
     corpus=corpus,
     split=split,
-    client_ids=client_ids,
+    client_ids=_client_ids(config, options, corpus, split),
     states=_states(config, options, opened),
     facts=dict(
-      kind=kind,
+      kind=_kind(config, options, run, identity, is_own),
       corpus=identity.label(data),
       corpus_identity=identity,
-      checkpoint={'round': opened.round_num, **names},
+      checkpoint={'round': opened.round_num, **_directory(run, typed)},
     ),
   )
 
@@ -181,10 +175,10 @@ def require_measurable(
       _raise_no_clients(config, options)
   longest, wanted = config.data.sequence_length, options.sequence_length
   if wanted is not None and (longest is None or wanted > longest):
-    most = 'left out with images' if longest is None else f'at most {longest}'
-    raise UserError(
-      f'`--sequence_length` must be {most}, as in training, found {wanted}.'
-    )
+    most = 'left out with images'
+    if longest is not None:
+      most = f'at most {longest}, as in training'
+    raise UserError(f'`--sequence_length` must be {most}, found {wanted}.')
 
 
 def _own_rows(config: TrainConfig, options: EvaluationOptions) -> str | None:
@@ -220,6 +214,18 @@ def _require_own_rows(config, options, part):
     )
 
 
+def _client_ids(config, options, corpus, split):
+  """Returns the clients that may be scored by halves; None: own rows."""
+  if split is None:
+    return corpus.client_ids
+  if _own_rows(config, options):
+    return None
+  client_ids = getattr(split, options.client_split)
+  if not client_ids:
+    _raise_no_clients(config, options)
+  return client_ids
+
+
 def _raise_no_clients(config, options):
   raise UserError(
     f'`--client_split` is {options.client_split!r}, but the run has no such '
@@ -228,15 +234,26 @@ def _raise_no_clients(config, options):
   )
 
 
+def _kind(config, options, run, identity, is_own):
+  """Returns the kind of the evaluation; another part of a split is held out."""
+  trained_on = run and corpus_identity.read_identity(run)
+  is_part = trained_on and trained_on.grouping == identity.grouping
+  if not is_own and not is_part:
+    return 'transfer'
+  return _own_rows(config, options) or options.client_split
+
+
+def _directory(run, typed):
+  """Returns `directory` of a model without a run, as it was typed."""
+  if run is not None:
+    return {}
+  # A path may hold bytes that are no text.
+  return {'directory': os.fsencode(typed).decode('utf-8', 'backslashreplace')}
+
+
 def _states(config, options, checkpoint):
   """Returns what clients kept; None where nothing reads it."""
   has_models = config.method.personal(config) is not None
   if has_models or (options.barrier and config.kept_slots):
     return client_state.states_of_checkpoint(checkpoint)
   return None
-
-
-def _is_other_part(run, identity):
-  """Says whether a corpus is another part of the grouping of a run's corpus."""
-  trained_on = run and corpus_identity.read_identity(run)
-  return bool(trained_on) and trained_on.grouping == identity.grouping
