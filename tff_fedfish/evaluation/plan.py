@@ -11,6 +11,7 @@ from typing import Any
 
 from tff_fedfish import files
 from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data import client_splits
 from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
@@ -221,6 +222,13 @@ def _client_ids(config, options, corpus, split):
   if _own_rows(config, options):
     return None
   client_ids = getattr(split, options.client_split)
+  lowest, seed = options.held_out_from, config.seeds.split_seed
+  if options.client_split == 'held_out' and lowest:
+    client_ids = [
+      client_id
+      for client_id in client_ids
+      if client_splits.split_position(client_id, split_seed=seed) >= lowest
+    ]
   if not client_ids:
     _raise_no_clients(config, options)
   return client_ids
@@ -230,7 +238,8 @@ def _raise_no_clients(config, options):
   raise UserError(
     f'`--client_split` is {options.client_split!r}, but the run has no such '
     'clients (held_out_fraction '
-    f'{config.client_splits.held_out_fraction}). Name the other split.'
+    f'{config.client_splits.held_out_fraction}). Raise it, or name another '
+    'split.'
   )
 
 
