@@ -155,6 +155,12 @@ def require_measurable(
     "needs the run's own corpus as `--data`, but "
     f"{str(data)!r} is another one. Name the run's, or leave the option out."
   )
+  is_held_out = is_own_corpus and options.client_split == 'held_out'
+  if options.held_out_from and not is_held_out:
+    raise UserError(
+      "`--held_out_from` is read only with the run's own corpus and "
+      "`--client_split` 'held_out'. Leave it out."
+    )
   if options.barrier:
     is_replayed = config.method.solver is None and len(config.phases) <= 1
     if not is_replayed or config.method.personal(config) is not None:
@@ -223,7 +229,7 @@ def _client_ids(config, options, corpus, split):
     return None
   client_ids = getattr(split, options.client_split)
   lowest, seed = options.held_out_from, config.seeds.split_seed
-  if options.client_split == 'held_out' and lowest:
+  if lowest:
     client_ids = [
       client_id
       for client_id in client_ids
@@ -235,11 +241,15 @@ def _client_ids(config, options, corpus, split):
 
 
 def _raise_no_clients(config, options):
+  if options.held_out_from:
+    raise UserError(
+      f'`--held_out_from` {options.held_out_from} must be the place of a '
+      'held-out client or below one, but all lie below it. Lower it.'
+    )
   raise UserError(
     f'`--client_split` is {options.client_split!r}, but the run has no such '
     'clients (held_out_fraction '
-    f'{config.client_splits.held_out_fraction}). Raise it, or name another '
-    'split.'
+    f'{config.client_splits.held_out_fraction}). Name another split.'
   )
 
 
