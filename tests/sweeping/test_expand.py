@@ -238,7 +238,7 @@ def test_a_search_validates_no_rows_that_runs_are_scored_on(
     (
       {'grid': _GRID, 'evaluate': [{'data': 'x', 'barrier': True}]},
       (),
-      "`--data` must be the corpus of the run, but 'x' is another",
+      "needs the run's own corpus as `--data`, but 'x' is another one",
     ),
     (
       {
@@ -246,7 +246,7 @@ def test_a_search_validates_no_rows_that_runs_are_scored_on(
         'evaluate': [{'data': 'x', 'client_split': 'participating'}],
       },
       (),
-      "all clients of 'x', which is not the corpus of the run, are held out",
+      "`--client_split` 'participating' needs the run's own corpus",
     ),
     (
       {'grid': _GRID, 'evaluate': [{'client_split': 'own_test'}]},
@@ -256,7 +256,7 @@ def test_a_search_validates_no_rows_that_runs_are_scored_on(
     (
       {'grid': {'algorithm.name': ['local_only']}, 'evaluate': [{'data': 'x'}]},
       (),
-      "must be its corpus, but 'x' is another",
+      "`--client_split` 'own_test' needs the run's own corpus",
     ),
     (
       {
@@ -264,7 +264,7 @@ def test_a_search_validates_no_rows_that_runs_are_scored_on(
         'evaluate': [{'fractions': [0.5]}],
       },
       (),
-      '`--fractions` must be 0',
+      '`--fractions` is not read with',
     ),
     (
       {
@@ -272,7 +272,7 @@ def test_a_search_validates_no_rows_that_runs_are_scored_on(
         'evaluate': [{'barrier': True}],
       },
       (),
-      "each client of 'local_only' has a model of its own",
+      "`--barrier` is not available for 'local_only'",
     ),
     (
       {'grid': {'algorithm.relative_floor': [0.0, 1.0]}},

@@ -5,7 +5,8 @@ import pathlib
 
 import pytest
 
-from tff_fedfish.evaluation.results import ClientEvaluation, Evaluation
+from tff_fedfish.evaluation.results import Evaluation
+from tff_fedfish.evaluation.tables import ClientEvaluation, as_table
 from tff_fedfish.sweeping import grid
 from tff_fedfish.sweeping.runs import Run
 from tff_fedfish.sweeping.search import LearningRateSearch
@@ -131,9 +132,13 @@ def _score(losses, accuracies=None, metric='held-out loss'):
     )
     for fraction in (0.0, 0.5)
   ]
-  return validation_score(
-    Evaluation(summary={}, clients=clients, barriers=None), metric
+  evaluation = Evaluation(
+    summary=None,
+    clients=as_table(ClientEvaluation, clients),
+    barriers=None,
+    affinities=None,
   )
+  return validation_score(evaluation, metric)
 
 
 def test_score_by_hand():

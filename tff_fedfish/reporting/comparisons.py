@@ -17,7 +17,7 @@ from tff_fedfish.reporting.repetitions import (
 )
 from tff_fedfish.reporting.runs import Run, subjects
 
-# Of a `statistics.paired_difference`.
+# Of a `intervals.paired_difference`.
 _NUMBERS = (
   *('mean', 'ci_low', 'ci_high', 'share_below_zero'),
   *('num_seeds', 'num_clients', 'seed_means'),

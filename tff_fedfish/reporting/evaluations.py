@@ -1,24 +1,17 @@
 """Evaluations of a run, checked and typed: `evaluations/NAME`."""
 
 import dataclasses
-import math
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from tff_fedfish import json_values
-from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.results import (
-  KINDS,
-  Affinity,
-  ClientBarrier,
-  ClientEvaluation,
-  read_evaluation,
-)
-from tff_fedfish.evaluation.statistics import worst_decile
+from tff_fedfish.evaluation.intervals import worst_decile
+from tff_fedfish.evaluation.results import read_evaluation
+from tff_fedfish.evaluation.summary import Summary
+from tff_fedfish.evaluation.tables import ClientBarrier, as_table
 from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 
@@ -138,143 +131,79 @@ def load_evaluation(directory: pathlib.Path, seeds: str = '') -> Evaluation:
     UserError: If a file is missing, damaged or of a newer schema.
   """
   found = read_evaluation(directory)
-  summary = _Checked(directory / 'summary.json', found.summary, seeds)
-  if (kind := summary.values.get('kind')) not in KINDS:
-    raise summary.error('kind', f'one of {", ".join(KINDS)}', kind)
-  clients = _finite_rows(found.clients, ClientEvaluation)
-  models = sorted({client.model for client in found.clients})
-  if models not in ([], ['global'], ['personal']):
-    raise UserError(
-      f"{str(directory / 'per_client.csv')!r}: `model` must be 'personal' or "
-      f"'global' in all rows, but is {', '.join(models)}. Repeat the "
-      'evaluation, or remove this directory.'
-    )
-  barriers = client_barriers(found.barriers or ())
-  num_rows = len(found.clients) + len(found.barriers or ())
-  barrier = summary.object('client_server_barrier')
-  skipped = summary.object('skipped_clients')
-  means = {
-    name: barrier.interval(name)
-    for name in ('loss', 'error', 'local_loss', 'global_loss')
-  }
-  counts = {reason: skipped.count(reason) for reason in skipped.values}
+  summary = found.summary
+  clients = _finite(found.clients)
+  models = sorted(set(found.clients['model']))
+  barriers = client_barriers(found.barriers)
+  num_rows = len(found.clients)
+  num_rows += 0 if found.barriers is None else len(found.barriers)
+  means, measured = {}, summary.client_server_barrier
+  if measured is not None:
+    for name in ('loss', 'error', 'local_loss', 'global_loss'):
+      means[name] = _interval(getattr(measured, name), seeds)
   return Evaluation(
     name=directory.name,
-    kind=kind,
-    corpus=str(summary.values.get('corpus', 'unnamed corpus')),
-    round_num=summary.object('checkpoint').count('round'),
-    num_clients=summary.count('num_clients'),
-    scores=summary.scores(),
+    kind=summary.kind,
+    corpus=summary.corpus,
+    round_num=summary.round_num,
+    num_clients=summary.num_clients,
+    scores=_scores(summary, seeds),
     # Means of clients' rows are taken, and there is none of a word.
     clients=clients.drop(columns='model'),
-    affinities=_finite_rows(found.affinities, Affinity),
+    affinities=_finite(found.affinities),
     model=next(iter(models), 'global'),
     barrier={name: mean for name, mean in means.items() if mean},
     barrier_clients=barriers,
     num_non_finite_rows=num_rows - len(clients) - len(barriers),
-    skipped_clients={reason: n for reason, n in counts.items() if n},
-    personalization=summary.object('personalization').values,
-    has_barrier=bool(barrier.values) or found.barriers is not None,
-    effective_clients=summary.interval('effective_clients'),
-    hurt=summary.hurt(),
-    unknown_tokens=summary.number('unknown_token_fraction'),
-    identity=summary.identity(),
+    skipped_clients={r: n for r, n in summary.skipped_clients.items() if n},
+    personalization=summary.personalization,
+    has_barrier=measured is not None or found.barriers is not None,
+    effective_clients=_interval(summary.effective_clients, seeds),
+    hurt={
+      row.fraction: row.share_of_clients_hurt
+      for row in summary.fractions
+      if row.share_of_clients_hurt is not None
+    },
+    unknown_tokens=summary.unknown_token_fraction,
+    identity=summary.corpus_identity,
   )
 
 
-def client_barriers(rows: Sequence[ClientBarrier]) -> pd.DataFrame:
+def client_barriers(rows: pd.DataFrame | None) -> pd.DataFrame:
   """Returns the barriers of those clients whose numbers are all finite.
 
   Columns are the fields of `ClientBarrier`, and `loss` and `error`, global
   minus local: positive is worse. Error is 1 - accuracy: (1 - global) -
   (1 - local).
   """
-  found = _finite_rows(rows, ClientBarrier)
+  found = _finite(as_table(ClientBarrier, []) if rows is None else rows)
   return found.assign(
     loss=found['global_loss'] - found['local_loss'],
     error=found['local_accuracy'] - found['global_accuracy'],
   )
 
 
-def _finite_rows(rows: Sequence[Any], kind: type) -> pd.DataFrame:
-  fields = dataclasses.fields(kind)
-  table = pd.DataFrame(rows, columns=[field.name for field in fields])
-  # Those with a default are not in files of an earlier version.
-  required = (f for f in fields if f.default is dataclasses.MISSING)
-  numbers = table[[field.name for field in required if field.type is float]]
-  return table[np.isfinite(numbers.astype(float)).all(axis=1)]
+def _finite(table: pd.DataFrame) -> pd.DataFrame:
+  numbers = table.select_dtypes('float64')
+  return table[np.isfinite(numbers).all(axis=1)]
 
 
-class _Checked:
-  """An object of a parsed file; a wrong type in it is a UserError."""
+def _interval(found: Any, seeds: str) -> Interval | None:
+  if found is None or found.mean is None:
+    return None
+  low, high = getattr(found, 'ci_low', None), getattr(found, 'ci_high', None)
+  return Interval(found.mean, low, high, ((seeds, found.mean),))
 
-  def __init__(self, path: pathlib.Path, values: dict[str, Any], seeds: str):
-    self._path, self._seeds = path, seeds
-    self.values = values
 
-  def object(self, name: str) -> '_Checked':
-    value = self._get(name, dict, 'an object') or {}
-    return _Checked(self._path, value, self._seeds)
-
-  def number(self, name: str) -> float | None:
-    value = self._get(name, int | float, 'a number')
-    return value if value is not None and math.isfinite(value) else None
-
-  def count(self, name: str) -> int | None:
-    value = self.number(name)
-    return None if value is None else int(value)
-
-  def interval(self, name: str) -> Interval | None:
-    found = self.object(name)
-    mean, *ends = map(found.number, ('mean', 'ci_low', 'ci_high'))
-    if mean is None:
-      return None
-    low, high = (None, None) if None in ends else ends
-    return Interval(mean, low, high, ((self._seeds, mean),))
-
-  def identity(self) -> CorpusIdentity | None:
-    value = self.values.get('corpus_identity')
-    try:
-      return json_values.from_json(CorpusIdentity | None, value, '')
-    except json_values.WrongValueError as error:
-      raise self.error('corpus_identity', 'a corpus', value) from error
-
-  def scores(self) -> dict[tuple[float, str], Interval | None]:
-    scores = {}
-    for entry in self._get('fractions', list, 'a list') or []:
-      if not isinstance(entry, dict):
-        raise self.error('fractions', 'a list of objects', entry)
-      found = _Checked(self._path, entry, self._seeds)
-      fraction = found.number('fraction')
-      if fraction is None:
-        raise self.error('fractions', 'a list with `fraction` in each', entry)
-      for measure in ('loss', 'accuracy'):
-        scores[float(fraction), measure] = found.interval(measure)
-      if (bits := found.number('bits_per_byte')) is not None:
-        interval = Interval(bits, seed_means=((self._seeds, bits),))
-        scores[float(fraction), 'bits_per_byte'] = interval
-    return scores
-
-  def hurt(self) -> dict[float, float]:
-    entries = (
-      _Checked(self._path, entry, self._seeds)
-      for entry in self.values.get('fractions') or []
-    )
-    shares = {
-      entry.number('fraction'): entry.number('share_of_clients_hurt')
-      for entry in entries
-    }
-    return {f: share for f, share in shares.items() if share is not None}
-
-  def error(self, name: str, required: str, found: Any) -> UserError:
-    return UserError(
-      f'{str(self._path)!r}: `{name}` must be {required}, but is '
-      f'{repr(found)[:60]}. Repeat the evaluation, or remove this directory.'
-    )
-
-  def _get(self, name: str, kind: Any, required: str) -> Any:
-    value = self.values.get(name)
-    is_wrong = isinstance(value, bool) or not isinstance(value, kind)
-    if value is not None and is_wrong:
-      raise self.error(name, required, value)
-    return value
+def _scores(
+  summary: Summary, seeds: str
+) -> dict[tuple[float, str], Interval | None]:
+  scores = {}
+  for row in summary.fractions:
+    for measure in ('loss', 'accuracy'):
+      interval = _interval(getattr(row, measure), seeds)
+      scores[row.fraction, measure] = interval
+    if (bits := row.bits_per_byte) is not None:
+      interval = Interval(bits, seed_means=((seeds, bits),))
+      scores[row.fraction, 'bits_per_byte'] = interval
+  return scores

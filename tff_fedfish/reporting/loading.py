@@ -14,7 +14,7 @@ from tff_fedfish.config import given, names
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.data.tokenizers import METADATA_FILE
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.results import read_barriers
+from tff_fedfish.evaluation.tables import ClientBarrier, read_rows
 from tff_fedfish.files import parse_json
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.settings import AlgorithmConfig
@@ -104,7 +104,7 @@ def _load_run(directory):
     environment=environment,
     evaluations=(),
     round_barriers={
-      round_num: client_barriers(read_barriers(path))
+      round_num: client_barriers(read_rows(path, ClientBarrier))
       for round_num, path in barriers.items()
       if path.is_file()
     },

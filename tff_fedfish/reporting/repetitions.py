@@ -1,16 +1,17 @@
 """Runs that differ in seeds only, as one run that holds their means.
 
 Seeds and clients are drawn independently of each other and crossed in the
-intervals (`evaluation/statistics.py`).
+intervals (`evaluation/intervals.py`).
 """
 
 import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pandas as pd
 
-from tff_fedfish.evaluation import statistics
+from tff_fedfish.evaluation import intervals
 from tff_fedfish.reporting import match
 from tff_fedfish.reporting.evaluations import Evaluation, Interval
 from tff_fedfish.reporting.runs import Row, Run, is_finite
@@ -56,9 +57,9 @@ def client_scores(
 
 def paired_difference(
   scores: Scores, baseline: Scores, name: str
-) -> statistics.Summary:
-  """Returns `statistics.paired_difference` of a score, such as 'loss_after'."""
-  return statistics.paired_difference(
+) -> dict[str, Any]:
+  """Returns `intervals.paired_difference` of a score, such as 'loss_after'."""
+  return intervals.paired_difference(
     *({s: c[name].to_dict() for s, c in x.items()} for x in (scores, baseline)),
     num_bootstrap=NUM_BOOTSTRAP,
     seed=0,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from tff_fedfish.evaluation.results import OWN_ROWS
+from tff_fedfish.evaluation.options import OWN_ROWS
 from tff_fedfish.reporting.runs import Run
 
 REPRODUCTION_FILE = 'reproduce.py'

@@ -166,7 +166,7 @@ def validation_score(evaluation: Evaluation, metric: str) -> tuple[float, int]:
   values = [
     # A diverged model still has an accuracy, that of its NaNs.
     getattr(client, field) if math.isfinite(client.loss_before) else math.nan
-    for client in evaluation.clients
+    for client in evaluation.clients.itertuples()
     if client.fraction == 0
   ]
   return math.fsum(values) / len(values), len(values)

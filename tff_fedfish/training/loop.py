@@ -8,7 +8,7 @@ import typing
 from collections.abc import Sequence
 
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.evaluation import client_evaluator
+from tff_fedfish.evaluation.evaluator import build_evaluator
 from tff_fedfish.methods.method import load
 from tff_fedfish.progress import stage
 from tff_fedfish.run import (
@@ -145,7 +145,7 @@ def _build_process(config, participating):
     )
     if config.evaluation.barrier_every_num_rounds:
       build.require_trained_models(config, process)
-    return process, client_evaluator.build_evaluator(config)
+    return process, build_evaluator(config)
 
 
 def _ray_workers(config, workdir):
