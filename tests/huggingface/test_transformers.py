@@ -223,6 +223,8 @@ def test_generation(transformers, small_export):
 
 def _save(model, directory):
   """Saves a model of TensorFlow's classes as PyTorch's would."""
+  from transformers import modeling_tf_pytorch_utils as names
+
   model.save_pretrained(directory, safe_serialization=True)
   path = directory / 'model.safetensors'
   tensors = {}
