@@ -156,15 +156,18 @@ def _fine_tune(
   model: TrainedModel, sequences: Rows, options: GenerationOptions
 ) -> tuple:
   from tff_fedfish.evaluation import client_evaluator
+  from tff_fedfish.evaluation.options import EvaluationOptions
   from tff_fedfish.runtime.in_process_context import set_in_process_context
 
   set_in_process_context()
   epochs, rate = options.personalization_epochs, options.learning_rate
+  if epochs is None:
+    epochs = EvaluationOptions.personalization_epochs
   if rate is None:
     rate = model.config.client_work.learning_rate
   return client_evaluator.build_evaluator(model.config).fine_tune(
     tuple(model.weights.values()),
     sequences,
-    num_local_epochs=4 if epochs is None else epochs,
+    num_local_epochs=epochs,
     learning_rate=rate,
   )

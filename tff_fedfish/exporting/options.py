@@ -32,7 +32,7 @@ class GenerationOptions:
   client: str | None = None
   """Id of that client, as `fedfish inspect` shows it."""
   personalization_epochs: int | None = number(None, at_least=1)
-  """Epochs of fine-tuning. Default: 4."""
+  """Epochs of fine-tuning. Default: as in `fedfish evaluate`, 4."""
   learning_rate: float | None = number(None, above=0)
   """Learning rate of the fine-tuning. Default: the run's client learning
   rate."""
