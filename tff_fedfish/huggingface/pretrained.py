@@ -62,7 +62,8 @@ def read_shape(
       f'`--config.data.sequence_length` is {sequence_length}, but the model of '
       f'{str(path)!r} has {shape.sequence_length} positions. Lower it.'
     )
-  num_tokens = load_tokenizer(vocabularies(path, option)[0]).size
+  # The last one: a run's own kinds of vocabularies import TensorFlow.
+  num_tokens = load_tokenizer(vocabularies(path, option)[-1]).size
   return dataclasses.replace(
     shape,
     sequence_length=sequence_length,
