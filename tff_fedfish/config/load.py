@@ -48,9 +48,10 @@ def load_config(
       overrides of settings that the method does not read.
   """
   values = given.read_values(path, overrides)
+  overridden = values.overridden
   if workdir is not None:
     values = _continued(values, pathlib.Path(workdir))
-  config, unread = build_config(values, required=values.overridden)
+  config, unread = build_config(values, required=overridden)
   if unread:
     print_unread([config.algorithm.name], unread)
   return config
@@ -119,12 +120,9 @@ def from_json_dict(values: Any, source: str) -> TrainConfig:
 
 
 def write_config(path: pathlib.Path, config: TrainConfig) -> None:
-  """Writes a config.json: `to_json_dict`, with absolute paths, and `given`."""
-  values = to_json_dict(config)
-  for dotted in names.PATHS:
-    section, _, name = dotted.partition('.')
-    values[section][name] = resolve.absolute(values[section][name])
-  files.write_json(path, values | {'given': sorted(config.given)})
+  """Writes a config.json: `to_json_dict`, and what `given.ABOUT` names."""
+  about = {'given': sorted(config.given), 'working_directory': os.getcwd()}
+  files.write_json(path, to_json_dict(config) | about)
 
 
 def differences(first: TrainConfig, second: TrainConfig) -> list[str]:
@@ -173,6 +171,7 @@ def _continued(values, workdir):
     values.with_settings(left, values.source),
     facts=dataclasses.asdict(kept.resolved),
     first_given=kept.given,
+    overridden=frozenset(),
   )
 
 
