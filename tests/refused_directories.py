@@ -51,20 +51,11 @@ def _case(words, change=lambda directory: None, **settings):
   return Case(words, prepare)
 
 
-def _edit(name, **changes):
-  def edit(directory):
-    path = directory / name
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-  return edit
-
-
 def _edit_tensors(**changes):
   def edit(directory):
     path = directory / 'model.safetensors'
     tensors = safetensors.numpy.load_file(path) | changes
-    kept = {name: t for name, t in tensors.items() if t is not None}
-    safetensors.numpy.save_file(kept, path)
+    safetensors.numpy.save_file(tensors, path)
 
   return edit
 
@@ -73,6 +64,7 @@ def _without(name):
   return lambda directory: (directory / name).unlink()
 
 
+# tests/huggingface has all that a directory is refused for.
 CASES = (
   _case(
     "`config.training.start_from` is required with preset 'from_directory'",
@@ -87,34 +79,14 @@ CASES = (
     data__sequence_length=9,
   ),
   _case(
-    'must state `n_layer` as a whole number from 1 on, found 0',
-    _edit('config.json', n_layer=0),
-  ),
-  _case(
-    'must state `n_embd` as a multiple of `n_head` (3), found 4',
-    _edit('config.json', n_head=3),
-  ),
-  _case(
-    "must hold the tensor 'transformer.ln_f.bias', but does not",
-    _edit_tensors(**{'transformer.ln_f.bias': None}),
-  ),
-  _case(
-    "tensor 'transformer.ln_f.bias' must have shape [4], but has [5]",
-    _edit_tensors(**{'transformer.ln_f.bias': np.zeros(5, np.float32)}),
-  ),
-  _case(
-    'The weights in ',
-    lambda directory: (directory / 'model.safetensors').write_bytes(b'0'),
-  ),
-  _case(
-    "tensor 'transformer.ln_f.bias' must be of float64 or ",
-    _edit_tensors(**{'transformer.ln_f.bias': np.zeros(4, np.int8)}),
-  ),
-  _case(
     'must hold finite float32 numbers, but 1 of its 4 are NaN, infinite or ',
     _edit_tensors(
       **{'transformer.ln_f.bias': np.array([0, 0, np.nan, 0], np.float32)}
     ),
+  ),
+  _case(
+    "tensor 'lm_head.weight' must equal the tokens' embedding",
+    _edit_tensors(**{'lm_head.weight': np.ones((3, 4), np.float32)}),
   ),
   _case(
     "Set `--config.model.preset` to 'from_directory', no sizes, and ",

@@ -1,13 +1,10 @@
 """Files that `fedfish export` writes of a real run, read without fedfish."""
 
-import errno
 import hashlib
 import json
 import pathlib
 import resource
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -20,7 +17,7 @@ from models import transformer, transformer_config
 from models.transformer_config import TransformerConfig, weight_shapes
 from tff_fedfish.cli.main import main
 from tff_fedfish.data.tokenizers import load_tokenizer
-from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.errors import FailedError
 from tff_fedfish.exporting import export, saved_model
 from tff_fedfish.run import checkpoints, run_directory
 
@@ -29,10 +26,8 @@ from tff_fedfish.run import checkpoints, run_directory
 def exported(small_run, tmp_path_factory):
   """The last checkpoint of the run, in both formats."""
   output = tmp_path_factory.mktemp('exported') / 'model'
-  written = export.export(small_run, output)
-  assert written.directory == output
-  assert written.model.round_num == 4
-  assert written.remark is None
+  directory, model = export.export(small_run, output)
+  assert (directory, model.round_num) == (output, 4)
   return output
 
 
@@ -58,7 +53,16 @@ def _tokens(rows, columns):
   return tf.constant(random.randint(256, size=(rows, columns)), tf.int32)
 
 
-def test_files(exported):
+def _files(directory):
+  """Returns the paths of all files below a directory, by name."""
+  return {
+    path.relative_to(directory).as_posix(): path
+    for path in directory.rglob('*')
+    if path.is_file()
+  }
+
+
+def test_files_and_their_sums(exported):
   assert sorted(path.name for path in exported.iterdir()) == [
     'README.md',
     'SHA256SUMS',
@@ -67,81 +71,43 @@ def test_files(exported):
     'saved_model',
     'vocabulary',
   ]
-
-
-@pytest.mark.parametrize(
-  'argv',
-  [
-    ['evaluate', '--data', 'corpora/c4'],
-    ['export', '--output', 'again'],
-    ['generate', '--prompt', 'A'],
-  ],
-  ids=lambda argv: argv[0],
-)
-def test_an_export_is_no_checkpoint(
-  exported, tmp_path, monkeypatch, capsys, argv
-):
-  monkeypatch.chdir(tmp_path)
-  assert main([*argv, '--checkpoint', str(exported)]) == 2
-  [line] = capsys.readouterr().err.splitlines()
-  assert line.startswith('fedfish: error: `--checkpoint` must be a checkpoint')
-  assert f'but {str(exported)!r} is a model that `fedfish export` wrote' in line
-
-
-def test_files_are_readable_as_others_are(exported):
-  # Whatever the umask, none is for its owner alone if the others are not.
-  modes = {
-    path.name: path.stat().st_mode & 0o777
-    for path in exported.rglob('*')
-    if path.is_file()
+  found = _files(exported)
+  lines = found.pop('SHA256SUMS').read_text().splitlines()
+  assert {*lines} == {
+    f'{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}'
+    for name, path in found.items()
   }
-  assert set(modes.values()) == {modes['README.md']}, modes
+  # Whatever the umask, none is for its owner alone if the others are not.
+  assert len({path.stat().st_mode for path in found.values()}) == 1
+
+
+def test_no_file_names_a_place_of_this_machine(exported, small_run):
+  project = pathlib.Path(__file__).parents[2]
+  places = [str(path) for path in (small_run, exported.parent, project)]
+  for name, path in _files(exported).items():
+    data = path.read_bytes()
+    assert not [place for place in places if place.encode() in data], name
 
 
 class TestSavedModel:
   @pytest.fixture(scope='class')
-  def loaded(self, exported):
-    return tf.saved_model.load(str(exported / 'saved_model'))
+  def logits(self, exported):
+    loaded = tf.saved_model.load(str(exported / 'saved_model'))
+    assert list(loaded.signatures) == ['serving_default']
+    return loaded.signatures['serving_default']
 
   # Up to the 8 positions of the model.
-  @pytest.mark.parametrize(('rows', 'columns'), [(3, 5), (2, 8), (1, 1)])
-  def test_logits_are_the_transformers(
-    self, loaded, shape, weights, rows, columns
-  ):
+  @pytest.mark.parametrize(('rows', 'columns'), [(3, 5), (2, 8)])
+  def test_logits(self, logits, shape, weights, rows, columns):
     tokens = _tokens(rows, columns)
     expected = transformer.logits(shape, tuple(weights.values()), tokens)
-    logits = loaded.signatures['serving_default'](tokens=tokens)['logits']
-    assert logits.shape == (rows, columns, 256)
-    np.testing.assert_allclose(logits, expected, atol=1e-5)
+    found = logits(tokens=tokens)['logits']
+    assert found.shape == (rows, columns, 256)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
-  def test_it_is_the_only_signature(self, loaded):
-    assert list(loaded.signatures) == ['serving_default']
-
-  def test_rows_too_long(self, loaded):
-    with pytest.raises(
-      tf.errors.InvalidArgumentError, match='`tokens` must have at most 8 col'
-    ):
-      loaded.signatures['serving_default'](tokens=_tokens(1, 9))
-
-  @pytest.mark.slow
-  def test_loads_where_fedfish_is_not_installed(self, exported, tmp_path):
-    code = (
-      'import sys\n'
-      'for name in ("tff_fedfish", "models", "tensorflow_federated"):\n'
-      '  sys.modules[name] = None  # Importing it is an error.\n'
-      'import tensorflow as tf\n'
-      f'model = tf.saved_model.load({str(exported / "saved_model")!r})\n'
-      'logits = model.signatures["serving_default"]\n'
-      'print(logits(tokens=tf.constant([[5, 7]]))["logits"].shape)\n'
-    )
-    done = subprocess.run(
-      [sys.executable, '-c', code],
-      cwd=tmp_path,
-      capture_output=True,
-      text=True,
-      timeout=300,
-    )
-    assert done.stdout == '(1, 2, 256)\n', done.stderr
+  def test_rows_too_long(self, logits):
+    with pytest.raises(tf.errors.InvalidArgumentError, match='at most 8 col'):
+      logits(tokens=_tokens(1, 9))
 
 
 @pytest.mark.slow
@@ -168,26 +134,20 @@ def test_saved_model_of_a_deep_model(tmp_path, monkeypatch):
   np.testing.assert_allclose(logits, expected, rtol=0.02, atol=1e-3)
 
 
-class TestSafetensors:
-  def test_weights_are_the_checkpoints_bit_for_bit(self, exported, weights):
-    found = safetensors.numpy.load_file(exported / 'model.safetensors')
-    assert set(found) == set(weights)
-    for name, weight in weights.items():
-      assert found[name].dtype == np.float32
-      assert found[name].tobytes() == weight.tobytes(), name
-      assert found[name].shape == weight.shape
-
-  def test_metadata_hold_the_config(self, exported):
-    with safetensors.safe_open(
-      exported / 'model.safetensors', framework='np'
-    ) as file:
-      metadata = file.metadata()
-    assert json.loads(metadata['config']) == json.loads(
-      (exported / 'config.json').read_text()
-    )
+def test_safetensors_are_the_checkpoint_bit_for_bit(exported, weights):
+  path = exported / 'model.safetensors'
+  tensors = safetensors.numpy.load_file(path)
+  assert set(tensors) == set(weights)
+  for name, weight in weights.items():
+    np.testing.assert_array_equal(tensors[name], weight, err_msg=name)
+    assert tensors[name].dtype == np.float32
+  with safetensors.safe_open(path, framework='np') as file:
+    metadata = file.metadata()
+  config = json.loads((exported / 'config.json').read_text())
+  assert json.loads(metadata['config']) == config
 
 
-def test_config(exported):
+def test_config_and_vocabulary(exported, small_run):
   config = json.loads((exported / 'config.json').read_text())
   assert config['round'] == 4
   assert config['model'] == {
@@ -205,114 +165,84 @@ def test_config(exported):
   assert config['run']['data']['directory'] == 'grouped12'
   assert config['run']['data']['vocabulary'] == 'vocabulary'
   assert 'engine' not in config['run']
-
-
-def test_vocabulary_is_the_runs(exported, small_run):
+  # Whoever knows it can take noise away.
+  assert 'privacy_seed' not in config['run']['seeds']
   expected = load_tokenizer(small_run / 'vocabulary')
-  found = load_tokenizer(exported / 'vocabulary')
-  assert found.sha256 == expected.sha256
-  config = json.loads((exported / 'config.json').read_text())
+  assert load_tokenizer(exported / 'vocabulary').sha256 == expected.sha256
   for name, value in config['vocabulary'].items():
     assert value == getattr(expected, name)
 
 
-def test_sums_of_all_files(exported):
-  lines = (exported / 'SHA256SUMS').read_text().splitlines()
-  sums = {name: digest for digest, name in (line.split('  ') for line in lines)}
-  files = {
-    path.relative_to(exported).as_posix(): path
-    for path in exported.rglob('*')
-    if path.is_file() and path.name != 'SHA256SUMS'
-  }
-  assert {'saved_model/saved_model.pb', 'model.safetensors'} < set(files)
-  assert sums == {
-    name: hashlib.sha256(path.read_bytes()).hexdigest()
-    for name, path in files.items()
-  }
+@pytest.fixture
+def copy(small_run, tmp_path):
+  """A copy of the run, to be changed."""
+  ignored = shutil.ignore_patterns('tensorboard', 'round_0000000[0-3]')
+  return shutil.copytree(small_run, tmp_path / 'run', ignore=ignored)
 
 
-def test_no_file_names_a_place_of_this_machine(exported, small_run):
-  project = pathlib.Path(__file__).parents[2]
-  places = [str(path) for path in (small_run, exported.parent, project)]
-  for path in exported.rglob('*'):
-    if path.is_file():
-      data = path.read_bytes()
-      assert not [place for place in places if place.encode() in data], path
+def _error(capsys, *argv):
+  """Returns the one line that `fedfish` refuses arguments with."""
+  assert main([str(argument) for argument in argv]) == 2
+  [line] = capsys.readouterr().err.splitlines()
+  return line
 
 
-class TestOneFormat:
-  def test_safetensors_of_an_earlier_round(self, small_run, tmp_path):
-    output = tmp_path / 'out'
-    written = export.export(
-      small_run / 'checkpoints' / 'round_00000002', output, ['safetensors']
-    )
-    assert written.model.round_num == 2
-    assert not (output / 'saved_model').exists()
-    card = (output / 'README.md').read_text()
-    assert '| `round` | 2 of 4 |' in card
+def test_an_export_is_no_checkpoint(exported, tmp_path, capsys):
+  command = ('export', '--checkpoint', exported, '--output', tmp_path / 'x')
+  words = f'but {str(exported)!r} is a model that `fedfish export` wrote'
+  assert words in _error(capsys, *command)
+
+
+@pytest.mark.parametrize(
+  'formats',
+  ['onnx', 'safetensors,onnx', '', 'safetensors,huggingface'],
+)
+def test_formats_that_are_refused(small_run, tmp_path, capsys, formats):
+  command = ('export', '--checkpoint', small_run, '--output', tmp_path / 'out')
+  assert _error(capsys, *command, '--format', formats) == (
+    'fedfish: error: `--format` must name saved_model, safetensors or '
+    'huggingface, or saved_model and one of the others with a comma between '
+    f'them, found {formats!r}. Leave it out for saved_model,safetensors.'
+  )
+  assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_of_another_model(copy, tmp_path, capsys):
+  command = ('export', '--checkpoint', copy, '--output', tmp_path / 'out')
+  config = json.loads((copy / 'config.json').read_text())
+  config['model']['width'] = 32
+  small_runs.write_config(copy, config)
+  assert 'is of another model or method' in _error(capsys, *command)
+  assert not (tmp_path / 'out').exists()
+
+
+def test_metrics_that_end_too_early(copy, tmp_path, capsys):
+  command = ('export', '--checkpoint', copy, '--output', tmp_path / 'out')
+  lines = (copy / 'metrics.csv').read_text().splitlines(keepends=True)
+  (copy / 'metrics.csv').write_text(''.join(lines[:-1]))
+  words = 'must have a row for round 4, that of the checkpoint, but has none'
+  assert words in _error(capsys, *command)
+  assert not (tmp_path / 'out').exists()
 
 
 class TestFailure:
   """Nothing is left, and one line says why."""
 
-  def _fails(self, small_run, tmp_path, words, formats=export.FORMATS[:2]):
-    with pytest.raises(FailedError) as failure:
-      export.export(small_run, tmp_path / 'out', formats)
-    message = str(failure.value)
-    assert f"'{tmp_path / 'out'}' could not be written" in message
-    assert words in message
-    assert message.endswith('); nothing of it is left.')
-    assert '\n' not in message
-    assert not list(tmp_path.iterdir())
-
-  def test_saved_model(self, small_run, tmp_path, monkeypatch):
-    def write(directory, *_, **__):
-      pathlib.Path(directory).mkdir()
-      (pathlib.Path(directory) / 'saved_model.pb').write_bytes(b'half')
-      raise tf.errors.ResourceExhaustedError(None, None, 'disk\nis full')
-
-    monkeypatch.setattr(saved_model, 'write_saved_model', write)
-    self._fails(small_run, tmp_path, 'disk is full')
-
-  def test_full_disk(self, small_run, tmp_path, monkeypatch):
-    def save(*_, **__):
-      # As TensorFlow 2.14 says it.
-      raise tf.errors.ResourceExhaustedError(
-        None,
-        None,
-        '{{function_node __wrapped__SaveV2_device_/job:localhost/CPU:0}} '
-        '/x/part-00000-of-00001.tempstate14; No space left on device '
-        '[Op:SaveV2]',
-      )
-
-    monkeypatch.setattr(tf.saved_model, 'save', save)
-    self._fails(small_run, tmp_path, '; No space left on device')
-
-  @pytest.mark.parametrize('names', [['saved_model'], ['safetensors']])
-  def test_a_write_that_fails(self, small_run, tmp_path, names):
+  @pytest.mark.parametrize('name', ['saved_model', 'safetensors'])
+  def test_a_write_that_fails(self, small_run, tmp_path, name):
     # As a full disk does, a limit fails the libraries' writes in the middle.
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
     try:
-      self._fails(small_run, tmp_path, 'File too large', names)
+      with pytest.raises(FailedError) as failure:
+        export.export(small_run, tmp_path / 'out', [name])
     finally:
       resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-  def test_safetensors(self, small_run, tmp_path, monkeypatch):
-    def save_file(weights, path, metadata):
-      path.write_bytes(b'half')
-      raise safetensors.SafetensorError('no space')
-
-    monkeypatch.setattr(safetensors.numpy, 'save_file', save_file)
-    self._fails(small_run, tmp_path, 'no space')
-
-  def test_model_card(self, small_run, tmp_path, monkeypatch):
-    def card(*_):
-      raise OSError(errno.ENOSPC, 'No space left on device')
-
-    monkeypatch.setattr(saved_model, 'write_saved_model', lambda *_, **__: None)
-    monkeypatch.setattr(export.model_card.ModelCard, 'render', card)
-    self._fails(small_run, tmp_path, 'No space left on device')
+    message = str(failure.value)
+    assert message.startswith(f"'{tmp_path / 'out'}' could not be written (")
+    assert 'File too large' in message and '\n' not in message
+    assert message.endswith('); nothing of it is left.')
+    assert not list(tmp_path.iterdir())
 
   def test_interruption(self, small_run, tmp_path, monkeypatch):
     def write(*_, **__):
@@ -322,63 +252,3 @@ class TestFailure:
     with pytest.raises(KeyboardInterrupt):
       export.export(small_run, tmp_path / 'out')
     assert not list(tmp_path.iterdir())
-
-
-class TestBadInput:
-  def _fails(self, words, checkpoint, output, *formats):
-    with pytest.raises(UserError) as error:
-      export.export(checkpoint, output, *formats)
-    assert words in str(error.value)
-    assert '\n' not in str(error.value)
-
-  @pytest.mark.parametrize(
-    ('formats', 'found'),
-    [
-      (['onnx'], "'onnx'"),
-      (['safetensors', 'onnx'], "'safetensors,onnx'"),
-      (['safetensors', 'safetensors'], "'safetensors,safetensors'"),
-      ([''], "''"),
-      ([], "''"),
-    ],
-  )
-  def test_formats(self, small_run, tmp_path, formats, found):
-    words = 'must name saved_model or safetensors or huggingface, or several'
-    self._fails(words, small_run, tmp_path / 'out', formats)
-    self._fails(f'found {found}. Leave', small_run, tmp_path / 'out', formats)
-    assert not list(tmp_path.iterdir())
-
-  def test_output_in_use(self, small_run, exported):
-    self._fails('`--output` must be empty or new', small_run, exported)
-
-  def test_no_checkpoint(self, tmp_path):
-    self._fails('`--checkpoint` must be a checkpoint', tmp_path, tmp_path / 'x')
-
-  def test_checkpoint_of_another_model(self, small_run, tmp_path):
-    run = _copy_of_the_run(small_run, tmp_path)
-    config = json.loads((run / 'config.json').read_text())
-    config['model']['width'] = 32
-    (run / 'config.json').write_text(json.dumps(config))
-    self._fails('was made with other settings than', run, tmp_path / 'out')
-    small_runs.write_config(run, config)
-    self._fails('is of another model or method', run, tmp_path / 'out')
-
-  def test_without_metrics(self, small_run, tmp_path):
-    run = _copy_of_the_run(small_run, tmp_path)
-    (run / 'metrics.csv').unlink()
-    self._fails('metrics.csv', run, tmp_path / 'out')
-
-  def test_metrics_that_end_too_early(self, small_run, tmp_path):
-    run = _copy_of_the_run(small_run, tmp_path)
-    lines = (run / 'metrics.csv').read_text().splitlines(keepends=True)
-    (run / 'metrics.csv').write_text(''.join(lines[:-1]))
-    words = 'must have a row for round 4, that of the checkpoint, but has none'
-    self._fails(words, run, tmp_path / 'out')
-    assert not (tmp_path / 'out').exists()
-
-
-def _copy_of_the_run(small_run, tmp_path):
-  return shutil.copytree(
-    small_run,
-    tmp_path / 'run',
-    ignore=shutil.ignore_patterns('tensorboard', 'round_0000000[0-3]'),
-  )

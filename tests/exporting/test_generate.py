@@ -8,7 +8,7 @@ import pytest
 
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
-from tff_fedfish.data.tokenizers import WordPieceTokenizer, load_tokenizer
+from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting import generate
 from tff_fedfish.exporting.generate import GenerationOptions
@@ -17,72 +17,40 @@ from tff_fedfish.run import checkpoint_writer, checkpoints
 _CLIENT = 'host4.org'  # Has 5 documents.
 
 
-class TestOptions:
-  @pytest.mark.parametrize(
-    ('options', 'words'),
-    [
-      (dict(num_tokens=0), '`--num_tokens` must be at least 1, found 0'),
-      (dict(num_samples=-1), '`--num_samples` must be at least 1, found -1'),
-      (dict(top_k=0), '`--top_k` must be at least 1, found 0'),
-      (
-        dict(temperature=-0.5),
-        '`--temperature` must be 0, for the likeliest token, or from 0.001 to '
-        '1000, found -0.5',
-      ),
-      (dict(temperature=float('nan')), '1000, found nan'),
-      (dict(temperature=1e-9), '1000, found 1e-09'),
-      (dict(seed=-1), 'at least 0 and below 2147483648, found -1'),
-      (dict(seed=2**31), 'below 2147483648, found 2147483648'),
-      (
-        dict(personalize_on='x'),
-        '`--personalize_on` needs `--client`, which is not given',
-      ),
-      (
-        dict(client='x'),
-        '`--client` needs `--personalize_on`, which is not given',
-      ),
-      (
-        dict(personalization_epochs=2),
-        '`--personalization_epochs` needs `--personalize_on`',
-      ),
-      (dict(learning_rate=0.1), '`--learning_rate` needs `--personalize_on`'),
-      (
-        dict(personalize_on='x', client='y', personalization_epochs=0),
-        '`--personalization_epochs` must be at least 1, found 0',
-      ),
-      (
-        dict(personalize_on='x', client='y', learning_rate=float('inf')),
-        '`--learning_rate` must be finite and above 0, found inf',
-      ),
-      # All at once.
-      (dict(num_tokens=0, seed=-1), 'found 0; `--seed` must be'),
-    ],
+@pytest.mark.parametrize(
+  ('options', 'words'),
+  [
+    (dict(num_tokens=0), '`--num_tokens` must be at least 1, found 0'),
+    (dict(temperature=-0.5), 'be finite and at least 0, found -0.5'),
+    (dict(temperature=float('nan')), 'be finite and at least 0, found nan'),
+    (dict(seed=2**31), 'below 2147483648, found 2147483648'),
+    (dict(personalize_on='x'), '`--personalize_on` needs `--client`, which is'),
+    (dict(client='x'), '`--client` needs `--personalize_on`, which is not'),
+    (dict(learning_rate=0.1), '`--learning_rate` needs `--personalize_on`'),
+    # All at once.
+    (dict(num_tokens=0, seed=-1), 'found 0; `--seed` must be'),
+  ],
+)
+def test_options_that_are_refused(options, words):
+  with pytest.raises(UserError) as error:
+    GenerationOptions(**options)
+  assert words in str(error.value)
+  assert '\n' not in str(error.value)
+
+
+def test_clients_by_their_text():
+  corpus = types.SimpleNamespace(
+    client_ids=[b'a%b\xff\n', b'host3.org'], directory='corpora/x'
   )
-  def test_bad_values(self, options, words):
+  assert generate.find_client(corpus, 'host3.org') == b'host3.org'
+  assert generate.find_client(corpus, 'a%25b%FF%0A') == b'a%b\xff\n'
+  for text, words in (
+    ('100%', "in which a percent sign is %25, found '100%'. Copy it"),
+    ('host.org', "2 clients of 'corpora/x', but 'host.org' is none of them"),
+  ):
     with pytest.raises(UserError) as error:
-      GenerationOptions(**options)
+      generate.find_client(corpus, text)
     assert words in str(error.value)
-    assert '\n' not in str(error.value)
-
-
-class TestSpecialIds:
-  def test_wordpiece(self):
-    pieces = ['[PAD]', '[UNK]', '[SEP]', '[CLS]', '[unused7]', '[', ']', '[x]']
-    tokenizer = WordPieceTokenizer('\n'.join(pieces).encode(), 'v.txt')
-    # [SEP] ends texts; a bracket is text, and so is what is no marker.
-    assert generate.special_ids(tokenizer) == {0, 1, 3, 4}
-
-  def test_padding_that_is_the_end_of_text(self):
-    # A SentencePiece model without padding; <0x0A> is a byte of text.
-    pieces = ['<unk>', '<s>', '</s>', '<0x0A>', '▁a', '<a>']
-    tokenizer = types.SimpleNamespace(
-      size=6,
-      padding_id=2,
-      end_of_text_id=2,
-      unknown_id=0,
-      pieces=lambda ids: [pieces[i] for i in ids],
-    )
-    assert generate.special_ids(tokenizer) == {0, 1}
 
 
 def _generate(run, **options):
@@ -148,9 +116,8 @@ class TestText:
 
 class TestPersonalization:
   def _generate(self, run, corpus, **options):
-    return _generate(
-      run, personalize_on=str(corpus), client=_CLIENT, temperature=0, **options
-    )
+    options = dict(client=_CLIENT, temperature=0) | options
+    return _generate(run, personalize_on=str(corpus), **options)
 
   def test_before_and_after(self, small_inputs, small_run):
     corpus = small_inputs[0]
@@ -173,16 +140,9 @@ class TestPersonalization:
     with pytest.raises(UserError, match=words):
       self._generate(small_run, small_inputs[0], learning_rate=1e30)
 
-  def test_unknown_client(self, small_inputs, small_run):
-    words = "one of the 12 clients of .* but 'hots4.org' is none of them"
-    with pytest.raises(UserError, match=words):
-      _generate(
-        small_run, personalize_on=str(small_inputs[0]), client='hots4.org'
-      )
-
   def test_no_corpus(self, small_run, tmp_path):
     with pytest.raises(UserError, match='is not a grouped corpus'):
-      _generate(small_run, personalize_on=str(tmp_path), client='a')
+      self._generate(small_run, tmp_path)
 
   def test_client_without_a_token(self, small_run, monkeypatch):
     corpus = types.SimpleNamespace(
@@ -191,4 +151,4 @@ class TestPersonalization:
     monkeypatch.setattr(generate, 'open_text', lambda _: corpus)
     words = "must have text for a sequence of 8 tokens, but 'mute' has less"
     with pytest.raises(UserError, match=words):
-      _generate(small_run, personalize_on='x', client='mute')
+      self._generate(small_run, 'x', client='mute')

@@ -2,7 +2,8 @@
 
 With TensorFlow's classes of transformers 4.49: no later version has them, and
 the wheel of torch 2.13.0 that pip is offered has 527 MB and needs CUDA's. What
-they read, `model.safetensors` in PyTorch's layout, is what PyTorch's read.
+they read, `model.safetensors` in PyTorch's layout, is what PyTorch's read; what
+they save is given the names that PyTorch's save.
 """
 
 import csv
@@ -14,6 +15,7 @@ import random
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import small_runs
 import tensorflow as tf
 import tokenizers
@@ -219,10 +221,29 @@ def test_generation(transformers, small_export):
   assert rows.shape[1] > start
 
 
+def _save(model, directory):
+  """Saves a model of TensorFlow's classes as PyTorch's would."""
+  from transformers import modeling_tf_pytorch_utils as names
+
+  model.save_pretrained(directory, safe_serialization=True)
+  path = directory / 'model.safetensors'
+  tensors = {}
+  for name, tensor in safetensors.numpy.load_file(path).items():
+    # Biases are rows of a matrix there.
+    tensor = tensor[0] if name.endswith('/bias:0') else tensor
+    # The library removes the name of the model, which the file lacks.
+    name, _ = names.convert_tf_weight_name_to_pt_weight_name(
+      f'model/{name}', tf_weight_shape=tensor.shape
+    )
+    tensors[name] = tensor
+  safetensors.numpy.save_file(tensors, path, {'format': 'pt'})
+
+
 def test_round_trip_is_bit_equal(transformers, small_export, tmp_path):
-  """Through the library's classes, which save in their own layout."""
   model = transformers.TFAutoModelForCausalLM.from_pretrained(small_export)
-  model.save_pretrained(tmp_path, safe_serialization=True)
+  _save(model, tmp_path)
+  tokenizer = transformers.AutoTokenizer.from_pretrained(small_export)
+  tokenizer.save_pretrained(tmp_path)
   shape = pretrained.read_shape(small_export, '--x')
   assert pretrained.read_shape(tmp_path, '--x') == shape
   given = pretrained.read_weights(small_export, shape)
@@ -251,7 +272,7 @@ def _theirs(transformers, texts, tmp_path_factory):
     )
   )
   model(tf.constant([[1, 2]]))
-  model.save_pretrained(directory, safe_serialization=True)
+  _save(model, directory)
   return directory
 
 

@@ -31,15 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--format',
+    default='saved_model,safetensors',
     metavar='NAME,...',
-    help='saved_model, safetensors or both (default: both); '
-    'huggingface: as transformers reads it',
+    help='saved_model, safetensors, or huggingface, which transformers reads '
+    '(default: saved_model,safetensors)',
   )
   parser.add_argument(
     '--client_id',
     metavar='TEXT',
-    help='id of the client whose personal model is exported, as per_client.csv '
-    'of `fedfish evaluate` has it; required with methods with personal models',
+    help='export the personal model of this client; its id as in '
+    'per_client.csv of `fedfish evaluate`; required by methods with personal '
+    'models',
   )
 
 
@@ -47,20 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
   """Writes the model and says what it is."""
   from tff_fedfish.exporting.export import export
 
-  written = export(
+  directory, model = export(
     arguments.checkpoint,
     arguments.output,
-    arguments.format and arguments.format.split(','),
+    arguments.format.split(','),
     client=arguments.client_id,
   )
-  num_weights = sum(w.size for w in written.model.weights.values())
-  print(
-    f'Round {written.model.round_num:,}, {num_weights:,} parameters: '
-    f'{written.directory}'
-  )
-  if written.remark is not None:
-    print(
-      f'The model card says little of the corpus: {written.remark}. Name it in '
-      'README.md.'
-    )
+  num_weights = sum(weight.size for weight in model.weights.values())
+  print(f'Round {model.round_num:,}, {num_weights:,} parameters: {directory}')
   return 0

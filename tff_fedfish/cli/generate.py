@@ -6,9 +6,9 @@ Examples:
   fedfish generate --checkpoint runs/mine --num_samples 3 \
       --personalize_on corpora/sotu --client 'Abraham Lincoln'
 
-With --personalize_on the model is then fine-tuned on the documents of a client,
-and what it writes before and after is shown side by side. The same seed gives
-the same text.
+With --personalize_on the model is also fine-tuned on the documents of a client,
+and its texts before and after are shown side by side. The same seed gives the
+same text.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def _print_side_by_side(samples) -> None:
 
 
 def _printable(text: str) -> str:
-  """Returns text without what a terminal would act upon, but for line ends."""
+  """Replaces control characters, except line ends."""
   return ''.join(
     '\N{REPLACEMENT CHARACTER}'
     if unicodedata.category(character) == 'Cc' and character != '\n'

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import os
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ import safetensors.numpy
 
 from tff_fedfish import files
 from tff_fedfish.config import load as config_loading
+from tff_fedfish.config import names
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.exporting import model_card
 from tff_fedfish.exporting.trained_model import TrainedModel, load_trained_model
@@ -32,113 +33,125 @@ SUMS_FILE = 'SHA256SUMS'
 _SCHEMA_VERSION = 1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Export:
-  """A model that was written."""
-
-  directory: pathlib.Path
-  model: TrainedModel
-  remark: str | None
-  """Why the model card does not describe the corpus; None: it does."""
-
-
 def export(
   checkpoint: str | os.PathLike,
   output: str | os.PathLike,
-  formats: Sequence[str] | None = None,
+  formats: Sequence[str] = _DEFAULT_FORMATS,
   *,
   client: str | None = None,
-) -> Export:
+) -> tuple[pathlib.Path, TrainedModel]:
   """Writes a checkpoint's model.
 
   Args:
     checkpoint: A checkpoint or a run directory (its last).
     output: The directory to write; must not exist, or be empty.
-    formats: At least one of `FORMATS`, each once, but not both of 'safetensors'
-      and 'huggingface', which name their files alike. None: the first two.
+    formats: Some of `FORMATS`, but not both of 'safetensors' and 'huggingface',
+      which name their files alike.
     client: See `load_trained_model`.
+
+  Returns:
+    (output directory, model).
 
   Raises:
     UserError: If an argument, the checkpoint or its run cannot be used.
     FailedError: If a file cannot be written, such as on a full disk; nothing is
       left of it.
   """
-  if formats is not None and (
-    not formats or sorted(formats) != sorted(set(formats) & set(FORMATS))
-  ):
+  is_twice = {'safetensors', 'huggingface'} <= {*formats}
+  if not formats or {*formats} - {*FORMATS} or is_twice:
     raise UserError(
-      f'`--format` must name {" or ".join(FORMATS)}, or several with a comma '
-      f'between them, found {",".join(formats)!r}. Leave it out for '
-      f'{" and ".join(_DEFAULT_FORMATS)}.'
-    )
-  if formats is not None and {'safetensors', 'huggingface'} <= {*formats}:
-    raise UserError(
-      '`--format` must name one of safetensors and huggingface, as both write '
-      f'model.safetensors, found {",".join(formats)!r}. Export twice.'
+      '`--format` must name saved_model, safetensors or huggingface, or '
+      'saved_model and one of the others with a comma between them, found '
+      f'{",".join(formats)!r}. Leave it out for {",".join(_DEFAULT_FORMATS)}.'
     )
   directory = files.require_usable_output(output, '--output')
   model = load_trained_model(checkpoint, client=client)
-  formats = formats or _DEFAULT_FORMATS
   if 'huggingface' in formats and model.is_of_images:
     raise UserError(
       "`--format` 'huggingface' is for language models, but "
       f'{str(model.run)!r} trained {model.config.model.preset!r} on images. '
       'Leave it out.'
     )
-  card = model_card.gather(model)
-  config = json_config(model)
+  card = model_card.render(model, formats)
   with (
     _naming_failures(directory),
     files.write_directory_atomically(directory) as temporary,
   ):
-    if not model.is_of_images:
-      model.tokenizer.save(temporary / 'vocabulary')
-    if 'huggingface' in formats:
-      _write_huggingface(temporary, model, config)
-    else:
-      files.write_json(temporary / 'config.json', config)
-    if 'safetensors' in formats:
-      # The format's metadata are strings.
-      metadata = {'config': json.dumps(config, ensure_ascii=False)}
-      _write_tensors(temporary, model.weights, metadata)
-    if 'saved_model' in formats:
-      from tff_fedfish.exporting import saved_model
-
-      saved_model.write_saved_model(
-        temporary / 'saved_model', model.shape, model.weights
-      )
+    _write_model(temporary, model, formats)
     with files.write_atomically(temporary / 'README.md') as file:
-      file.write(card.render(formats))
+      file.write(card)
     sums = ''.join(_sums(temporary))
     with files.write_atomically(temporary / SUMS_FILE) as file:
       file.write(sums)
-  return Export(directory=directory, model=model, remark=card.remark)
+  return directory, model
 
 
-def _write_tensors(directory, tensors, metadata):
-  path = directory / 'model.safetensors'
-  # The library reads the memory as if it were contiguous.
-  safetensors.numpy.save_file(
-    {name: np.ascontiguousarray(w) for name, w in tensors.items()},
-    path,
-    metadata,
-  )
-  # The library makes it readable only for its owner.
-  path.chmod(0o666 & ~files.umask())
+def json_config(model: TrainedModel) -> dict[str, Any]:
+  """Returns the contents of config.json, without paths of this machine.
+
+  Of settings that are paths only the last names are kept; settings of the
+  engine and the seed of noise are left out.
+  """
+  run = config_loading.to_json_dict(model.config)
+  del run['engine']
+  # Whoever knows it can take the noise of DP-SGD away.
+  del run['seeds']['privacy_seed']
+  for dotted in names.PATHS:
+    section, name = dotted.split('.')
+    if run[section][name] is not None:
+      run[section][name] = model_card.last_name(run[section][name])
+  contents = {
+    'schema_version': _SCHEMA_VERSION,
+    'fedfish_version': __version__,
+    'round': model.round_num,
+    'model': dataclasses.asdict(model.shape),
+  }
+  if not model.is_of_images:
+    facts = ('kind', 'size', 'lower_case')
+    special = ('end_of_text_id', 'padding_id', 'unknown_id')
+    contents['vocabulary'] = {
+      name: getattr(model.tokenizer, name) for name in (*facts, *special)
+    }
+  return contents | {'run': run}
 
 
-def _write_huggingface(directory, model, config):
+def _write_model(
+  directory: pathlib.Path, model: TrainedModel, formats: Sequence[str]
+) -> None:
+  config = json_config(model)
+  if not model.is_of_images:
+    model.tokenizer.save(directory / 'vocabulary')
+  if 'huggingface' in formats:
+    _write_huggingface(directory, model, config)
+  else:
+    files.write_json(directory / 'config.json', config)
+  if 'safetensors' in formats:
+    # The format's metadata are strings.
+    metadata = {'config': json.dumps(config, ensure_ascii=False)}
+    _write_tensors(directory, model.weights, metadata)
+  if 'saved_model' in formats:
+    # Late: it needs TensorFlow.
+    from tff_fedfish.exporting import saved_model
+
+    saved_model.write_saved_model(
+      directory / 'saved_model', model.shape, model.weights
+    )
+
+
+def _write_huggingface(
+  directory: pathlib.Path, model: TrainedModel, config: Mapping[str, Any]
+) -> None:
   # Late: other exports do not need the library of the vocabulary.
   from tff_fedfish.huggingface import gpt2, tokenizer_files
 
   end = model.tokenizer.end_of_text_id
-  written = gpt2.to_config(model.shape, end) | {'fedfish': config}
-  files.write_json(directory / 'config.json', written)
-  ends = {'bos_token_id': end, 'eos_token_id': end}
   files.write_json(
-    directory / 'generation_config.json',
-    ends | {'pad_token_id': model.tokenizer.padding_id},
+    directory / 'config.json',
+    gpt2.to_config(model.shape, end) | {'fedfish': config},
   )
+  ids = {'bos_token_id': end, 'eos_token_id': end}
+  ids['pad_token_id'] = model.tokenizer.padding_id
+  files.write_json(directory / 'generation_config.json', ids)
   tokenizer_files.write(
     model.tokenizer, directory, sequence_length=model.shape.sequence_length
   )
@@ -147,37 +160,17 @@ def _write_huggingface(directory, model, config):
   _write_tensors(directory, tensors, {'format': 'pt'})
 
 
-def json_config(model: TrainedModel) -> dict[str, Any]:
-  """Returns the contents of config.json, without paths of this machine.
-
-  Only the last names of `data.directory`, `data.vocabulary` and
-  `training.start_from` are kept, and nothing of the engine and of the seed of
-  noise.
-  """
-  run = config_loading.to_json_dict(model.config)
-  del run['engine']
-  # Whoever knows it can take the noise of DP-SGD away.
-  del run['seeds']['privacy_seed']
-  for part, name in (
-    ('data', 'directory'),
-    ('data', 'vocabulary'),
-    ('training', 'start_from'),
-  ):
-    if run[part][name] is not None:
-      run[part][name] = model_card.last_name(run[part][name])
-  contents = {
-    'schema_version': _SCHEMA_VERSION,
-    'fedfish_version': __version__,
-    'round': model.round_num,
-    'model': dataclasses.asdict(model.shape),
-  }
-  if not model.is_of_images:
-    names = ('kind', 'size', 'lower_case')
-    special = ('end_of_text_id', 'padding_id', 'unknown_id')
-    contents['vocabulary'] = {
-      name: getattr(model.tokenizer, name) for name in (*names, *special)
-    }
-  return contents | {'run': run}
+def _write_tensors(
+  directory: pathlib.Path,
+  tensors: Mapping[str, np.ndarray],
+  metadata: Mapping[str, str],
+) -> None:
+  path = directory / 'model.safetensors'
+  # The library reads the memory as if it were contiguous.
+  contiguous = {name: np.ascontiguousarray(w) for name, w in tensors.items()}
+  safetensors.numpy.save_file(contiguous, path, metadata)
+  # The library makes it readable only for its owner.
+  path.chmod(0o666 & ~files.umask())
 
 
 def _sums(directory: pathlib.Path) -> Iterator[str]:

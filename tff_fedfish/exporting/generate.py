@@ -2,25 +2,17 @@
 
 import dataclasses
 import os
-import re
 
 import numpy as np
 
 from tff_fedfish.data.client_ids import client_id_to_text, text_to_client_id
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.sequences import Rows
 from tff_fedfish.data.token_store import TokenStore, open_text
-from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.options import GenerationOptions
 from tff_fedfish.exporting.trained_model import TrainedModel, load_trained_model
 from tff_fedfish.run.row_source import row_source
-
-# Pieces without text: BERT's [CLS], [MASK] and [unused7], SentencePiece's <s>.
-_MARKER = re.compile(
-  r'\[(PAD|UNK|CLS|SEP|MASK|BOS|EOS|END|unused\d+)\]|'
-  r'</?(s|pad|unk|cls|sep|mask|bos|eos)>',
-  re.IGNORECASE,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +58,7 @@ def generate(
   if options.personalize_on is None:
     return Samples(model.round_num, before)
   after = sampler.texts(
-    _fine_tune(model.config, weights, sequences, options),
+    _fine_tune(model, sequences, options),
     'the personalized model',
     'a lower `--learning_rate`',
   )
@@ -81,7 +73,7 @@ def find_client(corpus: GroupedCorpus | TokenStore, text: str) -> bytes:
   bytes that are not text.
 
   Raises:
-    UserError: If it is no client id, or the corpus has no such client.
+    UserError: If the corpus has no such client.
   """
   try:
     client_id = text_to_client_id(text)
@@ -90,21 +82,13 @@ def find_client(corpus: GroupedCorpus | TokenStore, text: str) -> bytes:
       f'`--client` must be a client id, in which a percent sign is %25, found '
       f'{text!r}. Copy it from `fedfish inspect` or per_client.csv.'
     ) from error
-  if client_id in corpus.client_ids:
-    return client_id
-  raise UserError(
-    f'`--client` must be one of the {len(corpus.client_ids):,} clients of '
-    f'{str(corpus.directory)!r}, but {text!r} is none of them. Copy one from '
-    '`fedfish inspect`.'
-  )
-
-
-def special_ids(tokenizer: Tokenizer) -> set[int]:
-  """Returns the tokens without text, except the end-of-text token."""
-  pieces = tokenizer.pieces(range(tokenizer.size))
-  markers = {i for i, piece in enumerate(pieces) if _MARKER.fullmatch(piece)}
-  markers |= {tokenizer.padding_id, tokenizer.unknown_id}
-  return markers - {tokenizer.end_of_text_id, None}
+  if client_id not in corpus.client_ids:
+    raise UserError(
+      f'`--client` must be one of the {len(corpus.client_ids):,} clients of '
+      f'{str(corpus.directory)!r}, but {text!r} is none of them. Copy one from '
+      '`fedfish inspect`.'
+    )
+  return client_id
 
 
 class _Sampler:
@@ -114,25 +98,25 @@ class _Sampler:
     from models import generation
     from tff_fedfish.runtime import placement
 
-    config, tokenizer = model.shape, model.tokenizer
-    if options.top_k is not None and options.top_k > config.vocabulary_size:
+    shape, tokenizer = model.shape, model.tokenizer
+    if options.top_k is not None and options.top_k > shape.vocabulary_size:
       raise UserError(
-        f'`--top_k` must be at most {config.vocabulary_size}, the token ids of '
+        f'`--top_k` must be at most {shape.vocabulary_size}, the token ids of '
         f'the model, found {options.top_k}. Lower it, or leave it out.'
       )
     placement.share_accelerators()
     self._tokenizer, self._seed = tokenizer, options.seed
+    end = tokenizer.end_of_text_id
     [prompt] = tokenizer.encode_batch([options.prompt])
     # In training, too, a document follows the end of another.
-    self._prompt = np.append(
-      np.array([tokenizer.end_of_text_id], np.int32), prompt
-    )
+    self._prompt = np.append(np.array([end], np.int32), prompt)
+    without_text = {tokenizer.padding_id, tokenizer.unknown_id}
     self._sample = generation.build_sampler(
-      config,
+      shape,
       num_samples=options.num_samples,
       num_tokens=options.num_tokens,
-      end_of_text_id=tokenizer.end_of_text_id,
-      forbidden_ids=special_ids(tokenizer),
+      end_of_text_id=end,
+      forbidden_ids=without_text - {end, None},
       temperature=options.temperature,
       top_k=options.top_k,
     )
@@ -154,28 +138,36 @@ class _Sampler:
     return [self._tokenizer.decode([*self._prompt, *row]) for row in rows]
 
 
-def _client_sequences(model, corpus, client_id):
-  config = model.config
-  rows = row_source(config).client_rows(corpus, model.tokenizer)
+def _client_sequences(
+  model: TrainedModel, corpus: GroupedCorpus | TokenStore, client_id: bytes
+) -> Rows:
+  rows = row_source(model.config).client_rows(corpus, model.tokenizer)
   sequences = rows.sequences(client_id)
   if not len(sequences):
     raise UserError(
       '`--client` must have text for a sequence of '
-      f'{config.data.sequence_length} tokens, but '
+      f'{model.config.data.sequence_length} tokens, but '
       f'{client_id_to_text(client_id)!r} has less. Name another client.'
     )
   return sequences
 
 
-def _fine_tune(config, weights, sequences, options):
+def _fine_tune(
+  model: TrainedModel, sequences: Rows, options: GenerationOptions
+) -> tuple:
   from tff_fedfish.evaluation.evaluator import build_evaluator
+  from tff_fedfish.evaluation.options import EvaluationOptions
   from tff_fedfish.runtime.in_process_context import set_in_process_context
 
   set_in_process_context()
   epochs, rate = options.personalization_epochs, options.learning_rate
-  return build_evaluator(config).fine_tune(
-    weights,
+  if epochs is None:
+    epochs = EvaluationOptions.personalization_epochs
+  if rate is None:
+    rate = model.config.client_work.learning_rate
+  return build_evaluator(model.config).fine_tune(
+    tuple(model.weights.values()),
     sequences,
-    num_local_epochs=4 if epochs is None else epochs,
-    learning_rate=config.client_work.learning_rate if rate is None else rate,
+    num_local_epochs=epochs,
+    learning_rate=rate,
   )

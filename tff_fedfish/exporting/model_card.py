@@ -1,22 +1,23 @@
 """The model card: facts of a run in tables, and three paragraphs."""
 
-import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tff_fedfish import fields
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
-from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.trained_model import TrainedModel
-from tff_fedfish.fields import unread as unread_of
 from tff_fedfish.methods import registry
-from tff_fedfish.run import client_data, corpus_identity, tables
-from tff_fedfish.run.row_source import row_source
+from tff_fedfish.run import corpus_identity, tables
 from tff_fedfish.version import __version__
 
-_SECTIONS = ('client_work', 'server', 'cohorts', 'client_splits', 'seeds')
+_SECTIONS = (
+  *('algorithm', 'local_privacy', 'client_work', 'server'),
+  *('cohorts', 'client_splits', 'partition', 'seeds'),
+)
 _HUGGING_FACE_HEADER = """\
 ---
 library_name: transformers
@@ -36,73 +37,54 @@ _LICENCE = (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelCard:
-  """Contents of the card."""
+def render(model: TrainedModel, formats: Sequence[str]) -> str:
+  """Returns the card of an export in some formats, as Markdown.
 
-  title: str
-  tables: Mapping[str, Mapping[str, Any]]
-  """Rows by name, by the heading of their table."""
-  paragraphs: Mapping[str, str]
-  remark: str | None
-  """Why the corpus is not described; None: it is."""
+  It takes its facts from the run's directory; the corpus is not opened.
 
-  def render(self, formats: Sequence[str]) -> str:
-    """Returns the card of an export in some formats, as Markdown."""
-    header = _HUGGING_FACE_HEADER if 'huggingface' in formats else ''
-    parts = [f'{header}# {self.title}\n\nExported by fedfish {__version__}.\n']
-    for heading, rows in self.tables.items():
-      table = ['| | |\n| --- | --- |\n']
-      for name, value in rows.items():
-        cell = str(value).replace('|', '\\|')
-        table.append(f'| `{name}` | {cell} |\n')
-      parts.append(f'## {heading}\n\n{"".join(table)}')
-    for heading, text in self.paragraphs.items():
-      parts.append(f'## {heading}\n\n{text}\n')
-    return '\n'.join(parts)
-
-
-def gather(model: TrainedModel) -> ModelCard:
-  """Returns the card; UserError if metrics.csv lacks the model's round."""
+  Raises:
+    UserError: If metrics.csv lacks the model's round.
+  """
   config, rows = model.config, _metrics(model)
-  corpus, remark = _corpus(model)
-
-  def total(name):
-    return sum(int(row.get(name) or 0) for row in rows)
-
-  owner = f', client {model.client}' if model.client else ''
   kind = 'Image classifier' if model.is_of_images else 'Language model'
-  rounds = {
-    'round': f'{model.round_num} of {config.training.num_rounds}',
-    # A client counts once per round that it took part in.
-    'clients that took part': total('train/num_clients'),
-    'tokens or images trained on': total('train/num_tokens'),
-  }
-  of_privacy = ['local_privacy'] * config.local_privacy.is_on
-  of_partition = ['partition'] * (config.partition.scheme is not None)
-  return ModelCard(
-    title=f'{kind}: {config.method.title}, round {model.round_num}{owner}',
-    tables={
-      'Model': _shape(model),
-      'Data': _data(model) | corpus,
-      'Rounds': rounds,
-      'Method': _settings(config, 'algorithm', *of_privacy),
-      'Settings': _settings(config, *_SECTIONS, *of_partition),
-      'Scores': _scores(rows),
-    },
-    paragraphs={
-      'Privacy': _privacy(config, rows[-1]),
-      'Memorization': _MEMORIZATION,
-      'Licence': _LICENCE,
-    },
-    remark=remark,
-  )
+  owner = f', client {model.client}' if model.client else ''
+  parts = [
+    _HUGGING_FACE_HEADER
+    * ('huggingface' in formats)
+    + f'# {kind}: {config.method.title}, round {model.round_num}{owner}\n\n'
+    f'Exported by fedfish {__version__}.\n'
+  ]
+  for heading, facts in {
+    'Model': _shape(model),
+    'Data': _data(model),
+    'Rounds': _rounds(model, rows),
+    'Settings': _settings(config),
+    'Scores': _scores(rows),
+  }.items():
+    lines = [f'## {heading}\n\n| | |\n| --- | --- |\n']
+    for name, value in facts.items():
+      cell = str(value).replace('|', '\\|')
+      lines.append(f'| `{name}` | {cell} |\n')
+    parts.append(''.join(lines))
+  for heading, text in {
+    'Privacy': _privacy(config, rows[-1]),
+    'Memorization': _MEMORIZATION,
+    'Licence': _LICENCE,
+  }.items():
+    parts.append(f'## {heading}\n\n{text}\n')
+  return '\n'.join(parts)
+
+
+def last_name(path: str) -> str:
+  """Returns the name of what a path leads to, as config.json has it."""
+  return pathlib.Path(path).resolve().name
 
 
 def _metrics(model):
+  """Returns the rows of metrics.csv up to the model's round."""
   path = model.run / 'metrics.csv'
-  found = tables.read_metrics(path)
-  rows = [row for row in found if row['round'] <= model.round_num]
+  rows = tables.read_metrics(path)
+  rows = [row for row in rows if row['round'] <= model.round_num]
   if not rows or rows[-1]['round'] != model.round_num:
     raise UserError(
       f'{str(path)!r} must have a row for round {model.round_num}, that of the '
@@ -123,49 +105,46 @@ def _shape(model):
 
 
 def _data(model):
-  """Returns what is known without the corpus."""
   data = model.config.data
-  identity = corpus_identity.read_identity(model.run)
   facts = {'corpus': last_name(data.directory)}
-  if identity:
-    # The tokens may be damaged meanwhile; their directory has a name.
-    with contextlib.suppress(UserError):
-      facts['corpus'] = identity.label(data.directory)
   if model.is_of_images:
     facts['images'] = data.corpus
     facts['values 0 to 255'] = IMAGE_CORPORA[data.corpus].pixels
-  else:
-    tokenizer = model.tokenizer
-    facts['vocabulary'] = f'{tokenizer.kind}, {tokenizer.size:,} pieces'
-    facts['lower case'] = tokenizer.lower_case
+    return facts
+  if identity := corpus_identity.read_identity(model.run):
+    facts |= {'source': identity.name, 'grouped by': identity.key}
+    if identity.part:
+      facts['part'] = identity.part
+  tokenizer = model.tokenizer
+  facts['vocabulary'] = f'{tokenizer.kind}, {tokenizer.size:,} pieces'
+  facts['lower case'] = tokenizer.lower_case
   return facts
 
 
-def _corpus(model: TrainedModel) -> tuple[dict[str, Any], str | None]:
-  """Returns (facts, None), or ({}, why there are none)."""
-  config = model.config
-  try:
-    corpus = client_data.open_corpus(config, config.data.directory)
-    is_other = corpus.fingerprint != model.corpus_fingerprint
-  except (UserError, FailedError, OSError):
-    return {}, 'it could not be read when this was written'
-  if is_other:
-    return {}, 'another corpus was in its place when this was written'
-  split = row_source(config).split(corpus)
-  facts, manifest = {}, corpus.manifest
-  if manifest is None:
-    # A corpus's own held-out clients are not used if others are held out.
-    ids = (*split.participating, *split.held_out)
-    num_examples = sum(len(corpus.client_rows[i]) for i in ids)
-  else:
-    num_examples = manifest.counts.records_out
-    facts = {'source': manifest.source, 'grouped by': manifest.key}
+def _rounds(model, rows):
+  def total(name):
+    return sum(int(row.get(name) or 0) for row in rows)
+
   return {
-    **facts,
-    'examples': num_examples,
-    'clients for training': len(split.participating),
-    'clients held out': len(split.held_out),
-  }, None
+    'round': f'{model.round_num} of {model.config.training.num_rounds}',
+    # A client counts once per round that it took part in.
+    'clients that took part': total('train/num_clients'),
+    'tokens or images trained on': total('train/num_tokens'),
+  }
+
+
+def _settings(config: TrainConfig) -> dict[str, Any]:
+  """Returns the settings that were read and have a value."""
+  facts = {}
+  for name in _SECTIONS:
+    section = getattr(config, name)
+    unread = fields.unread(section, config)
+    for setting, value in dataclasses.asdict(section).items():
+      if setting not in unread and value is not None:
+        facts[f'{name}.{setting}'] = value
+  # Whoever knows it can take the noise of DP-SGD away.
+  del facts['seeds.privacy_seed']
+  return facts
 
 
 def _scores(rows):
@@ -176,22 +155,6 @@ def _scores(rows):
     facts['held-out clients were scored at round'] = scored[-1]['round']
     facts |= {n: v for n, v in scored[-1].items() if n.startswith('held_out/')}
   return facts
-
-
-def _settings(config: TrainConfig, *sections: str) -> dict[str, Any]:
-  """Returns the settings that were read, and no bound that was not set."""
-  # Whoever knows the seed of noise can take the noise away.
-  unread = {'seeds.privacy_seed'}
-  if config.partition.scheme is None:
-    unread.add('seeds.partition_seed')
-  for of in (config.client_work, config.server):
-    unread |= {f'{of.section}.{name}' for name in unread_of(of, config)}
-  return {
-    f'{section}.{name}': value
-    for section in sections
-    for name, value in dataclasses.asdict(getattr(config, section)).items()
-    if value is not None and f'{section}.{name}' not in unread
-  }
 
 
 def _privacy(config: TrainConfig, last: Mapping[str, Any]) -> str:
@@ -210,16 +173,18 @@ def _privacy(config: TrainConfig, last: Mapping[str, Any]) -> str:
     )
     if not privacy.draws_batches:
       parts.append(
-        'This assumes Poisson sampling, but batches were shuffled, so that it '
-        'is not a guarantee.'
+        'This assumes Poisson sampling, but batches were shuffled: it is not a '
+        'guarantee.'
       )
-  else:
+  elif config.algorithm.name in registry.BUILT_IN:
     parts.append(
       'No noise was added: there is no formal guarantee, and the model is not '
       'differentially private.'
-      if config.algorithm.name in registry.BUILT_IN
-      else 'The method is not of tff-fedfish: whether it adds noise is not '
-      'known here.'
+    )
+  else:
+    parts.append(
+      'The method is not of tff-fedfish: whether it adds noise is not known '
+      'here.'
     )
   return ' '.join(parts)
 
@@ -236,15 +201,10 @@ def _sent(config: TrainConfig) -> str:
       trained += f", with a summary ({upload.summary}) of each client's data"
     return f'The server was sent {trained}, in the clear.'
   number = f'{uplink:.3g}'
-  what = 'one model each' if number == '1' else f'{number} models each'
+  models = 'one model each' if number == '1' else f'{number} models each'
   if method.features:
-    what = 'their models, and in one round of features of their rows'
+    models = 'their models, and in one round of features of their rows'
   return (
-    f'The server took sums over the clients of {what}, formed in the clear, '
+    f'The server took sums over the clients of {models}, formed in the clear, '
     'without secure aggregation.'
   )
-
-
-def last_name(path: str) -> str:
-  """Returns the name of what a path leads to, as config.json has it."""
-  return pathlib.Path(path).resolve().name

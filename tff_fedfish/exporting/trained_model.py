@@ -37,10 +37,9 @@ class TrainedModel:
   """Number of rounds that the model was trained for."""
   run: pathlib.Path
   """The run's directory."""
-  corpus_fingerprint: str | None
-  """Fingerprint of the training corpus; see `client_data`."""
   client: str | None = None
-  """Id, as text, of the client whose own model it is; None: the global one."""
+  """Id, as text, of the client with this personal model. None: the global
+  model."""
 
   @property
   def is_of_images(self) -> bool:
@@ -58,14 +57,14 @@ def load_trained_model(
 
   Args:
     checkpoint: A checkpoint or a run directory (its last).
-    client: Id, as text, of the client whose model to read, of a method with
-      models of clients' own: the one with which it would begin the next round.
+    client: Id, as text, of the client whose personal model to read: the one
+      with which it would begin the next round. Only for methods with personal
+      models, which require it.
     language_only: Whether to refuse image models.
 
   Raises:
-    UserError: If it is no checkpoint, is damaged, does not fit the config or
-      the vocabulary of its run, is refused by `language_only`, or there is no
-      such client or none is named where one is required.
+    UserError: If there is no such checkpoint or client, or the checkpoint is
+      damaged, does not fit its run, or is of another kind of model.
   """
   path = divergence.resolve_checkpoint(checkpoint)
   run = path.parent.parent
@@ -76,54 +75,37 @@ def load_trained_model(
       f'{config.model.preset!r} on images. Name the run of a language model.'
     )
   _require_client(config, client)
-  found, tokenizer = client_data.open_checkpoint(config, path)
-  config = config.in_round(found.round_num)
+  opened, tokenizer = client_data.open_checkpoint(config, path)
+  config = config.in_round(opened.round_num)
   if config.method.model is not None:
     raise UserError(
       f'`--checkpoint` must hold a network, but {str(path)!r} holds one that '
       f'phase {config.phase.name!r} of {config.algorithm.name!r} made linear '
       'in its weights. Name a checkpoint of an earlier phase.'
     )
-  shape = run_directory.model_shape(config, found)
   if client is None:
-    weights = _server_weights(config, found)
+    weights = _server_weights(config, opened)
   else:
-    weights = _weights_of_client(config, found, tokenizer, client)
+    weights = _weights_of_client(config, opened, tokenizer, client)
   return TrainedModel(
     config=config,
-    shape=shape,
+    shape=run_directory.model_shape(config, opened),
     weights=weights,
     tokenizer=tokenizer,
-    round_num=found.round_num,
+    round_num=opened.round_num,
     run=run,
-    corpus_fingerprint=found.contents.get('corpus_fingerprint'),
     client=client,
   )
 
 
-def _server_weights(config, found):
-  """Returns the weights of the server's model, by name."""
-  # Late: errors must not wait for TFF.
-  from tff_fedfish.run import model_state
-
-  loaded = checkpoints.load_checkpoint(
-    found.path, model_state.WEIGHTS_PREFIX, verify=False
-  )
-  shapes = model_state.server_shapes(config, found)
-  weights = model_state.model_weights(loaded.tensors, shapes, found.path)
-  names = (*shapes.trainable, *shapes.non_trainable)
-  arrays = weights.trainable + weights.non_trainable
-  return dict(zip(names, arrays, strict=True))
-
-
 def _require_client(config, client):
-  """Raises UserError unless a client is named where models are of clients."""
+  """Raises UserError unless exactly personal models are asked for by client."""
   name, is_personal = config.algorithm.name, config.method.personal(config)
   if is_personal and client is None:
     raise UserError(
       f'`--client_id` is required with algorithm.name {name!r}, whose clients '
-      'have models of their own. Name one of those that per_client.csv of '
-      '`fedfish evaluate` lists.'
+      'have personal models. Name a client of per_client.csv of `fedfish '
+      'evaluate`.'
     )
   if not is_personal and client is not None:
     raise UserError(
@@ -132,14 +114,29 @@ def _require_client(config, client):
     )
 
 
-def _weights_of_client(config, found, tokenizer, client):
-  """Returns the weights of a client's own model, by name."""
-  states = client_state.states_of_checkpoint(found)
+def _server_weights(config, opened):
+  """Returns the weights of the server's model, by name."""
+  # Late: errors must not wait for TFF.
+  from tff_fedfish.run import model_state
+
+  loaded = checkpoints.load_checkpoint(
+    opened.path, model_state.WEIGHTS_PREFIX, verify=False
+  )
+  shapes = model_state.server_shapes(config, opened)
+  weights = model_state.model_weights(loaded.tensors, shapes, opened.path)
+  names = (*shapes.trainable, *shapes.non_trainable)
+  arrays = weights.trainable + weights.non_trainable
+  return dict(zip(names, arrays, strict=True))
+
+
+def _weights_of_client(config, opened, tokenizer, client):
+  """Returns the weights of a client's personal model, by name."""
+  states = client_state.states_of_checkpoint(opened)
   directory = config.data.directory
   corpus = client_data.open_corpus(config, directory)
-  if corpus.fingerprint != found.contents.get('corpus_fingerprint'):
+  if corpus.fingerprint != opened.contents.get('corpus_fingerprint'):
     raise UserError(
-      'The corpus of the run is required for the model of a client, but '
+      "A client's personal model needs the corpus of the run, but "
       f'{directory!r} holds another one. Restore it.'
     )
   split = row_source(config).split(corpus)
@@ -151,12 +148,12 @@ def _weights_of_client(config, found, tokenizer, client):
   if client_id not in participating:
     raise UserError(
       f'`--client_id` must be one of the {len(participating)} clients that the '
-      f'run trained, found {client!r}. Name one of those that per_client.csv '
-      'of `fedfish evaluate` lists.'
+      f'run trained, found {client!r}. Name a client of per_client.csv of '
+      '`fedfish evaluate`.'
     )
   # Late: the errors above must not wait for TFF.
   from tff_fedfish.evaluation.own_tests import open_own_tests
 
-  models = open_own_tests(config, corpus, tokenizer, found, states)
+  models = open_own_tests(config, corpus, tokenizer, opened, states)
   weights = map(np.asarray, models.weights_of(client_id))
   return dict(zip(weight_shapes(config.model_shape()), weights, strict=True))

@@ -5,7 +5,7 @@ the weights are the same numbers under other names: there each block has tensors
 of its own, here those of all blocks are stacked along their first axis.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,15 @@ from models.transformer_config import TransformerConfig, weight_shapes
 from tff_fedfish.errors import UserError
 
 MODEL_TYPE = 'gpt2'
-# Classes whose weights are, or begin with, those of a language model.
-_ARCHITECTURES = ('GPT2LMHeadModel', 'GPT2Model', 'GPT2DoubleHeadsModel')
-_DTYPES = ('float64', 'float32', 'float16', 'bfloat16')
+HEAD = 'lm_head.weight'
+"""A copy of the token embedding, which some files hold."""
+_CLASS = 'GPT2LMHeadModel'
+_REMEDY = (
+  f'Copy the directory again, or load the model as {_CLASS} in float32 and '
+  'save it again.'
+)
+# As safetensors names them.
+_DTYPES = ('F64', 'F32', 'F16', 'BF16')
 _PREFIX = 'transformer.'
 # Outside of the blocks.
 _NAMES = {
@@ -40,6 +46,10 @@ _BLOCK_NAMES = {
   'block/mlp_contract/kernel': 'mlp.c_proj.weight',
   'block/mlp_contract/bias': 'mlp.c_proj.bias',
 }
+# Constants of causal attention, which earlier versions of transformers saved.
+_MASKS = ('.attn.bias', '.attn.masked_bias')
+# Of them the first rows are used.
+_EMBEDDINGS = ('token_embedding', 'position_embedding')
 _SIZES = {
   'num_layers': 'n_layer',
   'width': 'n_embd',
@@ -70,7 +80,7 @@ def to_config(shape: TransformerConfig, end_of_text_id: int) -> dict[str, Any]:
       'safetensors.'
     )
   return {
-    'architectures': [_ARCHITECTURES[0]],
+    'architectures': [_CLASS],
     'model_type': MODEL_TYPE,
     **{theirs: getattr(shape, ours) for ours, theirs in _SIZES.items()},
     'n_inner': 4 * shape.width,
@@ -95,38 +105,29 @@ def to_shape(config: Mapping[str, Any], source: str) -> TransformerConfig:
   Raises:
     UserError: If it is not of GPT-2's arrangement.
   """
-  wanted = {'model_type': MODEL_TYPE, **_FIXED}
-  found = {'model_type': None, **_FIXED, **config}
   width = config.get('n_embd')
+  wanted = {'model_type': MODEL_TYPE, **_FIXED}
+  given = {'model_type': None, **_FIXED, **config}
   if config.get('n_inner') is not None and type(width) is int:
     wanted['n_inner'] = 4 * width
   for name, value in wanted.items():
-    if found[name] != value:
+    if given[name] != value:
       raise UserError(
         f"{source!r} must be of GPT-2's arrangement, with `{name}` {value!r}, "
-        f'found {found[name]!r}. Name a directory of such a model.'
+        f'found {given[name]!r}. Name a directory of such a model.'
       )
-  classes = config.get('architectures')
-  if classes and classes not in [[name] for name in _ARCHITECTURES]:
-    raise UserError(
-      f'{source!r} must be of a language model, with `architectures` '
-      f'{" or ".join(_ARCHITECTURES)}, found {classes!r}. Name a directory of '
-      'such a model.'
-    )
   sizes = {ours: config.get(theirs) for ours, theirs in _SIZES.items()}
-  for ours, theirs in _SIZES.items():
-    if type(sizes[ours]) is not int or sizes[ours] < 1:
-      raise UserError(
-        f'{source!r} must state `{theirs}` as a whole number from 1 on, found '
-        f'{sizes[ours]!r}. Copy the whole directory again.'
-      )
-  if sizes['width'] % sizes['num_heads']:
+  try:
+    if {*map(type, sizes.values())} != {int}:
+      raise ValueError('not all are whole numbers')
+    return TransformerConfig(**sizes)
+  except ValueError as error:
+    found = {theirs: config.get(theirs) for theirs in _SIZES.values()}
     raise UserError(
-      f'{source!r} must state `n_embd` as a multiple of `n_head` '
-      f'({sizes["num_heads"]}), found {sizes["width"]}. Copy the whole '
-      'directory again.'
-    )
-  return TransformerConfig(**sizes)
+      f'{source!r} must have whole numbers from 1 on as '
+      f'{", ".join(_SIZES.values())}, with n_embd a multiple of n_head, found '
+      f'{found}. Copy the whole directory again.'
+    ) from error
 
 
 def to_tensors(
@@ -138,87 +139,89 @@ def to_tensors(
     shape: The model's shape.
     weights: By the names of `weight_shapes`.
   """
-  tensors = {_PREFIX + _NAMES[name]: weights[name] for name in _NAMES}
-  for ours, theirs in _BLOCK_NAMES.items():
-    for layer in range(shape.num_layers):
-      tensors[f'{_PREFIX}h.{layer}.{theirs}'] = weights[ours][layer]
+  tensors = {}
+  for ours, weight in weights.items():
+    rows = weight if ours in _BLOCK_NAMES else [weight]
+    for name, row in zip(_their_names(shape, ours), rows, strict=True):
+      tensors[_PREFIX + name] = row
   return tensors
 
 
 def find_tensors(
-  shape: TransformerConfig,
-  tensors: Mapping[str, Any],
-  source: str,
-) -> dict[str, list[str]]:
-  """Returns the names of the tensors that each weight is made of.
+  shape: TransformerConfig, tensors: Mapping[str, Any], source: str
+) -> dict[str, list[Any]]:
+  """Returns the tensors that each weight is made of.
 
   Args:
-    shape: The model's shape.
-    tensors: All tensors there are, by name, each with `shape` and `dtype` or
-      its name. The names are without the model's prefix in the files of GPT-2's
-      authors.
+    shape: The model's shape. The embeddings may have more rows.
+    tensors: All tensors of a directory by name, each with `shape` and `dtype`.
+      The names are without the model's prefix in the files of GPT-2's authors.
     source: Where they come from, for errors.
 
   Returns:
-    Weight -> names, those of the blocks in their order, in the order of
-    `weight_shapes`.
+    Weight -> its tensors, those of blocks in order.
 
   Raises:
-    UserError: If a tensor is missing, or of another shape or type. More
-      positions than the model has are no error.
+    UserError: If a tensor is missing, or of another shape or type; or if there
+      is a tensor that the model does not use, such as a layer too many.
   """
   prefix = _PREFIX if _PREFIX + _NAMES['token_embedding'] in tensors else ''
-  found = {}
+  used, found = {HEAD}, {}
   for ours, wanted in weight_shapes(shape).items():
-    names = [prefix + _NAMES.get(ours, '')]
-    if ours in _BLOCK_NAMES:
-      layers, *wanted = wanted
-      form = f'{prefix}h.{{}}.{_BLOCK_NAMES[ours]}'
-      # One by one, up to the first that is missing.
-      names = map(form.format, range(layers))
+    wanted = list(wanted[1:] if ours in _BLOCK_NAMES else wanted)
     found[ours] = []
-    for name in names:
-      if name not in tensors:
+    for name in _their_names(shape, ours):
+      tensor = tensors.get(prefix + name)
+      if not _fits(tensor, wanted, is_embedding=ours in _EMBEDDINGS):
+        is_there = 'is missing'
+        if tensor is not None:
+          is_there = f'is {tensor.dtype} {list(tensor.shape)}'
         raise UserError(
-          f'{source!r} must hold the tensor {name!r}, but does not. Copy the '
-          'whole directory again.'
+          f'{source!r}: tensor {prefix + name!r} must be '
+          f'{" or ".join(_DTYPES)} {wanted}, but {is_there}. {_REMEDY}'
         )
-      dtype, has = str(tensors[name].dtype), list(tensors[name].shape)
-      # First: packed numbers have another shape, too.
-      if dtype not in _DTYPES:
-        raise UserError(
-          f'{source!r}: tensor {name!r} must be of {" or ".join(_DTYPES)}, but '
-          f'is of {dtype}. Load the model in float32, without quantization, '
-          'and save it again.'
-        )
-      if ours == 'position_embedding' and has:
-        has[0] = min(has[0], shape.sequence_length)
-      if has != list(wanted):
-        raise UserError(
-          f'{source!r}: tensor {name!r} must have shape {list(wanted)}, but '
-          f'has {has}. Copy the whole directory again.'
-        )
-      found[ours].append(name)
+      used.add(prefix + name)
+      found[ours].append(tensor)
+  unused = [n for n in tensors if n not in used and not n.endswith(_MASKS)]
+  if unused:
+    raise UserError(
+      f'{source!r} must hold the tensors of a GPT-2 for language with '
+      f'{shape.num_layers} layers and no others, but also holds {len(unused)} '
+      f'more, such as {min(unused)!r}. {_REMEDY}'
+    )
   return found
 
 
 def to_weights(
-  shape: TransformerConfig,
-  tensors: Mapping[str, Sequence[str]],
-  read: Callable[[str], np.ndarray],
+  shape: TransformerConfig, tensors: Mapping[str, Sequence[Any]]
 ) -> dict[str, np.ndarray]:
   """Returns the weights by our names, float32, in the order of the model.
 
   Args:
-    shape: The model's shape. Of the positions, the first ones are taken.
-    tensors: As `find_tensors` returns them.
-    read: Returns a tensor by its name.
+    shape: The model's shape. Of the embeddings, the first rows are taken.
+    tensors: As `find_tensors` returns them; `read()` returns their values.
   """
   weights = {}
   for ours, wanted in weight_shapes(shape).items():
     # Filled one by one, so that no tensor is twice in memory.
     weights[ours] = np.empty(wanted, np.float32)
     rows = weights[ours] if ours in _BLOCK_NAMES else weights[ours][np.newaxis]
-    for row, name in zip(rows, tensors[ours], strict=True):
-      row[...] = read(name)[: len(row)]
+    for row, tensor in zip(rows, tensors[ours], strict=True):
+      row[...] = tensor.read()[: len(row)]
   return weights
+
+
+def _their_names(shape: TransformerConfig, ours: str) -> Iterable[str]:
+  """Returns the names, without prefix, of the tensors of a weight."""
+  if ours in _BLOCK_NAMES:
+    return (f'h.{i}.{_BLOCK_NAMES[ours]}' for i in range(shape.num_layers))
+  return (_NAMES[ours],)
+
+
+def _fits(tensor: Any, wanted: list[int], *, is_embedding: bool) -> bool:
+  if tensor is None or tensor.dtype not in _DTYPES:
+    return False
+  sizes = list(tensor.shape)
+  if is_embedding and sizes:
+    sizes[0] = min(sizes[0], wanted[0])
+  return sizes == wanted

@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import os
 import pathlib
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ml_dtypes  # noqa: F401  Lets NumPy know 'bfloat16'.
@@ -11,21 +13,14 @@ import numpy as np
 import safetensors
 
 from models.transformer_config import TransformerConfig
-from tff_fedfish import files
-from tff_fedfish.data.tokenizers import METADATA_FILE
+from tff_fedfish import files, json_values
+from tff_fedfish.data.tokenizers import METADATA_FILE, load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.huggingface import gpt2
 
 CONFIG_FILE = 'config.json'
 WEIGHTS_FILE = 'model.safetensors'
 _INDEX_FILE = 'model.safetensors.index.json'
-# From the codes of safetensors to NumPy's names.
-_DTYPES = {
-  'F64': 'float64',
-  'F32': 'float32',
-  'F16': 'float16',
-  'BF16': 'bfloat16',
-}
 
 
 def is_pretrained(path: str | os.PathLike) -> bool:
@@ -38,6 +33,9 @@ def read_shape(
 ) -> TransformerConfig:
   """Returns the shape of the model in a directory.
 
+  Its vocabulary has the size of the tokenizer beside it: embeddings that are
+  padded to more rows than there are tokens are cut.
+
   Args:
     path: The directory.
     option: The option that named it, for errors.
@@ -45,8 +43,8 @@ def read_shape(
       all.
 
   Raises:
-    UserError: If there is no such model, it is of another arrangement than
-      GPT-2's, or has fewer positions.
+    UserError: If there is no such model or no vocabulary, or it is of another
+      arrangement than GPT-2's, or has fewer positions.
   """
   file = pathlib.Path(path) / CONFIG_FILE
   config = _config_or_none(file)
@@ -58,13 +56,19 @@ def read_shape(
     )
   shape = gpt2.to_shape(config, str(file))
   if sequence_length is None:
-    return shape
+    sequence_length = shape.sequence_length
   if sequence_length > shape.sequence_length:
     raise UserError(
       f'`--config.data.sequence_length` is {sequence_length}, but the model of '
       f'{str(path)!r} has {shape.sequence_length} positions. Lower it.'
     )
-  return dataclasses.replace(shape, sequence_length=sequence_length)
+  # The last one: a run's own kinds of vocabularies import TensorFlow.
+  num_tokens = load_tokenizer(vocabularies(path, option)[-1]).size
+  return dataclasses.replace(
+    shape,
+    sequence_length=sequence_length,
+    vocabulary_size=min(shape.vocabulary_size, num_tokens),
+  )
 
 
 def vocabularies(path: str | os.PathLike, option: str) -> list[pathlib.Path]:
@@ -92,16 +96,18 @@ def vocabularies(path: str | os.PathLike, option: str) -> list[pathlib.Path]:
 
 def check_weights(path: str | os.PathLike, shape: TransformerConfig) -> None:
   """Raises UserError where `read_weights` would; keeps no tensor."""
-  with _tensors(pathlib.Path(path)) as tensors:
-    for names in gpt2.find_tensors(shape, tensors, str(path)).values():
-      for name in names:
-        tensors[name].read()
+  with _tensors(pathlib.Path(path), shape) as tensors:
+    for parts in tensors.values():
+      for tensor in parts:
+        tensor.read()
 
 
 def read_weights(
   path: str | os.PathLike, shape: TransformerConfig
 ) -> dict[str, np.ndarray]:
   """Returns the weights of the model in a directory, float32.
+
+  A line on standard error says if the embeddings of tokens are cut.
 
   Args:
     path: The directory.
@@ -111,12 +117,18 @@ def read_weights(
     The weights by the names, and in the order, of `weight_shapes`.
 
   Raises:
-    UserError: If they are missing, damaged, of another shape or type, or not
-      finite as float32.
+    UserError: If they are missing, damaged, of another shape or type, not all
+      used, or not finite as float32.
   """
-  with _tensors(pathlib.Path(path)) as tensors:
-    names = gpt2.find_tensors(shape, tensors, str(path))
-    return gpt2.to_weights(shape, names, lambda name: tensors[name].read())
+  with _tensors(pathlib.Path(path), shape) as tensors:
+    num_rows = tensors['token_embedding'][0].shape[0]
+    if num_rows > shape.vocabulary_size:
+      print(
+        f'fedfish: note: {str(path)!r} embeds {num_rows} tokens; only the '
+        f'{shape.vocabulary_size} of its vocabulary are read.',
+        file=sys.stderr,
+      )
+    return gpt2.to_weights(shape, tensors)
 
 
 def _config_or_none(file: pathlib.Path) -> dict[str, Any] | None:
@@ -128,86 +140,74 @@ def _config_or_none(file: pathlib.Path) -> dict[str, Any] | None:
 
 
 class _Tensor:
-  """A tensor in a file, as PyTorch's classes shape it."""
+  """A tensor in an open file."""
 
-  def __init__(self, file, key, path):
-    self._file, self._key, self._path = file, key, path
-    # TensorFlow's classes keep biases as rows of a matrix.
-    self._is_row = key.endswith('/bias:0')
-    tensor = file.get_slice(key)
-    self.shape = tensor.get_shape()[int(self._is_row) :]
-    self.dtype = _DTYPES.get(tensor.get_dtype(), tensor.get_dtype())
+  def __init__(self, file, name, path):
+    self._file, self._name, self._path = file, name, path
+    header = file.get_slice(name)
+    self.shape, self.dtype = header.get_shape(), header.get_dtype()
 
-  def read(self):
-    tensor = self._file.get_tensor(self._key)
+  def read(self) -> np.ndarray:
+    """Returns the values, float32."""
+    tensor = self._file.get_tensor(self._name)
     # What is too large becomes infinite.
     with np.errstate(over='ignore'):
       tensor = tensor.astype(np.float32, copy=False)
     if num_wrong := tensor.size - np.count_nonzero(np.isfinite(tensor)):
       raise UserError(
-        f'{str(self._path)!r}: tensor {self._key!r} of {self.dtype} must hold '
+        f'{str(self._path)!r}: tensor {self._name!r} of {self.dtype} must hold '
         f'finite float32 numbers, but {num_wrong} of its {tensor.size} are '
         'NaN, infinite or too large. Name a model with finite weights.'
       )
-    return tensor[0] if self._is_row else tensor
+    return tensor
 
 
 @contextlib.contextmanager
-def _tensors(path):
-  """Yields the tensors of a directory by the names of PyTorch's classes."""
-  names = [WEIGHTS_FILE]
-  if not (path / WEIGHTS_FILE).is_file():
-    names = _indexed_files(path)
+def _tensors(
+  path: pathlib.Path, shape: TransformerConfig
+) -> Iterator[Mapping[str, list[_Tensor]]]:
+  """Yields weight -> its tensors, once they fit the shape."""
   try:
     with contextlib.ExitStack() as stack:
       tensors = {}
-      for name in names:
+      for name in _file_names(path):
         file = stack.enter_context(
           safetensors.safe_open(path / name, framework='np')
         )
-        keys = file.keys()
-        tensors |= {_plain_name(key): _Tensor(file, key, path) for key in keys}
-      yield tensors
-  except (OSError, safetensors.SafetensorError) as error:
+        tensors |= {key: _Tensor(file, key, path) for key in file.keys()}
+      found = gpt2.find_tensors(shape, tensors, str(path))
+      if gpt2.HEAD in tensors:
+        _require_tied(tensors[gpt2.HEAD], found['token_embedding'][0], path)
+      yield found
+  except (OSError, ValueError, safetensors.SafetensorError) as error:
     raise UserError(
       f'The weights in {str(path)!r} cannot be read ({error}). Copy the whole '
       'directory again.'
     ) from error
 
 
-def _plain_name(name):
-  """Returns the name that PyTorch's classes give what TensorFlow's wrote."""
-  if '/' not in name:
-    return name
-  *parents, last = name.removesuffix(':0').replace('h_._', 'h/').split('/')
-  last = {'gamma': 'weight', 'beta': 'bias', 'embeddings': 'weight'}.get(
-    last, last
-  )
-  return '.'.join([*parents, last])
-
-
-def _indexed_files(path):
-  """Returns the names of the files of a model that is saved in several."""
-  try:
-    index = files.parse_json((path / _INDEX_FILE).read_bytes())
-    names = {pathlib.Path(n).name for n in index['weight_map'].values()}
-    if not names:
-      raise ValueError('it names none')
-    for name in sorted(names):
-      if not (path / name).is_file():
-        raise UserError(
-          f'{str(path / _INDEX_FILE)!r} names {name!r}, which is no file '
-          'beside it. Copy the whole directory again.'
-        )
-    return sorted(names)
-  except FileNotFoundError:
-    pass
-  except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+def _file_names(path):
+  """Returns the names of the files that hold the weights, several or one."""
+  if (path / WEIGHTS_FILE).is_file():
+    return [WEIGHTS_FILE]
+  if not (path / _INDEX_FILE).is_file():
     raise UserError(
-      f'{str(path / _INDEX_FILE)!r} must name the files of the weights, but '
-      f'cannot be read as such ({error!r}). Copy the whole directory again.'
-    ) from error
-  raise UserError(
-    f'{str(path)!r} must hold {WEIGHTS_FILE} or {_INDEX_FILE}, but does not. '
-    'Save the model with `save_pretrained(DIR, safe_serialization=True)`.'
+      f'{str(path)!r} must hold {WEIGHTS_FILE} or {_INDEX_FILE}, but does not. '
+      'Save the model with `save_pretrained(DIR, safe_serialization=True)`.'
+    )
+  index = files.parse_json((path / _INDEX_FILE).read_bytes())
+  index = json_values.from_json(dict[str, Any], index, _INDEX_FILE)
+  name_of = json_values.from_json(
+    dict[str, str], index.get('weight_map'), 'weight_map'
   )
+  return sorted({pathlib.Path(name).name for name in name_of.values()})
+
+
+def _require_tied(head, embedding, path):
+  """Raises UserError if the head is another matrix than the embedding."""
+  if not np.array_equal(head.read(), embedding.read()):
+    raise UserError(
+      f"{str(path)!r}: tensor {gpt2.HEAD!r} must equal the tokens' embedding, "
+      'as the model has one matrix for both, but differs. Name a model with '
+      'tied embeddings.'
+    )
