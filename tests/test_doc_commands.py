@@ -1,4 +1,4 @@
-"""Commands that need more than a test has: understood, up to what is missing."""
+"""Commands that need more than tests have: right, up to what is missing."""
 
 import importlib.util
 import pathlib
