@@ -180,7 +180,7 @@ CASES = (
     'The run was trained on another corpus', corpus_fingerprint='another'
   ),
   _contents(
-    'was made with other settings than', settings_fingerprint='another'
+    'seeds.model_seed 9, not 1. Restore that', settings={'seeds.model_seed': 9}
   ),
   _contents(
     'was made with another vocabulary than', vocabulary_fingerprint='another'

@@ -11,7 +11,7 @@ from typing import Any
 
 from models.model_shapes import weight_shapes
 from tff_fedfish import files
-from tff_fedfish.data import unknown_tokens
+from tff_fedfish.data import client_splits, unknown_tokens
 from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
@@ -421,6 +421,15 @@ def _client_ids(corpus, config, options, split):
   if split is None:
     return corpus.client_ids
   client_ids = getattr(split, options.client_split)
+  if options.client_split == 'held_out' and options.held_out_from:
+    client_ids = [
+      client_id
+      for client_id in client_ids
+      if client_splits.split_position(
+        client_id, split_seed=config.seeds.split_seed
+      )
+      >= options.held_out_from
+    ]
   if not client_ids:
     raise_no_clients(config, options)
   return client_ids

@@ -31,6 +31,9 @@ class EvaluationOptions:
   are held out. own_test: the clients that train, each on its own test rows and
   with its personal model if it has one. own_validation: the same on validation
   rows."""
+  held_out_from: float = number(0.0, at_least=0, below=1)
+  """Lowest place in [0, 1) of a held-out client of the run's own corpus; those
+  below it are not read (docs/sweep.md)."""
   max_clients: int | None = number(None, at_least=1)
   """Maximum number of clients. Default: all with at least 4 sequences."""
   max_sequences_per_client: int | None = number(None, at_least=MIN_SEQUENCES)
@@ -95,7 +98,8 @@ def raise_no_clients(config: TrainConfig, options: EvaluationOptions) -> None:
   raise UserError(
     f'`--client_split` is {options.client_split!r}, but the run has no such '
     'clients (held_out_fraction '
-    f'{config.client_splits.held_out_fraction}). Name the other split.'
+    f'{config.client_splits.held_out_fraction}). Raise '
+    'it, or name another split.'
   )
 
 
@@ -183,7 +187,7 @@ def _require_own_rows(config, options, data, is_own_corpus, part):
       f'found {",".join(map(str, options.fractions))} with algorithm.name '
       f'{name}. Leave it out.'
     )
-  unread = ('sequence_length', 'split_unit', 'learning_rate')
+  unread = ('sequence_length', 'split_unit', 'learning_rate', 'held_out_from')
   for option in (*unread, 'personalization_epochs', 'barrier'):
     if (value := getattr(options, option)) != getattr(default, option):
       raise UserError(

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from tff_fedfish.evaluation import barrier, results
-from tff_fedfish.run import build, cohorts
+from tff_fedfish.run import cohorts
 from tff_fedfish.run.client_inputs import ClientInputs
 from tff_fedfish.runtime import round_options
 from tff_fedfish.runtime.round_options import RoundInterrupted
@@ -35,14 +35,10 @@ class BarrierPart(RoundPart):
     """Measures nothing yet.
 
     Args:
-      run: The run.
+      run: The run; its process gives its clients' models.
       should_stop: Is asked before each client.
       inputs: See `cohort`.
-
-    Raises:
-      UserError: If the process does not give its clients' models.
     """
-    build.require_trained_models(run.config, run.process)
     self._run, self._should_stop, self._inputs = run, should_stop, inputs
 
   def measure(self, done: FinishedRound) -> None:
