@@ -76,6 +76,7 @@ class TestShippedConfigs:
     assert config.data.directory in errors[0]
     if not is_complete:
       assert vocabulary in errors[1]
+    assert not list(tmp_path.iterdir())
 
   @pytest.mark.parametrize(
     ('name', 'settings'),
@@ -413,15 +414,25 @@ class TestContinuedRun:
       if name not in MAY_MOVE
     ]
 
-  def test_given_names_and_absolute_paths(self, start):
+  def test_given_names_and_directory(self, start):
     run = start('--config.seeds.model_seed=7', '--config.data.vocabulary=~/v')
     values = json.loads((run / 'config.json').read_text())
     given = set(values['given'])
     assert {'seeds.model_seed', 'data.vocabulary', 'model.preset'} <= given
     assert not {'seeds.split_seed', 'model.width'} & given
-    directory = base('demo')['data']['directory']
-    assert values['data']['directory'] == str(pathlib.Path.cwd() / directory)
+    assert values['data']['directory'] == base('demo')['data']['directory']
     assert values['data']['vocabulary'] == os.path.expanduser('~/v')
+    assert values['working_directory'] == os.getcwd()
+
+  def test_it_is_continued_from_another_directory(
+    self, start, tmp_path, monkeypatch
+  ):
+    run, home = start(), pathlib.Path.cwd()
+    monkeypatch.chdir(tmp_path)
+    config = load_config(run / 'config.json')
+    directory = base('demo')['data']['directory']
+    assert config.data.directory == str(home / directory)
+    assert config.data.vocabulary == 'demo'
 
   def test_what_nobody_gives_stays_as_it_was_resolved(self, start):
     # As if a default had been another one.

@@ -152,4 +152,4 @@ class TestRunOnDisk:
       assert main(command) == 2
       error = _error(capsys)
       assert 'was made with other settings than' in error
-      assert f'{str(path)!r} holds. Restore that file.' in error
+      assert f'{str(path)!r} holds: seeds.split_seed 3, not 4' in error

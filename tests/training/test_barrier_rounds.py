@@ -165,9 +165,12 @@ class _Process:
 
 
 class _Evaluator:
-  """Gives every model the same score, and holds nothing."""
+  """Gives every model the same score, holds nothing, and counts."""
+
+  num_scores = 0
 
   def score(self, *unused_arguments):
+    self.num_scores += 1
     return Score(1.0, 0.5, 2)
 
 
@@ -243,3 +246,17 @@ def test_stops_between_two_clients(tmp_path):
   with pytest.raises(RoundInterrupted):
     measured.measure(_done(2))
   assert process.num_trained == 2
+
+
+def test_stops_between_two_scorings(tmp_path):
+  evaluator = _Evaluator()
+  measured = _barrier(
+    tmp_path,
+    _Process(),
+    evaluator,
+    # Four own models, then that of the server on the first client.
+    should_stop=lambda: evaluator.num_scores == 5,
+  )
+  with pytest.raises(RoundInterrupted):
+    measured.measure(_done(2))
+  assert evaluator.num_scores == 5

@@ -15,6 +15,7 @@ from typing import Any
 from tff_fedfish import files
 from tff_fedfish.config import names
 from tff_fedfish.config.names import PREFIX
+from tff_fedfish.config.resolve import absolute
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
 
@@ -22,6 +23,9 @@ SHIPPED = pathlib.Path(__file__).resolve().parents[2] / 'configs'
 """The directory of the shipped configs; an installation has it, too."""
 SCHEMA_VERSION = 3
 """Version of config.json."""
+ABOUT = ('given', 'working_directory')
+"""Keys of config.json that are no sections: the names of the settings that were
+given, and the directory from which relative paths start."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +45,9 @@ class Given:
   first_given: frozenset[str] | None = None
   """Names of those that a user gave, in a run at its first start. None: all of
   them."""
+
+  working_directory: str = ''
+  """From where relative paths start; '': from the process's."""
 
   @property
   def given(self) -> frozenset[str]:
@@ -104,7 +111,8 @@ def from_json(values: Any, source: str) -> Given:
     )
   sections = dict(values)
   del sections['schema_version']
-  facts, given = sections.pop('resolved', {}), sections.pop('given', None)
+  facts = sections.pop('resolved', {})
+  given, directory = (sections.pop(key, None) for key in ABOUT)
   if given is not None:
     if not isinstance(given, list) or not all(type(n) is str for n in given):
       raise UserError(
@@ -112,8 +120,12 @@ def from_json(values: Any, source: str) -> Given:
         f'found {given!r}. Restore the file.'
       )
     given = frozenset(given)
+  values = from_sections(sections, repr(source))
   return dataclasses.replace(
-    from_sections(sections, repr(source)), facts=facts, first_given=given
+    values,
+    facts=facts,
+    first_given=given,
+    working_directory=directory if isinstance(directory, str) else '',
   )
 
 
@@ -137,7 +149,7 @@ def read_values(
     values = from_sections(call_in_file(file, 'get_config'), repr(str(path)))
   pairs, problems = _split_overrides(overrides)
   if file.suffix == '.json':
-    values = _without_derived(values, pairs)
+    values = _portable(values, pairs)
   name = pairs.get('algorithm.name', names.method_name(values.settings))
   method, settings = registry.find_or_none(name), {}
   for dotted, text in pairs.items():
@@ -153,8 +165,11 @@ def read_values(
   )
 
 
-def _without_derived(values, overridden):
-  """Returns what a config.json holds, without what other settings fix."""
+def _portable(values, overridden):
+  """Returns what a config.json holds, without what other settings fix.
+
+  Relative paths are made absolute.
+  """
   method = registry.find_or_none(names.method_name(values.settings))
   derived = {
     name
@@ -166,6 +181,8 @@ def _without_derived(values, overridden):
     for name, value in values.settings.items()
     if name not in derived
   }
+  for name in names.PATHS & settings.keys():
+    settings[name] = absolute(settings[name], values.working_directory)
   is_of_other_images = {'data.directory', 'data.corpus'} & overridden.keys()
   facts = {} if is_of_other_images else values.facts
   return dataclasses.replace(values, settings=settings, facts=facts)

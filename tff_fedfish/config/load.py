@@ -119,12 +119,9 @@ def from_json_dict(values: Any, source: str) -> TrainConfig:
 
 
 def write_config(path: pathlib.Path, config: TrainConfig) -> None:
-  """Writes a config.json: `to_json_dict`, with absolute paths, and `given`."""
-  values = to_json_dict(config)
-  for dotted in names.PATHS:
-    section, _, name = dotted.partition('.')
-    values[section][name] = resolve.absolute(values[section][name])
-  files.write_json(path, values | {'given': sorted(config.given)})
+  """Writes a config.json: `to_json_dict`, and what `given.ABOUT` names."""
+  about = {'given': sorted(config.given), 'working_directory': os.getcwd()}
+  files.write_json(path, to_json_dict(config) | about)
 
 
 def differences(first: TrainConfig, second: TrainConfig) -> list[str]:

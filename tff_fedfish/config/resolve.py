@@ -56,10 +56,11 @@ def facts_of(values: Any) -> ResolvedConfig:
   return facts
 
 
-def absolute(path: Any) -> Any:
+def absolute(path: Any, directory: str = '') -> Any:
   """Returns a path, absolute; 'demo' and addresses of stores as they are."""
-  is_name = not isinstance(path, str) or path == 'demo' or '://' in path
-  return path if is_name else os.path.abspath(os.path.expanduser(path))
+  if not isinstance(path, str) or path == 'demo' or '://' in path:
+    return path
+  return os.path.abspath(os.path.join(directory, os.path.expanduser(path)))
 
 
 def _with_directory_sizes(model, data, training, **_):

@@ -83,6 +83,7 @@ def read_json_object(path: pathlib.Path) -> dict[str, Any]:
 def _load_run(directory):
   _require_run(directory)
   config = read_json_object(directory / 'config.json')
+  config = {k: v for k, v in config.items() if k not in given.ABOUT}
   remarks = list(_check_config(config, directory / 'config.json'))
   metrics = _read_rounds(directory / 'metrics.csv', remarks)
   # The round's row comes last: what has none is not finished.

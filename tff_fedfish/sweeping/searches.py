@@ -76,7 +76,7 @@ class Search:
 
   @property
   def problem(self) -> str:
-    """What prevents a choice; '' if nothing does or none is needed."""
+    """The obstacle to a choice; '' if there is none, or no choice is needed."""
     for run in self.runs:
       if not run.is_done():
         # To choose among the others would compare with other rates later.

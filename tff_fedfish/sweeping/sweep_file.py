@@ -34,7 +34,7 @@ class SweepFile:
   path: str
   """As typed."""
   definition: Mapping[str, Any]
-  """What `get_sweep()` returned."""
+  """The dictionary that `get_sweep()` returned."""
   values: given.Given
   """Settings of the base and the overrides, of any method of the grid."""
   base: TrainConfig
