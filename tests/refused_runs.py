@@ -187,7 +187,11 @@ CASES = (
   ),
   # Its metrics.
   removed('but it does not exist. Name a run directory', _METRICS),
-  changed("codec can't decode byte", _METRICS, lambda data: b'\xff' + data),
+  changed(
+    r"line 3 (could not convert string to float: '\xff",
+    _METRICS,
+    lambda data: data.replace(b'\n1,', b'\n1,\xff'),
+  ),
   changed(
     "the first column must be 'round'", _METRICS, lambda data: b'a' + data
   ),

@@ -296,6 +296,14 @@ class TestConfigJson:
     assert load_config(path) == config
     other = load_config(path, ['--config.training.num_rounds=31'])
     assert differences(config, other) == ['training.num_rounds']
+    # As from the Python file: the sizes are the other preset's.
+    preset = ['--config.model.preset=small']
+    assert load_config(path, preset).model == load_config('demo', preset).model
+    # A copy may be edited.
+    values = to_json_dict(config)
+    values['model']['num_layers'] = 8
+    path.write_text(json.dumps(values | {'given': ['model.preset']}))
+    assert load_config(path).model.num_layers == 8
     path.write_text('{')
     assert 'must hold the config of a run, but cannot be read' in _message(path)
 

@@ -123,6 +123,17 @@ def test_communication_by_hand():
       },
       34.0,
     ),
+    # 8 parts of 24 clients in two turns of 7 workers: 2 x 3 clients.
+    (
+      {
+        'engine__kind': 'ray',
+        'engine__num_workers': 7,
+        'engine__num_partial_sums': 8,
+        'engine__ray_address': 'auto',
+        'cohorts__cohort_size': 24,
+      },
+      6 * 8.5 * 2.0,
+    ),
   ],
 )
 def test_time_by_hand(settings, round_seconds):

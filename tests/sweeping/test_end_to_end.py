@@ -1,5 +1,6 @@
 """Whole sweeps of tiny runs, in processes of their own."""
 
+import csv
 import json
 import math
 import os
@@ -14,6 +15,9 @@ import small_runs
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import load
+from tff_fedfish.data import client_splits
+from tff_fedfish.data.client_ids import text_to_client_id
+from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import client_evaluator, results
 from tff_fedfish.reporting import findings, loading
 from tff_fedfish.run import run_directory, tables
@@ -97,6 +101,22 @@ def test_search_chooses_the_rate_that_learns(
   assert config.client_work.learning_rate == 0.1
   searched = run_directory.read_config(workdir / 'search' / 'client_lr0.1')
   assert searched.client_splits.held_out_fraction == pytest.approx(0.6)
+  # Clients that arms are scored on are not read.
+  scores = workdir / 'search/client_lr0.1/evaluations/validation/per_client.csv'
+  with open(scores, newline='', encoding='utf-8') as rows:
+    places = [
+      client_splits.split_position(
+        text_to_client_id(row['client_id']), split_seed=config.seeds.split_seed
+      )
+      for row in csv.DictReader(rows)
+    ]
+  assert config.client_splits.held_out_fraction <= min(places)
+  # A run that was started is of the corpus that it was started with.
+  path = workdir / 'arms' / 'seed5' / 'corpus.json'
+  identity = json.loads(path.read_text()) | {'fingerprint': 'another'}
+  path.write_text(json.dumps(identity))
+  with pytest.raises(UserError, match="'seed5' was trained on another corpus"):
+    run.run_sweep(main, file, workdir)
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,17 @@ def test_values_beyond_an_edge(rates, scores, expected):
   assert search.extension == (expected and {_RATE: expected})
 
 
-def test_values_beyond_an_edge_keep_the_type():
+def test_values_beyond_an_edge_are_of_the_setting_s_type():
   # 2 * 2 / 1
   search = _search([{_EPOCHS: 1}, {_EPOCHS: 2}], [2, 1], max_extensions=3)
   assert search.extension == {_EPOCHS: 4}
   assert type(search.extension[_EPOCHS]) is int
+  # 1 * 1 / 2 epochs are none.
+  search = _search([{_EPOCHS: 1}, {_EPOCHS: 2}], [1, 2], max_extensions=3)
+  assert search.extension is None
+  # A rate is a float, however it is written: 1 * 1 / 3.
+  search = _search([{_RATE: 1}, {_RATE: 3}], [1, 2], max_extensions=3)
+  assert search.extension == {_RATE: 0.333333}
 
 
 def test_rates_that_only_some_methods_read():

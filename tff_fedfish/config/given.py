@@ -12,6 +12,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from models.transformer_config import FROM_DIRECTORY, PRESETS
 from tff_fedfish import files
 from tff_fedfish.config import names
 from tff_fedfish.config.names import PREFIX
@@ -45,7 +46,6 @@ class Given:
   first_given: frozenset[str] | None = None
   """Names of those that a user gave, in a run at its first start. None: all of
   them."""
-
   working_directory: str = ''
   """From where relative paths start; '': from the process's."""
 
@@ -70,7 +70,7 @@ def from_sections(sections: Mapping[str, Any], source: str) -> Given:
     if isinstance(values, Mapping) and (values or is_known):
       settings |= {f'{section}.{name}': v for name, v in values.items()}
     elif not is_known:
-      problems.append(names.unknown(section, 'config.', None))
+      problems.append(names.unknown(str(section), 'config.', None))
     else:
       problems.append(
         f'`config.{section}` must be a section of settings, found {values!r}'
@@ -166,27 +166,28 @@ def read_values(
 
 
 def _portable(values, overridden):
-  """Returns what a config.json holds, without what other settings fix.
+  """Returns what a config.json holds as the start of another config.
 
-  Relative paths are made absolute.
+  Relative paths are made absolute. What follows from an overridden setting, and
+  was not given itself, is left out.
   """
-  method = registry.find_or_none(names.method_name(values.settings))
-  derived = {
-    name
-    for name, field in names.fields_of(method).items()
-    if field.default is None and name not in values.given
-  }
-  settings = {
-    name: value
-    for name, value in values.settings.items()
-    if name not in derived
-  }
+  settings, dropped = dict(values.settings), set()
+  is_from_directory = settings.get('model.preset') == FROM_DIRECTORY
+  if 'model.preset' in overridden or (
+    is_from_directory and 'training.start_from' in overridden
+  ):
+    dropped = {f'model.{name}' for name in PRESETS['tiny']}
+    dropped -= values.first_given or set()
   if values.working_directory:
     for name in names.PATHS & settings.keys():
-      settings[name] = absolute(settings[name], values.working_directory)
+      if (name, settings[name]) != ('data.vocabulary', 'demo'):
+        settings[name] = absolute(settings[name], values.working_directory)
   is_of_other_images = {'data.directory', 'data.corpus'} & overridden.keys()
-  facts = {} if is_of_other_images else values.facts
-  return dataclasses.replace(values, settings=settings, facts=facts)
+  return dataclasses.replace(
+    values,
+    settings={n: v for n, v in settings.items() if n not in dropped},
+    facts={} if is_of_other_images else values.facts,
+  )
 
 
 def base(

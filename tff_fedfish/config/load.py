@@ -48,9 +48,10 @@ def load_config(
       overrides of settings that the method does not read.
   """
   values = given.read_values(path, overrides)
+  overridden = values.overridden
   if workdir is not None:
     values = _continued(values, pathlib.Path(workdir))
-  config, unread = build_config(values, required=values.overridden)
+  config, unread = build_config(values, required=overridden)
   if unread:
     print_unread([config.algorithm.name], unread)
   return config
@@ -170,6 +171,7 @@ def _continued(values, workdir):
     values.with_settings(left, values.source),
     facts=dataclasses.asdict(kept.resolved),
     first_given=kept.given,
+    overridden=frozenset(),
   )
 
 

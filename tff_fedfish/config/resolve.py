@@ -57,8 +57,8 @@ def facts_of(values: Any) -> ResolvedConfig:
 
 
 def absolute(path: Any, directory: str = '') -> Any:
-  """Returns a path, absolute; 'demo' and addresses of stores as they are."""
-  if not isinstance(path, str) or path == 'demo' or '://' in path:
+  """Returns a path, absolute; addresses of stores and no paths as they are."""
+  if not isinstance(path, str) or '://' in path:
     return path
   return os.path.abspath(os.path.join(directory, os.path.expanduser(path)))
 

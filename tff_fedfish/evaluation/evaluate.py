@@ -421,7 +421,7 @@ def _client_ids(corpus, config, options, split):
   if split is None:
     return corpus.client_ids
   client_ids = getattr(split, options.client_split)
-  if options.client_split == 'held_out' and options.held_out_from:
+  if options.held_out_from:
     client_ids = [
       client_id
       for client_id in client_ids

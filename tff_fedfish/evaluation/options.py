@@ -76,6 +76,12 @@ def require_measurable(
   Raises:
     UserError: Naming the first option that the run cannot be measured with.
   """
+  is_held_out = is_own_corpus and options.client_split == 'held_out'
+  if options.held_out_from and not is_held_out:
+    raise UserError(
+      "`--held_out_from` is read only with the run's own corpus and "
+      "`--client_split` 'held_out'. Leave it out."
+    )
   if options.barrier:
     _require_barrier(config, data, is_own_corpus)
   if part := own_rows_of(config, options):
@@ -95,11 +101,15 @@ def require_measurable(
 
 def raise_no_clients(config: TrainConfig, options: EvaluationOptions) -> None:
   """Raises the UserError of a run without clients of the split."""
+  if options.held_out_from:
+    raise UserError(
+      f'`--held_out_from` {options.held_out_from} must be the place of a '
+      'held-out client or below one, but all lie below it. Lower it.'
+    )
   raise UserError(
     f'`--client_split` is {options.client_split!r}, but the run has no such '
     'clients (held_out_fraction '
-    f'{config.client_splits.held_out_fraction}). Raise '
-    'it, or name another split.'
+    f'{config.client_splits.held_out_fraction}). Name another split.'
   )
 
 
@@ -187,7 +197,7 @@ def _require_own_rows(config, options, data, is_own_corpus, part):
       f'found {",".join(map(str, options.fractions))} with algorithm.name '
       f'{name}. Leave it out.'
     )
-  unread = ('sequence_length', 'split_unit', 'learning_rate', 'held_out_from')
+  unread = ('sequence_length', 'split_unit', 'learning_rate')
   for option in (*unread, 'personalization_epochs', 'barrier'):
     if (value := getattr(options, option)) != getattr(default, option):
       raise UserError(

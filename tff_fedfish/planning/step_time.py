@@ -78,7 +78,8 @@ def round_time(config: TrainConfig, step: float) -> RoundTime:
   """
   steps, engine = client_steps(config), config.engine
   num_clients = config.cohort_size or 1
-  if engine.kind == 'ray' and engine.ray_address != 'local':
+  is_cluster = engine.kind == 'ray' and engine.ray_address != 'local'
+  if is_cluster and config.cohort_size is not None:
     # Workers take parts of the cohort, in turns.
     num_parts = config.num_partial_sums
     num_turns = math.ceil(num_parts / engine.num_workers)

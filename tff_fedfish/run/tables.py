@@ -241,7 +241,8 @@ def _read(path):
   whole = data[: data.rfind(b'\n') + 1]
   rows, line_num = [], 1
   try:
-    text = io.StringIO(whole.decode('utf-8'), newline='')
+    # Wrong bytes stand in the cell that is named.
+    text = io.StringIO(whole.decode('utf-8', 'backslashreplace'), newline='')
     header, *lines = csv.reader(text)
     if header[:1] != [_ROUND]:
       raise ValueError(f'the first column must be {_ROUND!r}')

@@ -71,9 +71,8 @@ def run_jobs(
           run = waiting.popleft()
           try:
             running.append((run, _start(run_command, run, num_threads)))
-          except OSError as error:
-            # Its log. The others go on.
-            print(f'fedfish: error: {error}', file=sys.stderr)
+          except OSError:
+            # Its log cannot be written. The others go on.
             on_end(run, 1)
             continue
           on_start(run)
@@ -103,8 +102,8 @@ def failure_line(run: Run, exit_code: int) -> str:
   """Returns the line that says how a run failed."""
   try:
     lines = run.log.read_text(errors='replace').strip().splitlines()
-  except FileNotFoundError:
-    lines = []
+  except OSError as error:
+    lines = [str(error)]
   return (
     f'fedfish: error: the run {run.name} ended with exit code {exit_code}: '
     f'{lines[-1] if lines else ""} (all of its output: {run.log})'

@@ -3,12 +3,15 @@
 import dataclasses
 import json
 import math
+import operator
+import os
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 from tff_fedfish import files
 from tff_fedfish.config import load, names
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.sweeping import sweep_file
 from tff_fedfish.sweeping.runs import Run
@@ -122,5 +125,13 @@ def _differences(
   return [
     name
     for name in load.differences(base, file.base)
-    if name not in names.MAY_MOVE
+    if not _has_moved(name, base, file.base)
   ] + [f'`{key}`' for key in KEYS if before[key] != now[key]]
+
+
+def _has_moved(name: str, before: TrainConfig, now: TrainConfig) -> bool:
+  """Returns whether a setting is another path of the same files, or may be."""
+  if name not in names.MAY_MOVE:
+    return False
+  old, new = (operator.attrgetter(name)(each) for each in (before, now))
+  return old and new and (files.are_same(old, new) or not os.path.exists(old))

@@ -14,7 +14,7 @@ from tff_fedfish.config import load
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.progress import Progress
-from tff_fedfish.run import client_data, run_directory
+from tff_fedfish.run import client_data, corpus_identity, run_directory
 from tff_fedfish.sweeping import jobs, record
 from tff_fedfish.sweeping.expand import ARMS, expand_arms
 from tff_fedfish.sweeping.runs import Run
@@ -71,6 +71,7 @@ def run_sweep(
     }
     for (_, directory), config in corpora.items():
       client_data.open_corpus(config, directory)
+    _require_same_corpora(runs)
     left = [run.config for run in runs if not run.is_done()]
     jobs.require_memory(left, num_jobs)
     return _Sweep(file, workdir, num_jobs, arms, train_options).run(run_command)
@@ -191,6 +192,26 @@ def _require_runs(configs: Sequence[TrainConfig]) -> None:
     lines = pool.submit(check.problems_of, configs).result()
   if lines:
     raise UserErrors([UserError(line) for line in lines])
+
+
+def _require_same_corpora(runs: Sequence[Run]) -> None:
+  """Raises UserError if a run that was started is of another corpus now."""
+  identities = {}
+  for run in runs:
+    kept = corpus_identity.read_identity(run.directory)
+    if kept is None:
+      continue
+    config = run.config
+    key = config.data, config.partition
+    if key not in identities:
+      corpus = client_data.open_corpus(config, config.data.directory)
+      identities[key] = corpus_identity.identify(config, corpus)
+    if identities[key] != kept:
+      raise UserError(
+        f'The run {run.name!r} was trained on another corpus than '
+        f'{config.data.directory!r} holds now. Name the corpus it was started '
+        'with, or another --workdir.'
+      )
 
 
 def _say(line: str) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+from tff_fedfish.config import names
 from tff_fedfish.evaluation.results import Evaluation, read_evaluation
 from tff_fedfish.fields import ConfigError
 from tff_fedfish.sweeping import expand, grid
@@ -72,7 +73,11 @@ class Search:
     neighbour = min(others, key=lambda value: abs(math.log(value / best)))
     # A ratio of neighbours such as 0.003 / 0.0015 leaves a last bit too many.
     further = float(f'{best * best / neighbour:.6g}')
-    return {name: int(further) if type(best) is int else further}
+    field = names.fields_of(None).get(name) or names.field_of_any(name)
+    if field.type is int:
+      further = int(further)
+    is_new = further > 0 and further not in (best, *others)
+    return {name: further} if is_new else None
 
   @property
   def problem(self) -> str:
@@ -118,10 +123,11 @@ def read_searches(file: SweepFile, arms: Sequence[Run]) -> list[Search]:
       if rates is None:
         break
       try:
-        runs = [*search.runs, expand.search_run(file, group, rates, arms)]
+        further = expand.search_run(file, group, rates, arms)
       except ConfigError:
         # Beyond a bound of the setting.
         break
+      runs = [*search.runs, further]
       search = Search(search=file.search, group=group, runs=runs)
     searches.append(search)
   tried = [run.rates for search in searches for run in search.runs]
