@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tff_fedfish.evaluation import results
+from tff_fedfish.evaluation import tables
 from tff_fedfish.reporting import (
   curves,
   loading,
@@ -158,10 +158,10 @@ def test_barrier_files_of_finished_rounds_are_read(tmp_path, write_run):
   directory = write_run(tmp_path / 'run')
   (directory / 'barrier').mkdir()
   for round_num in (1, 2, 3):
-    results.write_barriers(
+    tables.write_barriers(
       directory / 'barrier' / f'round_{round_num:08d}.csv',
       [
-        results.ClientBarrier(
+        tables.ClientBarrier(
           client_id=client_id,
           local_loss=5.0,
           global_loss=loss,

@@ -16,7 +16,8 @@ from tff_fedfish.config import given, names
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.data.tokenizers import METADATA_FILE
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.results import read_barriers, read_evaluation
+from tff_fedfish.evaluation.results import read_evaluation
+from tff_fedfish.evaluation.tables import read_barriers
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.reporting.runs import (

@@ -13,7 +13,7 @@ import pandas as pd
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.results import Summary
+from tff_fedfish.evaluation.summary import Summary
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.run.corpus_identity import CorpusIdentity
@@ -72,7 +72,7 @@ class NamedEvaluation:
   @property
   def round_num(self) -> int:
     """Round of the checkpoint."""
-    return self.summary.checkpoint['round']
+    return self.summary.round_num
 
   @property
   def model(self) -> str:
