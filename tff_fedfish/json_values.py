@@ -3,6 +3,7 @@
 import collections.abc
 import dataclasses
 import functools
+import sys
 import types
 import typing
 from typing import Any
@@ -29,8 +30,9 @@ def from_json(kind: Any, value: Any, name: str) -> Any:
   """Returns a value of JSON as the type of an annotation.
 
   Args:
-    kind: `int` (from 0 on), `bool`, `str`, `Any`, a dataclass, or of these
-      `X | None`, `tuple[X, ...]`, `Mapping[str, X]` and `dict[str, X]`.
+    kind: `int` (from 0 on), `float` (finite), `bool`, `str`, `Any`, a
+      dataclass, or of these `X | None`, `tuple[X, ...]`, `Mapping[str, X]` and
+      `dict[str, X]`.
     value: The value as `json.loads` returns it.
     name: Place of the value, such as 'counts.drops'; '' for the whole.
 
@@ -59,6 +61,10 @@ def from_json(kind: Any, value: Any, name: str) -> Any:
   if kind is int:
     is_count = type(value) is int and 0 <= value <= _MAX_INT
     require(is_count, name, 'a whole number from 0 on', value)
+  elif kind is float:
+    is_number = type(value) in (int, float) and abs(value) <= sys.float_info.max
+    require(is_number, name, 'a finite number', value)
+    return float(value)
   elif kind is bool:
     require(type(value) is bool, name, 'true or false', value)
   elif kind is str:

@@ -17,7 +17,7 @@ import tensorflow as tf
 from matplotlib.figure import Figure
 
 from tff_fedfish.data import randomness
-from tff_fedfish.evaluation.statistics import t_half_width
+from tff_fedfish.evaluation.intervals import t_half_width
 
 SUPPORTS = {
   'full overlap': ((-2.0, 2.0), (-2.0, 2.0)),

@@ -20,8 +20,9 @@ import pandas as pd
 
 import tff_fedfish
 from tff_fedfish.config.load import load_config
-from tff_fedfish.evaluation import client_evaluator, evaluation_clients
-from tff_fedfish.evaluation.statistics import t_half_width
+from tff_fedfish.evaluation.clients import choose_clients
+from tff_fedfish.evaluation.evaluator import build_evaluator
+from tff_fedfish.evaluation.intervals import t_half_width
 from tff_fedfish.printing import print_table
 from tff_fedfish.run import build, client_data, cohorts
 from tff_fedfish.run.row_source import row_source
@@ -138,7 +139,7 @@ def train_cohort(config, clients):
 def held_out_rows(config, held_out, rows, arguments):
   """Returns the rows of each validation client, and of each scored one."""
   first, others = arguments.num_clients
-  sample = evaluation_clients.choose_clients(
+  sample = choose_clients(
     held_out,
     rows,
     split_seed=config.seeds.split_seed,
@@ -174,7 +175,7 @@ def compare(config, arguments):
   participating = row_source(config).training_clients(split)
   clients = cohorts.cohort(config, participating, rows, 1)
   start, cohort = train_cohort(config, clients)
-  evaluator = client_evaluator.build_evaluator(config)
+  evaluator = build_evaluator(config)
 
   def loss(mean, step, clients):
     vectors = np.split(flat(start) - step * mean, np.cumsum(cohort.sizes)[:-1])

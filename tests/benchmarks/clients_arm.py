@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from tff_fedfish.config import load
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.evaluation import evaluation_clients
+from tff_fedfish.evaluation.clients import choose_clients
 from tff_fedfish.run import client_data, cohorts, corpus_identity
 from tff_fedfish.run.row_source import row_source
 
@@ -64,7 +64,7 @@ def main() -> None:
     identity = corpus_identity.identify(config, corpus)
   with steps('held-out sample'):
     rows = row_source(config).client_rows(corpus, tokenizer)
-    sample = evaluation_clients.choose_clients(
+    sample = choose_clients(
       split.held_out,
       rows,
       split_seed=config.seeds.split_seed,

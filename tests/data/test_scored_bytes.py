@@ -4,7 +4,7 @@ import numpy as np
 
 from tff_fedfish.data import tokenizers
 from tff_fedfish.data.sequences import build_sequences
-from tff_fedfish.evaluation.evaluate import num_scored_bytes
+from tff_fedfish.evaluation.measure import num_scored_bytes
 
 #            0        1        2        3      4       5
 _PIECES = '[PAD]\n[UNK]\n[END]\nab\n##cd\n\u0439\n'.encode()

@@ -14,13 +14,16 @@ from models.model_shapes import weight_shapes
 from tff_fedfish.cli.main import main
 from tff_fedfish.data import grouped_corpus
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation import (
-  client_evaluator,
-  evaluate,
-  personalization,
-  results,
+from tff_fedfish.evaluation import evaluate, results
+from tff_fedfish.evaluation.clients import halve_client
+from tff_fedfish.evaluation.evaluator import build_evaluator
+from tff_fedfish.run import (
+  checkpoints,
+  cohorts,
+  model_state,
+  run_directory,
 )
-from tff_fedfish.run import run_directory
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training import check
 
@@ -61,88 +64,58 @@ def evaluated(small_inputs, small_run, tmp_path_factory):
 class TestHeldOut:
   def test_every_client_at_every_fraction(self, evaluated):
     evaluation = results.read_evaluation(evaluated)
-    assert evaluation.summary['kind'] == 'held_out'
-    assert evaluation.summary['checkpoint'] == {'round': 4}
-    clients = {entry.client_id for entry in evaluation.clients}
-    assert len(clients) == evaluation.summary['num_clients'] <= 3
-    assert len(evaluation.clients) == 3 * len(clients)
-    for entry in evaluation.clients:
-      count = entry.num_personalization_sequences
+    assert evaluation.summary.kind == 'held_out'
+    assert evaluation.summary.checkpoint == {'round': 4}
+    by_client = evaluation.clients.groupby('client_id')
+    assert len(by_client) == evaluation.summary.num_clients <= 3
+    for _, rows in by_client:
+      none, quarter, half = rows.itertuples()
+      assert (none.fraction, quarter.fraction, half.fraction) == (0, 0.25, 0.5)
+      assert none.num_personalization_sequences == 0
+      assert none.loss_after == none.loss_before
       # n = evaluation + the 50 % set; the 25 % set is floor(n / 4).
-      if entry.fraction == 0:
-        assert count == 0
-        assert entry.loss_after == entry.loss_before
-      else:
-        assert count > 0
-        assert entry.loss_after != entry.loss_before
-
-  def test_quarter_is_a_quarter(self, evaluated):
-    by_client = {}
-    for entry in results.read_evaluation(evaluated).clients:
-      by_client.setdefault(entry.client_id, {})[entry.fraction] = entry
-    for entries in by_client.values():
-      half = entries[0.5].num_personalization_sequences
-      total = entries[0.5].num_evaluation_sequences + half
-      assert half == total // 2
-      assert entries[0.25].num_personalization_sequences == total // 4
+      num_tuned = half.num_personalization_sequences
+      total = half.num_evaluation_sequences + num_tuned
+      assert num_tuned == total // 2
+      assert quarter.num_personalization_sequences == total // 4 > 0
+      assert half.loss_after != half.loss_before
       # One evaluation half for all fractions.
-      assert len({e.loss_before for e in entries.values()}) == 1
+      assert rows['loss_before'].nunique() == 1
 
   def test_summary_is_the_mean_of_the_rows(self, evaluated):
-    summary = json.loads((evaluated / 'summary.json').read_text())
-    with open(evaluated / 'per_client.csv', newline='') as file:
-      rows = list(csv.DictReader(file))
-    for part in summary['fractions']:
-      losses = [
-        float(row['loss_after'])
-        for row in rows
-        if float(row['fraction']) == part['fraction']
-      ]
-      assert part['loss']['mean'] == pytest.approx(np.mean(losses))
-      assert part['loss']['ci_low'] <= part['loss']['mean']
-      assert part['loss']['mean'] <= part['loss']['ci_high']
-      assert part['perplexity']['of_mean_loss'] == pytest.approx(
-        np.exp(np.mean(losses))
-      )
+    evaluation = results.read_evaluation(evaluated)
+    means = evaluation.clients.groupby('fraction')['loss_after'].mean()
+    for part in evaluation.summary.fractions:
+      mean = pytest.approx(means[part.fraction])
+      assert part.loss.mean == mean
+      assert part.loss.ci_low <= part.loss.mean <= part.loss.ci_high
+      assert np.log(part.perplexity['of_mean_loss']) == mean
 
   def test_barrier_is_global_minus_local_on_the_cohort(self, evaluated):
     evaluation = results.read_evaluation(evaluated)
-    assert len(evaluation.barriers) == 3  # The cohort, none of it empty.
-    gaps = [b.global_loss - b.local_loss for b in evaluation.barriers]
-    barrier = evaluation.summary['client_server_barrier']
-    assert barrier['loss']['mean'] == pytest.approx(np.mean(gaps))
+    barriers = evaluation.barriers
+    assert len(barriers) == 3  # The cohort, none of it empty.
+    gaps = barriers['global_loss'] - barriers['local_loss']
+    barrier = evaluation.summary.client_server_barrier
+    assert barrier.loss.mean == pytest.approx(gaps.mean())
     # Each client fits its own data better than the server's model does.
-    assert min(gaps) > 0
-    trained = {b.client_id for b in evaluation.barriers}
-    assert trained.isdisjoint(e.client_id for e in evaluation.clients)
-
-  def test_effective_clients_of_the_cohort(self, evaluated):
-    effective = results.read_evaluation(evaluated).summary['effective_clients']
-    # Fisher diagonals of the cohort's 3 clients differ.
-    assert 1 < effective['mean'] < 2.99
+    assert gaps.min() > 0
+    scored = set(evaluation.clients['client_id'])
+    assert scored.isdisjoint(barriers['client_id'])
+    # Fisher diagonals of the 3 clients differ.
+    assert 1 < evaluation.summary.effective_clients.mean < 2.99
 
   def test_barrier_replays_the_round_that_training_ran(
     self, small_inputs, small_run, tmp_path
   ):
     # From checkpoint 3 the replayed round is 4, whose outcome is checkpoint 4:
     # the barrier's global loss is that model's on round 4's training data.
-    from tff_fedfish.data.client_sequences import ClientSequences
-    from tff_fedfish.run import (
-      checkpoints,
-      cohorts,
-      model_state,
-      run_directory,
-    )
-    from tff_fedfish.training import check
-
     output = tmp_path / 'out'
     third = small_run / 'checkpoints' / 'round_00000003'
     flags = ['--barrier', '--fractions', '0', '--max_clients', '1']
     assert _evaluate(third, small_inputs[0], output, *flags) == 0
-    found = {
-      barrier.client_id: barrier.global_loss
-      for barrier in results.read_evaluation(output).barriers
-    }
+    barriers = results.read_evaluation(output).barriers
+    found = barriers.set_index('client_id')['global_loss'].to_dict()
     config = run_directory.read_config(small_run)
     inputs = check.check_run(config)
     fourth = small_run / 'checkpoints' / 'round_00000004'
@@ -151,22 +124,13 @@ class TestHeldOut:
       weight_shapes(config.model_shape()),
       fourth,
     )
-    evaluator = client_evaluator.build_evaluator(config)
-    sequences = ClientSequences(
-      inputs.corpus,
-      inputs.tokenizer,
-      sequence_length=config.data.sequence_length,
-    )
+    evaluator = build_evaluator(config)
+    rows = row_source(config).client_rows(inputs.corpus, inputs.tokenizer)
     expected = {
       client.client_id: evaluator.score(
         tuple(weights.values()), client.sequences()
       ).loss
-      for client in cohorts.cohort(
-        config,
-        inputs.split.participating,
-        sequences,
-        4,
-      )
+      for client in cohorts.cohort(config, inputs.split.participating, rows, 4)
     }
     assert found == pytest.approx(expected, rel=1e-6)
 
@@ -175,8 +139,8 @@ class TestHeldOut:
     flags = ['--sequence_length', '5', '--fractions', '0', '--max_clients', '1']
     assert _evaluate(small_run, small_inputs[0], output, *flags) == 0
     evaluation = results.read_evaluation(output)
-    assert evaluation.summary['personalization']['sequence_length'] == 5
-    (entry,) = evaluation.clients
+    assert evaluation.summary.personalization['sequence_length'] == 5
+    (entry,) = evaluation.clients.itertuples()
     assert entry.num_evaluation_tokens <= 5 * entry.num_evaluation_sequences
 
   def test_checkpoint_named_from_inside_the_run(
@@ -274,29 +238,29 @@ class TestParts:
     assert _evaluate(run, parts / 'held_out', output, '--fractions', '0') == 0
     assert 'c4, held_out (held_out), round 1' in capsys.readouterr().out
     summary = results.read_evaluation(output).summary
-    assert summary['kind'] == 'held_out'
-    assert summary['corpus'] == 'c4, held_out'
+    assert summary.kind == 'held_out'
+    assert summary.corpus == 'c4, held_out'
     corpus = grouped_corpus.GroupedCorpus(parts / 'held_out')
     trained_on = json.loads((run / 'corpus.json').read_text())
-    assert summary['corpus_identity'] == {
-      'name': 'c4',
-      'key': 'host',
-      'part': 'held_out',
-      'grouping': trained_on['grouping'],
-      'fingerprint': corpus.fingerprint,
-    }
+    assert summary.corpus_identity == CorpusIdentity(
+      name='c4',
+      key='host',
+      part='held_out',
+      grouping=trained_on['grouping'],
+      fingerprint=corpus.fingerprint,
+    )
     # All of its clients.
-    skipped = sum(summary['skipped_clients'].values())
-    assert summary['num_clients'] + skipped == len(corpus.client_ids)
+    skipped = sum(summary.skipped_clients.values())
+    assert summary.num_clients + skipped == len(corpus.client_ids)
 
   def test_same_directory_name_of_another_corpus(self, run, tmp_path):
     other = _make_parts(tmp_path, num_hosts=9)
     output = tmp_path / 'evaluation'
     assert _evaluate(run, other / 'held_out', output, '--fractions', '0') == 0
     summary = results.read_evaluation(output).summary
-    assert summary['kind'] == 'transfer'
+    assert summary.kind == 'transfer'
     grouping = json.loads((run / 'corpus.json').read_text())['grouping']
-    assert summary['corpus_identity']['grouping'] != grouping
+    assert summary.corpus_identity.grouping != grouping
 
   def test_run_without_the_file(self, run, parts, tmp_path):
     older = tmp_path / 'older'
@@ -304,7 +268,7 @@ class TestParts:
     (older / 'corpus.json').unlink()
     output = tmp_path / 'out'
     assert _evaluate(older, parts / 'held_out', output, '--fractions', '0') == 0
-    assert results.read_evaluation(output).summary['kind'] == 'transfer'
+    assert results.read_evaluation(output).summary.kind == 'transfer'
 
   def test_older_run_goes_on_and_writes_it(
     self, run, parts, small_inputs, tmp_path
@@ -321,8 +285,8 @@ class TestParts:
   @pytest.mark.parametrize(
     ('flags', 'words'),
     [
-      (['--barrier'], '`--barrier` replays a round of training'),
-      (['--client_split', 'participating'], 'are held out. Leave'),
+      (['--barrier'], "`--barrier` needs the run's own corpus as `--data`"),
+      (['--client_split', 'participating'], "needs the run's own corpus"),
     ],
   )
   def test_only_the_run_s_own_part_has_a_cohort(
@@ -362,7 +326,7 @@ class TestUnknownTokens:
     output = tmp_path / 'out'
     assert _evaluate(small_run, russian, output, '--fractions', '0,0.5') == 0
     summary = results.read_evaluation(output).summary
-    assert summary['unknown_token_fraction'] == 3 / 9
+    assert summary.unknown_token_fraction == 3 / 9
     shown = ' '.join(capsys.readouterr().out.split())
     assert 'Unknown tokens: 33.33 % (warning: above 5 %, the' in shown
 
@@ -379,10 +343,11 @@ class TestUnknownTokens:
     rows = row_source(config).client_rows(
       grouped_corpus.GroupedCorpus(data), inputs.tokenizer
     )
-    evaluated = personalization.split_sequences(
-      rows.sequences(b'h'),
-      client_id=b'h',
+    evaluated = halve_client(
+      rows,
+      b'h',
       split_seed=config.seeds.split_seed,
+      unit='sequences',
       max_sequences=4,
     ).evaluation
     expected = np.mean(evaluated.tokens == inputs.tokenizer.unknown_id)
@@ -390,11 +355,11 @@ class TestUnknownTokens:
     flags = ['--fractions', '0', '--max_sequences_per_client', '4']
     assert _evaluate(small_run, data, output, *flags) == 0
     summary = results.read_evaluation(output).summary
-    assert summary['unknown_token_fraction'] == expected
+    assert summary.unknown_token_fraction == expected
 
   def test_own_language(self, evaluated):
     summary = results.read_evaluation(evaluated).summary
-    assert summary['unknown_token_fraction'] == 0
+    assert summary.unknown_token_fraction == 0
 
   def test_images_have_none(
     self, small_images, small_image_run, tmp_path, capsys
@@ -403,7 +368,7 @@ class TestUnknownTokens:
     flags = ['--fractions', '0', '--max_clients', '1']
     assert _evaluate(small_image_run, small_images, output, *flags) == 0
     summary = results.read_evaluation(output).summary
-    assert summary['unknown_token_fraction'] is None
+    assert summary.unknown_token_fraction is None
     assert 'Unknown' not in capsys.readouterr().out
 
 
@@ -478,7 +443,7 @@ class TestBadInput:
   ):
     self._fails(
       capsys,
-      '`--sequence_length` is 9, but the model was trained with 8',
+      '`--sequence_length` must be at most 8, as in training, found 9.',
       *(small_run, small_inputs[0], tmp_path / 'out', '--sequence_length', '9'),
     )
 
@@ -500,29 +465,13 @@ class TestBadInput:
   def test_output_in_use(self, small_inputs, small_run, evaluated, capsys):
     self._fails(capsys, 'already holds', small_run, small_inputs[0], evaluated)
 
-  def test_barrier_of_another_corpus(self, small_run, tmp_path, capsys):
-    other = small_runs.make_corpus(tmp_path, num_hosts=9)
-    capsys.readouterr()
-    self._fails(
-      capsys,
-      '`--barrier` replays a round of training',
-      *(small_run, other, tmp_path / 'out', '--barrier'),
-    )
-
   def test_nobody_has_four_sequences(self, small_run, tmp_path, capsys):
     # One host with one document of few tokens.
-    import gzip
-
-    raw = tmp_path / 'raw.json.gz'
-    line = {'text': 'a', 'timestamp': 't', 'url': 'https://a.org/'}
-    with gzip.open(raw, 'wt') as file:
-      file.write(json.dumps(line) + '\n')
-    data = tmp_path / 'grouped'
-    command = ['group', 'c4', '--input', str(raw), '--output', str(data)]
-    assert main(command) == 0
+    lines = [{'text': 'a', 'url': 'http://a.org/'}]
+    data = grouping_jobs.group_lines(tmp_path, lines, num_shards=1)
     capsys.readouterr()
     self._fails(
       capsys,
-      'must have clients with at least 4 sequences of 8 tokens',
+      'must have clients with at least 4 sequences, but none of its 1 has.',
       *(small_run, data, tmp_path / 'out'),
     )

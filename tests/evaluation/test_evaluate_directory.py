@@ -61,20 +61,21 @@ def test_scores_are_those_of_the_run(
 @pytest.mark.parametrize(
   ('options', 'words'),
   [
-    ((), '`--output` is required. Name a new directory'),
-    (
-      ('--output', 'x', '--barrier'),
-      '`--barrier` has no meaning. Leave it out',
-    ),
+    ((), '`--output` is required with'),
+    (('--output', 'x', '--barrier'), "`--barrier` needs the run's own corpus"),
     (
       ('--output', 'x', '--client_split', 'own_test'),
-      '`--client_split` has no meaning',
+      "`--client_split` 'own_test' needs the run's own corpus",
     ),
   ],
 )
-def test_what_needs_a_run(small_inputs, small_export, capsys, options, words):
+def test_what_needs_a_run(
+  small_inputs, small_export, tmp_path, monkeypatch, capsys, options, words
+):
+  monkeypatch.chdir(tmp_path)
   assert _evaluate(small_export, small_inputs[0], *options) == 2
   assert words in capsys.readouterr().err
+  assert not list(tmp_path.iterdir())
 
 
 _DRIVER = """

@@ -11,7 +11,8 @@ import tensorflow_federated as tff
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation import client_evaluator, results
+from tff_fedfish.evaluation import tables as evaluation_tables
+from tff_fedfish.evaluation.evaluator import build_evaluator
 from tff_fedfish.run import (
   build,
   client_data,
@@ -76,7 +77,7 @@ def test_clients_train_as_those_of_the_method(measure):
   workdir, output, config, cohort = measure('own_methods.first_epoch')
   assert config.client_work.num_local_epochs == 2
   process = build.build_learning_process(config)
-  evaluator = client_evaluator.build_evaluator(config)
+  evaluator = build_evaluator(config)
   state = process.initialize()
   before = tuple(process.get_model_weights(state).trainable)
 
@@ -90,10 +91,8 @@ def test_clients_train_as_those_of_the_method(measure):
     )
     return evaluator.score(trained, rows).loss
 
-  found = {
-    entry.client_id: entry.local_loss
-    for entry in results.read_barriers(output / 'barrier.csv')
-  }
+  barriers = evaluation_tables.read_barriers(output / 'barrier.csv')
+  found = barriers.set_index('client_id')['local_loss'].to_dict()
   assert found == pytest.approx(
     {client.client_id: loss_after(client, 1) for client in cohort}, rel=1e-6
   )

@@ -24,7 +24,7 @@ from tff_fedfish.data import sentencepiece
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.tokenizers import WordPieceTokenizer, load_tokenizer
-from tff_fedfish.evaluation import evaluation_clients
+from tff_fedfish.evaluation.clients import choose_clients
 from tff_fedfish.exporting import export
 from tff_fedfish.exporting.trained_model import load_trained_model
 from tff_fedfish.huggingface import pretrained, tokenizer_files
@@ -261,7 +261,7 @@ def _losses(transformers, directory, corpus):
   tokenizer = load_tokenizer(directory)
   length = model.config.n_positions
   corpus = GroupedCorpus(corpus)
-  sample = evaluation_clients.choose_clients(
+  sample = choose_clients(
     corpus.client_ids,
     ClientSequences(corpus, tokenizer, sequence_length=length),
     split_seed=3,

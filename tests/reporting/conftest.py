@@ -197,26 +197,46 @@ def write_evaluation(
     'schema_version': 1,
     'kind': kind,
     'corpus': corpus,
+    'corpus_identity': {
+      'name': corpus,
+      'key': None,
+      'part': None,
+      'grouping': corpus,
+      'fingerprint': corpus,
+    },
     'checkpoint': {'round': round_num},
     'num_clients': len(client_ids),
+    'skipped_clients': {},
+    'unknown_token_fraction': None,
+    'bootstrap': {'num_bootstrap': 2000, 'seed': 0},
     'fractions': [
       {
         'fraction': f,
         'loss': _interval(_mean(after), 0.25),
         'accuracy': _interval((10 - _mean(after)) / 100, 0.0025),
+        'perplexity': {'of_mean_loss': None},
+        'worst_decile_loss': None,
+        'bits_per_byte': None,
         'share_of_clients_hurt': _share_hurt(before, after) if f else None,
       }
       for f, after in losses.items()
     ],
     'client_server_barrier': None,
     'personalization': dict(personalization or {}),
-    'effective_clients': effective_clients and {'mean': effective_clients},
+    'effective_clients': effective_clients
+    and {
+      'mean': effective_clients,
+      'uninformed_fraction': None,
+      'of_weights': None,
+    },
     **(facts or {}),
   }
   if barriers:
     summary['client_server_barrier'] = {
       'loss': _interval(_mean([b[1] - b[0] for b in barriers]), 0.1),
       'error': _interval(_mean([b[2] - b[3] for b in barriers]), 0.01),
+      'local_loss': {'mean': None},
+      'global_loss': {'mean': None},
       'num_clients': len(barriers),
     }
     _write_csv(
@@ -250,6 +270,8 @@ def _interval(mean, half_width):
     'p90': mean + 1,
     'ci_low': mean - half_width,
     'ci_high': mean + half_width,
+    'num_clients': 1,
+    'num_non_finite': 0,
   }
 
 

@@ -6,7 +6,10 @@ import shlex
 
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.evaluation import results
+from tff_fedfish.evaluation.summary import summarize_evaluation
+from tff_fedfish.evaluation.tables import ClientBarrier, ClientEvaluation
 from tff_fedfish.reporting import loading, report, settings
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 _CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 
@@ -136,7 +139,7 @@ def test_settings_that_a_method_ignores_are_left_out(tmp_path, write_run):
 def test_reads_what_the_evaluation_writes(tmp_path, write_run):
   directory = write_run(tmp_path / 'run')
   clients = [
-    results.ClientEvaluation(
+    ClientEvaluation(
       client_id=client_id,
       fraction=fraction,
       num_evaluation_sequences=2,
@@ -151,7 +154,7 @@ def test_reads_what_the_evaluation_writes(tmp_path, write_run):
     for fraction in (0.0, 0.5)
   ]
   barriers = [
-    results.ClientBarrier(
+    ClientBarrier(
       client_id=b'c',
       local_loss=5.0,
       global_loss=5.75,
@@ -159,10 +162,13 @@ def test_reads_what_the_evaluation_writes(tmp_path, write_run):
       global_accuracy=0.125,
     )
   ]
-  summary = results.summarize_evaluation(
+  summary = summarize_evaluation(
     clients,
     kind='held_out',
     corpus='debian',
+    corpus_identity=CorpusIdentity(
+      name='c', key=None, part=None, grouping='g', fingerprint='f'
+    ),
     checkpoint={'round': 2},
     personalization={'epochs': 4, 'learning_rate': 0.01},
     skipped_clients={'too_small': 3},

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation import results
+from tff_fedfish.evaluation import tables
 from tff_fedfish.reporting import loading, report
 from tff_fedfish.reporting.runs import Subject
 
@@ -278,9 +278,9 @@ def test_a_wrong_summary_is_named(
 def test_a_round_whose_barrier_has_no_clients(pair, tmp_path):
   run = tmp_path / 'run'
   shutil.copytree(pair[1], run)
-  results.write_barriers(run / 'evaluations' / 'held_out' / 'barrier.csv', [])
+  tables.write_barriers(run / 'evaluations' / 'held_out' / 'barrier.csv', [])
   (run / 'barrier').mkdir()
-  results.write_barriers(run / 'barrier' / 'round_00000001.csv', [])
+  tables.write_barriers(run / 'barrier' / 'round_00000001.csv', [])
   [loaded] = loading.load_runs([run])
   assert loaded.held_out().has_barrier
   assert loaded.held_out().barrier_clients.empty

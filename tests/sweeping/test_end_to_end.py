@@ -14,7 +14,7 @@ import small_runs
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import load
-from tff_fedfish.evaluation import client_evaluator, results
+from tff_fedfish.evaluation import evaluator, results
 from tff_fedfish.reporting import findings, loading
 from tff_fedfish.run import run_directory, tables
 from tff_fedfish.sweeping import expand, run, searches
@@ -53,9 +53,9 @@ def test_two_arms_of_two_rounds(sweep_file, small_inputs, tmp_path, capsys):
     assert run_directory.read_config(arm).algorithm.name == name
     rows.append(tables.read_metrics(arm / 'metrics.csv'))
     found = results.read_evaluation(arm / 'evaluations' / corpus)
-    assert found.summary['checkpoint'] == {'round': 2}
-    assert found.summary['num_clients'] == 2
-    assert found.barriers
+    assert found.summary.checkpoint == {'round': 2}
+    assert found.summary.num_clients == 2
+    assert len(found.barriers)
   # The same model, clients and data: both see the same first training loss.
   assert [len(arm_rows) for arm_rows in rows] == [3, 3]
   for column, round_num in (('held_out/loss', 0), ('train/num_sequences', 2)):
@@ -127,14 +127,14 @@ def test_a_search_reads_no_row_that_arms_are_scored_on(
     },
     **dict(algorithm__name='fed_avg', training__num_rounds=1) | settings,
   )
-  score, scored = client_evaluator.ClientEvaluator.score, {}
+  score, scored = evaluator.ClientEvaluator.score, {}
 
   def recording(self, weights, rows, *arguments):
     for row in rows.batch_features()['x']:
       scored[row.tobytes()] = None
     return score(self, weights, rows, *arguments)
 
-  monkeypatch.setattr(client_evaluator.ClientEvaluator, 'score', recording)
+  monkeypatch.setattr(evaluator.ClientEvaluator, 'score', recording)
   [arm] = expand.expand_arms(file, tmp_path)
   [search] = searches.read_searches(file, [arm])
   rows = []
@@ -221,10 +221,10 @@ def test_an_arm_that_diverges(sweep_file, small_inputs, tmp_path, capsys):
   assert tables.read_metrics(arm / 'metrics.csv')[-1]['round'] == 3
   corpus = pathlib.Path(small_inputs[0]).name
   found = results.read_evaluation(arm / 'evaluations' / corpus)
-  assert found.summary['checkpoint'] == {'round': 0}
+  assert found.summary.checkpoint == {'round': 0}
   # ln 256 = 5.545: the untrained model.
-  [row] = found.summary['fractions']
-  assert row['loss']['mean'] == pytest.approx(math.log(256), abs=0.2)
+  [row] = found.summary.fractions
+  assert row.loss.mean == pytest.approx(math.log(256), abs=0.2)
   # Nothing is left to do, and nothing is done again.
   before = {path: path.stat().st_mtime_ns for path in arm.rglob('*')}
   assert run.run_sweep(main, file, workdir) == 0

@@ -20,8 +20,11 @@ from tff_fedfish.config import load
 from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
+from tff_fedfish.evaluation.summary import summarize_evaluation
+from tff_fedfish.evaluation.tables import ClientEvaluation
 from tff_fedfish.planning import memory
 from tff_fedfish.run import client_data, run_directory
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 from tff_fedfish.sweeping import dry_run, jobs, run
 
 _CLIENTS = [f'client {i}'.encode() for i in range(40)]
@@ -101,7 +104,7 @@ class _Stand:
     arguments, _ = parser.parse_known_args(command)
     config = run_directory.read_config(arguments.checkpoint)
     clients = [
-      results.ClientEvaluation(
+      ClientEvaluation(
         client_id=client_id,
         fraction=0.0,
         num_evaluation_sequences=2,
@@ -115,10 +118,13 @@ class _Stand:
       for client_id in _split(config.client_splits.held_out_fraction)
       for loss in [self.loss(config, client_id in _split(0.5))]
     ]
-    summary = results.summarize_evaluation(
+    summary = summarize_evaluation(
       clients,
       kind='held_out',
       corpus='c',
+      corpus_identity=CorpusIdentity(
+        name='c', key=None, part=None, grouping='g', fingerprint='f'
+      ),
       checkpoint={'round': 0},
       personalization={},
       skipped_clients={},

@@ -2,12 +2,14 @@
 
 import math
 import pathlib
+import types
 
 import pytest
 
 from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.results import ClientEvaluation, Evaluation
+from tff_fedfish.evaluation.results import Evaluation
+from tff_fedfish.evaluation.tables import ClientEvaluation, as_table
 from tff_fedfish.sweeping import grid
 from tff_fedfish.sweeping.runs import Run
 from tff_fedfish.sweeping.search import LearningRateSearch
@@ -127,7 +129,12 @@ def _score(clients, metric='held-out loss', kind='held_out', num_held_out=0):
   places = [client_splits.split_position(i, split_seed=7) for i in ids]
   between = (places[num_held_out - 1] + places[num_held_out]) / 2
   return validation_score(
-    Evaluation(summary={'kind': kind}, clients=rows, barriers=None),
+    Evaluation(
+      summary=types.SimpleNamespace(kind=kind),
+      clients=as_table(ClientEvaluation, rows),
+      barriers=None,
+      affinities=None,
+    ),
     metric,
     split_seed=7,
     held_out_fraction=between if num_held_out else 0.0,

@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.evaluation.client_evaluator import ClientEvaluator, Score
+from tff_fedfish.evaluation.evaluator import ClientEvaluator, Score
 from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.run import cohorts
 from tff_fedfish.runtime.in_process_context import set_in_process_context

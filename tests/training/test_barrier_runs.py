@@ -8,7 +8,7 @@ import small_image_runs
 import small_runs
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.evaluation import barrier, evaluation_clients
+from tff_fedfish.evaluation import barrier, evaluator
 from tff_fedfish.run import checkpoints, cohorts, tables
 
 # Rounds 2 and 3 are measured: the multiple and the last. Of cohorts of 3.
@@ -88,7 +88,7 @@ def test_interrupted_round_leaves_no_trace(
 ):
   module, name = {
     'measurement': (barrier, '_train'),
-    'held_out': (evaluation_clients, 'mean_score'),
+    'held_out': (evaluator, 'mean_score'),
   }[during]
   called = getattr(module, name)
   num_calls = 0

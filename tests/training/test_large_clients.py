@@ -11,7 +11,8 @@ import tensorflow as tf
 from models import transformer
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import load as config_loading
-from tff_fedfish.evaluation import barrier, client_evaluator
+from tff_fedfish.evaluation import barrier
+from tff_fedfish.evaluation.evaluator import build_evaluator
 from tff_fedfish.planning import plan
 from tff_fedfish.run import (
   build,
@@ -145,7 +146,7 @@ def test_the_barrier_scores_rows_that_come_twice_once(small_tokens, tmp_path):
   rows = client.sequences()
   once = rows.select(~rows.is_repeated)
   assert 0 < len(once) < len(rows) == 400
-  evaluator = client_evaluator.build_evaluator(config)
+  evaluator = build_evaluator(config)
   expected = evaluator.score(tuple(_weights(run, 1)), once).loss
   other = evaluator.score(tuple(_weights(run, 1)), rows).loss
   process = build.build_learning_process(config)

@@ -68,50 +68,47 @@ def _print_summary(summary) -> None:
   from tff_fedfish.data import unknown_tokens
   from tff_fedfish.printing import print_table
 
-  rows = []
-  for row in summary['fractions']:
-    loss, hurt = row['loss'], row['share_of_clients_hurt']
-    rows.append(
-      (
-        f'{row["fraction"]:.0%}',
-        _number(loss['mean'], '.4f'),
-        f'{_number(loss["ci_low"], ".4f")} to '
-        f'{_number(loss["ci_high"], ".4f")}',
-        _number(row['accuracy']['mean'], '.2%'),
-        '' if hurt is None else f'{hurt:.0%}',
-      )
-    )
   print_table(
-    f'{summary["corpus"]} ({summary["kind"]}), round '
-    f'{summary["checkpoint"]["round"]}, {summary["num_clients"]} clients',
+    f'{summary.corpus} ({summary.kind}), round {summary.round_num}, '
+    f'{summary.num_clients} clients',
     ('data used', 'loss (nats)', '95 % interval', 'accuracy', 'hurt'),
-    rows,
+    [
+      (
+        f'{row.fraction:.0%}',
+        _number(row.loss.mean, '.4f'),
+        f'{_number(row.loss.ci_low, ".4f")} to '
+        f'{_number(row.loss.ci_high, ".4f")}',
+        _number(row.accuracy.mean, '.2%'),
+        _number(row.share_of_clients_hurt, '.0%', missing=''),
+      )
+      for row in summary.fractions
+    ],
     text_columns=(),
   )
   left_out = [
     f'{count} ({reason.replace("_", " ")})'
-    for reason, count in summary['skipped_clients'].items()
+    for reason, count in summary.skipped_clients.items()
     if count
   ]
   if left_out:
     print(f'Clients left out: {", ".join(left_out)}')
-  if (fraction := summary['unknown_token_fraction']) is not None:
-    print(unknown_tokens.describe(fraction))
-  if barrier := summary['client_server_barrier']:
+  if summary.unknown_token_fraction is not None:
+    print(unknown_tokens.describe(summary.unknown_token_fraction))
+  if barrier := summary.client_server_barrier:
     print(
-      f'Client-Server Barrier: {_number(barrier["loss"]["mean"], ".4f")} nats '
-      f'per target, over {barrier["num_clients"]} clients: global loss '
-      f'{_number(barrier["global_loss"]["mean"], ".4f")} minus local loss '
-      f'{_number(barrier["local_loss"]["mean"], ".4f")}'
+      f'Client-Server Barrier: {_number(barrier.loss.mean, ".4f")} nats per '
+      f'target ({barrier.num_clients} clients). Global loss: '
+      f'{_number(barrier.global_loss.mean, ".4f")}. Local loss: '
+      f'{_number(barrier.local_loss.mean, ".4f")}'
     )
-  effective = summary['effective_clients']
-  if effective and effective['mean'] is not None:
+  effective = summary.effective_clients
+  if effective and effective.mean is not None:
     print(
-      f'Effective clients per weight: {effective["mean"]:.1f} '
-      f'({effective["of_weights"]:.1f} by client weights). Weights that no '
-      f'client informs: {effective["uninformed_fraction"]:.1%}'
+      f'Effective clients per weight: {effective.mean:.1f} '
+      f'({effective.of_weights:.1f} by client weights). Weights that no '
+      f'client informs: {effective.uninformed_fraction:.1%}'
     )
 
 
-def _number(value, spec: str) -> str:
-  return '-' if value is None else format(value, spec)
+def _number(value, spec: str, missing: str = '-') -> str:
+  return missing if value is None else format(value, spec)

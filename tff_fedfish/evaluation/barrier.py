@@ -1,12 +1,12 @@
 """The Client-Server Barrier of one round.
 
 Dhawan et al. (2024), FedFish, equation 5: the mean over a round's cohort of
-L_i(theta_G_new) - L_i(theta_i), where theta_i is what client i trained,
-theta_G_new the server's model after the round, and L_i the loss on the very
+L_i(theta_G_new) - L_i(theta_i), where theta_i is the model that client i
+trained, theta_G_new the server's model after the round, and L_i the loss on the
 sequences that client i trained on. A round keeps no client's model, so the
 clients train again, one after the other, as the process trains them.
 
-Most of it is there before any aggregation: it ranks nothing.
+Most of the barrier is there before any aggregation: it ranks nothing.
 """
 
 import contextlib
@@ -15,11 +15,88 @@ from typing import Any
 
 import numpy as np
 
-from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
-from tff_fedfish.evaluation.results import ClientBarrier
+from models.model_shapes import weight_shapes
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data.sequences import ClientRows
+from tff_fedfish.evaluation.effective_clients import MassSums, client_mass
+from tff_fedfish.evaluation.evaluator import ClientEvaluator, build_evaluator
+from tff_fedfish.evaluation.summary import EffectiveClients
+from tff_fedfish.evaluation.tables import ClientBarrier
+from tff_fedfish.progress import Progress, stage
+from tff_fedfish.run import build, cohorts, model_state
+from tff_fedfish.run.checkpoints import Checkpoint
+from tff_fedfish.run.client_inputs import ClientInputs
+from tff_fedfish.run.client_state import ClientStates
 from tff_fedfish.run.cohorts import TrainingClient
+from tff_fedfish.runtime import round_options
 
 Tensors = Sequence[np.ndarray]
+
+
+def replay_round(
+  config: TrainConfig,
+  checkpoint: Checkpoint,
+  participating: Sequence[bytes],
+  client_rows: ClientRows,
+  states: ClientStates | None,
+) -> tuple[list[ClientBarrier], EffectiveClients]:
+  """Runs the round after a checkpoint again, and measures its clients.
+
+  It is the round that the run would go on with, or went on with, bit for bit.
+
+  Args:
+    config: The run's, in the phase of the checkpoint.
+    checkpoint: With all tensors.
+    participating: Clients that may be drawn.
+    client_rows: Their rows.
+    states: What clients kept. None: they keep nothing.
+
+  Returns:
+    (an entry for each client that has sequences, effective clients of the
+    mean).
+
+  Raises:
+    UserError: If the process does not give its clients' models, or the
+      checkpoint is not of it.
+  """
+  process = build.build_learning_process(config)
+  build.require_trained_models(config, process)
+  state_type = process.initialize.type_signature.result
+  state = model_state.from_tensors(
+    checkpoint.tensors, state_type, checkpoint.path
+  )
+  round_num, kept = checkpoint.round_num + 1, None
+  if states is not None:
+    kept = ClientInputs(
+      config=config, process=process, states=states, participating=participating
+    )
+  state = build.with_rates(process, state, config, round_num)
+  cohort = cohorts.cohort(config, participating, client_rows, round_num, kept)
+  mass, plain_mean_fraction = client_mass(config, with_floor=False)
+  sums = MassSums(
+    mass,
+    len(weight_shapes(config.model_shape())),
+    state.aggregator,
+    plain_mean_fraction=plain_mean_fraction,
+  )
+  options = round_options.RoundOptions(num_partial_sums=config.num_partial_sums)
+  with round_options.use_round_options(options):
+    with stage('replaying the round'):
+      new_state = process.next(state, list(cohort)).state
+    # Each client is trained, then the server's model is scored on it.
+    with Progress('barrier', 2 * len(cohort), unit='step') as progress:
+      barriers = measure_clients(
+        process,
+        state,
+        process.get_model_weights(new_state).trainable,
+        build_evaluator(config),
+        _advancing(cohort, progress),
+        on_client_trained=lambda trained: sums.add(
+          trained['update'], trained['client_weight']
+        ),
+        before_scoring=progress.advance,
+      )
+  return barriers, sums.summary()
 
 
 def measure_clients(
@@ -35,23 +112,23 @@ def measure_clients(
   on_failure: Callable[[TrainingClient, Exception], None] | None = None,
   before_scoring: Callable[[], None] = lambda: None,
 ) -> list[ClientBarrier]:
-  """Trains clients again and sets their models beside the server's.
+  """Trains clients again and compares their models with the server's.
 
   Args:
     process: The run's learning process.
     state: Its state before the round, with the learning rates of the round.
     new_weights: The server's weights after the round.
-    evaluator: That of the config.
-    clients: Those to be measured, taken one at a time.
-    on_client_trained: Called with what `process.trained_models` gives of each
-      client.
-    on_failure: Called with a client that raises, and what; the client is left
-      out. None: the exception is raised.
-    before_scoring: Called before the server's model is scored on a client; what
-      it raises is raised.
+    evaluator: Evaluator of the config.
+    clients: Clients to measure, taken one at a time.
+    on_client_trained: Called with the output of `process.trained_models` for
+      each client.
+    on_failure: Called with a client that raises, and its exception; the client
+      is left out. None: the exception is raised.
+    before_scoring: Called before the server's model is scored on a client. Its
+      exceptions are raised.
 
   Returns:
-    One entry per client that has sequences, in their order.
+    An entry for each client that has sequences, in their order.
   """
   new_weights = tuple(map(np.asarray, new_weights))
   local = []
@@ -82,9 +159,15 @@ def measure_clients(
   return entries
 
 
+def _advancing(cohort, progress):
+  for client in cohort:
+    yield client
+    progress.advance()
+
+
 @contextlib.contextmanager
 def _leaving_out(client, on_failure):
-  """Hands on what a client raises; it is raised if there is no `on_failure`."""
+  """Passes on a client's exception; raises it if there is no `on_failure`."""
   try:
     yield
   except Exception as error:  # pylint: disable=broad-exception-caught

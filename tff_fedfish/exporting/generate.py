@@ -168,12 +168,12 @@ def _client_sequences(model, corpus, client_id):
 
 
 def _fine_tune(config, weights, sequences, options):
-  from tff_fedfish.evaluation import client_evaluator
+  from tff_fedfish.evaluation.evaluator import build_evaluator
   from tff_fedfish.runtime.in_process_context import set_in_process_context
 
   set_in_process_context()
   epochs, rate = options.personalization_epochs, options.learning_rate
-  return client_evaluator.build_evaluator(config).fine_tune(
+  return build_evaluator(config).fine_tune(
     weights,
     sequences,
     num_local_epochs=4 if epochs is None else epochs,

@@ -155,8 +155,8 @@ def _weights_of_client(config, found, tokenizer, client):
       'of `fedfish evaluate` lists.'
     )
   # Late: the errors above must not wait for TFF.
-  from tff_fedfish.evaluation.own_tests import OwnTests
+  from tff_fedfish.evaluation.own_tests import open_own_tests
 
-  models = OwnTests(config, corpus, tokenizer, found, states)
+  models = open_own_tests(config, corpus, tokenizer, found, states)
   weights = map(np.asarray, models.weights_of(client_id))
   return dict(zip(weight_shapes(config.model_shape()), weights, strict=True))

@@ -1,9 +1,8 @@
-"""Words for a model's targets: tokens of text or classes of images."""
+"""Words for a model's targets, and numbers as text."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.runs import Run
 
 
@@ -27,17 +26,14 @@ class Words:
     return f'{self.accuracy} (%)'
 
   def label(self, measure: str) -> str:
-    """Returns the label of a measure, such as 'Token accuracy (%)'."""
-    if measure == 'bits_per_byte':
-      return 'Bits per byte'
-    return capitalized(
-      self.loss_label if measure == 'loss' else self.accuracy_label
-    )
+    """Returns the label of 'loss' or 'accuracy', such as 'Accuracy (%)'."""
+    label = self.loss_label if measure == 'loss' else self.accuracy_label
+    return capitalized(label)
 
 
-def words_of(runs: Sequence[Run]) -> Words:
+def words_of(runs: Iterable[Run]) -> Words:
   """Returns the words for what these runs, together, predict."""
-  is_image = {holds_images(run) for run in runs}
+  is_image = {run.holds_images for run in runs}
   if is_image == {True}:
     return Words('image', 'accuracy')
   if is_image == {True, False}:
@@ -45,14 +41,9 @@ def words_of(runs: Sequence[Run]) -> Words:
   return Words('token', 'token accuracy')
 
 
-def holds_images(run: Run) -> bool:
-  """Returns whether a run was trained on images."""
-  return run.corpus_kind != 'grouped_text'
-
-
-def interval_sample(evaluations: Iterable[Evaluation | None]) -> str:
-  """Returns what the intervals of these scores are over; None has none."""
-  counts = {e.num_seeds for e in evaluations if e} or {1}
+def interval_sample(num_seeds: Iterable[int]) -> str:
+  """Returns what the intervals of means over some seeds each are over."""
+  counts = set(num_seeds) or {1}
   if counts == {1}:
     return 'clients'
   seeds = f'{min(counts)} to {max(counts)}' if len(counts) > 1 else max(counts)
@@ -71,11 +62,16 @@ def capitalized(text: str) -> str:
   return f'{text[:1].upper()}{text[1:]}'
 
 
+def uncapitalized(text: str) -> str:
+  """Returns a text whose first letter is small; the rest is unchanged."""
+  return f'{text[:1].lower()}{text[1:]}'
+
+
 def shown(value: float, places: int, scale: float = 1.0, sign: str = '') -> str:
   """Returns a scaled number as text, with a typographic minus."""
   return f'{scale * value:{sign}.{places}f}'.replace('-', '−')
 
 
-def uncapitalized(text: str) -> str:
-  """Returns a text whose first letter is small; the rest is unchanged."""
-  return f'{text[:1].lower()}{text[1:]}'
+def counted(count: float, noun: str) -> str:
+  """Returns '1 client' or '2 clients'."""
+  return f'{count:g} {noun}{"" if count == 1 else "s"}'

@@ -7,10 +7,8 @@ from typing import Any
 
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.options import (
-  EvaluationOptions,
-  require_measurable,
-)
+from tff_fedfish.evaluation.options import EvaluationOptions
+from tff_fedfish.evaluation.plan import require_measurable
 from tff_fedfish.fields import as_declared, path
 
 

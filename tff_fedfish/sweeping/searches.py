@@ -6,11 +6,8 @@ from collections.abc import Sequence
 
 from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.results import (
-  OWN_ROWS,
-  Evaluation,
-  read_evaluation,
-)
+from tff_fedfish.evaluation.options import OWN_ROWS
+from tff_fedfish.evaluation.results import Evaluation, read_evaluation
 from tff_fedfish.sweeping import expand, grid
 from tff_fedfish.sweeping.grid import Settings
 from tff_fedfish.sweeping.runs import Run
@@ -170,12 +167,12 @@ def validation_score(
     UserError: If there is no validation client among them.
   """
   field, _ = _METRICS[metric]
-  if evaluation.summary['kind'] in OWN_ROWS:
+  if evaluation.summary.kind in OWN_ROWS:
     held_out_fraction = 0.0
   values = [
     # A diverged model still has an accuracy, that of its NaNs.
     getattr(client, field) if math.isfinite(client.loss_before) else math.nan
-    for client in evaluation.clients
+    for client in evaluation.clients.itertuples()
     if client.fraction == 0
     and held_out_fraction
     <= client_splits.split_position(client.client_id, split_seed=split_seed)

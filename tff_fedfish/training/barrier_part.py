@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable
 
-from tff_fedfish.evaluation import barrier, results
+from tff_fedfish.evaluation import barrier
+from tff_fedfish.evaluation.summary import summarize_barriers
 from tff_fedfish.run import build, cohorts
 from tff_fedfish.run.client_inputs import ClientInputs
 from tff_fedfish.runtime import round_options
@@ -67,12 +68,11 @@ class BarrierPart(RoundPart):
         f'Round {done.round_num}: client {client.client_id!r} was left out of '
         f'the barrier, {failure.message}'
       )
-    # The interval is not read.
-    summary = results.summarize_barriers(entries, num_bootstrap=1, seed=0)
-    done.metrics['barrier/loss'] = summary['loss']['mean']
-    done.metrics['barrier/error'] = summary['error']['mean']
-    done.metrics['barrier/num_clients'] = summary['loss']['num_clients']
-    num_non_finite = summary['loss']['num_non_finite']
+    summary = summarize_barriers(entries)
+    done.metrics['barrier/loss'] = summary.loss.mean
+    done.metrics['barrier/error'] = summary.error.mean
+    done.metrics['barrier/num_clients'] = summary.loss.num_clients
+    num_non_finite = summary.loss.num_non_finite
     done.metrics['barrier/num_non_finite_clients'] = num_non_finite
     done.metrics['barrier/num_failed_clients'] = len(failures)
     done.timings['barrier_seconds'] = time.monotonic() - start

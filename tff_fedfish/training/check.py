@@ -16,7 +16,7 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError, UserErrors
-from tff_fedfish.evaluation import evaluation_clients
+from tff_fedfish.evaluation import clients as evaluation_clients
 from tff_fedfish.methods import registry
 from tff_fedfish.run import (
   checkpoints,

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Sequence
 
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.evaluation import client_evaluator
+from tff_fedfish.evaluation.evaluator import build_evaluator
 from tff_fedfish.methods.method import load
 from tff_fedfish.progress import stage
 from tff_fedfish.run import (
@@ -143,7 +143,7 @@ def _build_process(config, participating):
     process = build.build_learning_process(
       config, num_clients=len(participating)
     )
-    return process, client_evaluator.build_evaluator(config)
+    return process, build_evaluator(config)
 
 
 def _ray_workers(config, workdir):

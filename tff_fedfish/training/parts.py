@@ -16,7 +16,7 @@ import tensorflow_federated as tff
 
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.sequences import ClientRows
-from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
+from tff_fedfish.evaluation.evaluator import ClientEvaluator
 from tff_fedfish.runtime.client_data import ClientLoader
 from tff_fedfish.runtime.round_options import ClientFailure
 from tff_fedfish.training.check import CheckedRun

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from tff_fedfish.evaluation import evaluation_clients, own_tests
+from tff_fedfish.evaluation import evaluator, own_tests
 from tff_fedfish.run.client_inputs import ClientInputs
 from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training.parts import BuiltRun, FinishedRound, RoundPart
@@ -28,7 +28,7 @@ class HeldOutScorePart(_ScoresPart):
   def _score(self, done):
     run = self._run
     fixed = run.process.get_model_weights(done.state).non_trainable
-    return evaluation_clients.mean_score(
+    return evaluator.mean_score(
       run.evaluator,
       tuple(run.weights_after(done)),
       run.checked.sample,
@@ -55,16 +55,15 @@ class PersonalScorePart(_ScoresPart):
 
   def _score(self, done):
     run, settings = self._run, self._run.config.evaluation
-    models = own_tests.PersonalModels(
+    tests = own_tests.OwnTests(
+      evaluator=run.evaluator,
+      client_rows=self._rows,
+      participating=run.participating,
       kept=self._inputs,
       state=done.state,
       round_num=done.round_num,
-      client_rows=self._rows,
     )
-    scores = own_tests.scores(
-      run.evaluator,
-      models.weights_of,
-      self._rows,
+    scores = tests.scores(
       run.participating[: settings.num_clients],
       max_sequences=settings.max_sequences_per_client or None,
       should_stop=self._should_stop,

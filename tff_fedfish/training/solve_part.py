@@ -11,13 +11,13 @@ import tensorflow_federated as tff
 
 from models.model_shapes import weight_shapes
 from tff_fedfish.data import randomness
-from tff_fedfish.evaluation import server_validation
 from tff_fedfish.methods.method import load
 from tff_fedfish.methods.one_shot.uploads import SolveContext
 from tff_fedfish.run import client_inputs, columns, store
 from tff_fedfish.run.cohorts import TrainingClient
 from tff_fedfish.run.store import RoundStore, RoundWriter
 from tff_fedfish.run.uploads import StoredUploads
+from tff_fedfish.training import server_validation
 from tff_fedfish.training.parts import (
   BuiltRun,
   FinishedRound,

@@ -1,25 +1,25 @@
 """Tests of summaries over clients against numbers by hand and known laws."""
 
-import json
+import dataclasses
 
 import numpy as np
 import pytest
 
-from tff_fedfish.evaluation import statistics
+from tff_fedfish.evaluation import intervals
 
 
 def test_mean_and_percentiles_by_hand():
   # Sorted: -1, 0, 2, 3, 6. Mean 10 / 5 = 2. With 5 values, percentile q lies
   # at position 4 q / 100: p10 at 0.4, -1 + 0.4 (0 - -1) = -0.6; p50 at 2: 2;
   # p90 at 3.6, 3 + 0.6 (6 - 3) = 4.8.
-  summary = statistics.summarize(np.array([3.0, -1.0, 6.0, 0.0, 2.0]), seed=1)
-  assert summary['mean'] == pytest.approx(2.0)
-  assert summary['p10'] == pytest.approx(-0.6)
-  assert summary['p50'] == pytest.approx(2.0)
-  assert summary['p90'] == pytest.approx(4.8)
-  assert summary['ci_low'] < 2.0 < summary['ci_high']
-  assert summary['num_clients'] == 5
-  assert summary['num_non_finite'] == 0
+  summary = intervals.summarize(np.array([3.0, -1.0, 6.0, 0.0, 2.0]), seed=1)
+  assert summary.mean == pytest.approx(2.0)
+  assert summary.p10 == pytest.approx(-0.6)
+  assert summary.p50 == pytest.approx(2.0)
+  assert summary.p90 == pytest.approx(4.8)
+  assert summary.ci_low < 2.0 < summary.ci_high
+  assert summary.num_clients == 5
+  assert summary.num_non_finite == 0
 
 
 @pytest.mark.parametrize(
@@ -35,44 +35,37 @@ def test_mean_and_percentiles_by_hand():
   ],
 )
 def test_worst_decile_by_hand(losses, expected):
-  assert statistics.worst_decile(list(losses)) == expected
+  assert intervals.worst_decile(list(losses)) == expected
 
 
 def test_interval_of_two_values_by_hand():
   # The mean of two draws from {0, 4} is 0, 2 or 4 with probability 1/4, 1/2,
   # 1/4: the lowest 2.5 % of the resamples are all 0, the highest 2.5 % all 4.
-  summary = statistics.summarize(np.array([0.0, 4.0]), seed=3)
-  assert (summary['ci_low'], summary['ci_high']) == (0.0, 4.0)
+  summary = intervals.summarize(np.array([0.0, 4.0]), seed=3)
+  assert (summary.ci_low, summary.ci_high) == (0.0, 4.0)
 
 
 def test_one_client():
-  summary = statistics.summarize(np.array([2.5]), seed=0)
+  summary = intervals.summarize(np.array([2.5]), seed=0)
   for name in ('mean', 'p10', 'p50', 'p90', 'ci_low', 'ci_high'):
-    assert summary[name] == 2.5
+    assert getattr(summary, name) == 2.5
 
 
 def test_values_that_are_not_finite_are_counted():
   values = np.array([np.nan, 1.0, np.inf, 3.0, -np.inf])
-  summary = statistics.summarize(values, seed=7)
-  expected = statistics.summarize(np.array([1.0, 3.0]), seed=7)
-  assert expected['mean'] == 2.0
-  assert summary == {**expected, 'num_non_finite': 3}
+  summary = intervals.summarize(values, seed=7)
+  expected = intervals.summarize(np.array([1.0, 3.0]), seed=7)
+  assert expected.mean == 2.0
+  assert summary == dataclasses.replace(expected, num_non_finite=3)
 
 
 @pytest.mark.parametrize('values', [[], [np.nan, np.inf]])
 def test_nothing_to_summarize(values):
-  summary = statistics.summarize(np.array(values), seed=0)
-  assert summary == {
-    'mean': None,
-    'p10': None,
-    'p50': None,
-    'p90': None,
-    'ci_low': None,
-    'ci_high': None,
-    'num_clients': 0,
-    'num_non_finite': len(values),
-  }
-  json.dumps(summary, allow_nan=False)
+  summary = intervals.summarize(np.array(values), seed=0)
+  none = dict.fromkeys(('mean', 'p10', 'p50', 'p90', 'ci_low', 'ci_high'))
+  assert summary == intervals.ClientStatistics(
+    **none, num_clients=0, num_non_finite=len(values)
+  )
 
 
 def test_interval_has_the_analytic_width():
@@ -80,12 +73,12 @@ def test_interval_has_the_analytic_width():
   # interval is mean +- 1.96 s / sqrt(n). 20,000 resamples put the percentiles
   # within about 2 % of the width.
   values = np.random.RandomState(5).normal(3.0, 2.0, size=400)
-  summary = statistics.summarize(values, num_bootstrap=20_000, seed=5)
+  summary = intervals.summarize(values, num_bootstrap=20_000, seed=5)
   half_width = 1.96 * values.std() / np.sqrt(400)
-  assert summary['ci_low'] == pytest.approx(
+  assert summary.ci_low == pytest.approx(
     values.mean() - half_width, abs=0.05 * half_width
   )
-  assert summary['ci_high'] == pytest.approx(
+  assert summary.ci_high == pytest.approx(
     values.mean() + half_width, abs=0.05 * half_width
   )
 
@@ -97,35 +90,26 @@ def test_interval_covers_the_true_mean():
   num_covered = 0
   for seed in range(300):
     values = generator.normal(-1.0, 3.0, size=40)
-    summary = statistics.summarize(values, num_bootstrap=400, seed=seed)
-    num_covered += summary['ci_low'] <= -1.0 <= summary['ci_high']
+    summary = intervals.summarize(values, num_bootstrap=400, seed=seed)
+    num_covered += summary.ci_low <= -1.0 <= summary.ci_high
   assert 300 * 0.94 - 4 * 4.1 <= num_covered <= 300 * 0.95 + 4 * 4.1
 
 
 def test_equal_seeds_give_equal_intervals_and_others_do_not():
   values = np.random.RandomState(2).normal(size=30)
-  once = statistics.summarize(values, seed=4)
-  assert statistics.summarize(values, seed=4) == once
-  assert statistics.summarize(values, seed=5)['ci_low'] != once['ci_low']
+  once = intervals.summarize(values, seed=4)
+  assert intervals.summarize(values, seed=4) == once
+  assert intervals.summarize(values, seed=5).ci_low != once.ci_low
 
 
 def test_memory_bound_does_not_change_the_result(monkeypatch):
   values = np.random.RandomState(2).normal(size=30)
-  once = statistics.summarize(values, num_bootstrap=100, seed=4)
-  monkeypatch.setattr(statistics, '_MAX_DRAWS', 7 * 30)
-  assert statistics.summarize(values, num_bootstrap=100, seed=4) == once
+  once = intervals.summarize(values, num_bootstrap=100, seed=4)
+  monkeypatch.setattr(intervals, '_MAX_DRAWS', 7 * 30)
+  assert intervals.summarize(values, num_bootstrap=100, seed=4) == once
   # Fewer draws than clients are still one resample at a time.
-  monkeypatch.setattr(statistics, '_MAX_DRAWS', 1)
-  assert statistics.summarize(values, num_bootstrap=100, seed=4) == once
-
-
-def test_wrong_arguments():
-  with pytest.raises(
-    ValueError, match=r'must have one axis, found shape \(1, 2'
-  ):
-    statistics.summarize(np.zeros((1, 2)), seed=0)
-  with pytest.raises(ValueError, match='`num_bootstrap` must be >= 1, found 0'):
-    statistics.summarize(np.zeros(2), num_bootstrap=0, seed=0)
+  monkeypatch.setattr(intervals, '_MAX_DRAWS', 1)
+  assert intervals.summarize(values, num_bootstrap=100, seed=4) == once
 
 
 def test_paired_difference_by_hand():
@@ -133,7 +117,7 @@ def test_paired_difference_by_hand():
   # two of w and v have no partner. Unpaired, the means would give 4 - 2 = 2.
   a = {b'y': 1.0, b'x': 5.0, b'z': 6.0}
   b = {b'x': 2.0, b'y': 2.0, b'w': 2.0, b'v': 2.0}
-  summary = statistics.paired_difference({7: a}, {7: b}, seed=1)
+  summary = intervals.paired_difference({7: a}, {7: b}, seed=1)
   assert summary == {
     'mean': 1.0,
     'ci_low': -1.0,
@@ -148,17 +132,17 @@ def test_paired_difference_by_hand():
     'num_left_out_clients': 3,
   }
   reordered = dict(reversed(a.items()))
-  assert statistics.paired_difference({7: reordered}, {7: b}, seed=1) == summary
+  assert intervals.paired_difference({7: reordered}, {7: b}, seed=1) == summary
 
 
 def test_paired_difference_of_diverged_clients():
   a = {b'x': np.float64('inf'), b'y': np.float64('nan'), b'z': 2.0}
   b = {b'x': np.float64('inf'), b'y': 1.0, b'z': 1.5}
-  summary = statistics.paired_difference({0: a}, {0: b}, seed=1)
+  summary = intervals.paired_difference({0: a}, {0: b}, seed=1)
   assert (summary['mean'], summary['num_left_out_clients']) == (0.5, 2)
   # Where it diverged in one seed, a client is left out in all.
   fine = {b'x': 1.0, b'y': 1.0, b'z': 1.0}
-  summary = statistics.paired_difference(
+  summary = intervals.paired_difference(
     {0: a, 1: fine}, {0: b, 1: fine}, seed=1
   )
   assert (summary['mean'], summary['num_left_out_clients']) == (0.25, 2)
@@ -171,7 +155,7 @@ def test_paired_difference_is_narrower_than_its_parts():
   base = generator.normal(0, 10, size=100)
   a = {b'%d' % i: base[i] + generator.normal(0.5, 0.1) for i in range(100)}
   b = {b'%d' % i: base[i] for i in range(100)}
-  summary = statistics.paired_difference({0: a}, {0: b}, seed=0)
+  summary = intervals.paired_difference({0: a}, {0: b}, seed=0)
   assert 0.45 < summary['ci_low'] < summary['ci_high'] < 0.55
 
 
@@ -180,10 +164,10 @@ def test_one_seed_is_the_bootstrap_over_clients():
   differences = generator.normal(size=50)
   a = {b'%02d' % i: value for i, value in enumerate(differences)}
   zeros = dict.fromkeys(a, 0.0)
-  summary = statistics.paired_difference({1: a}, {1: zeros}, seed=9)
-  expected = statistics.summarize(differences, seed=9)
+  summary = intervals.paired_difference({1: a}, {1: zeros}, seed=9)
+  expected = intervals.summarize(differences, seed=9)
   for name in ('mean', 'ci_low', 'ci_high'):
-    assert summary[name] == pytest.approx(expected[name], rel=1e-12)
+    assert summary[name] == pytest.approx(getattr(expected, name), rel=1e-12)
 
 
 def test_seeds_are_drawn_too():
@@ -191,7 +175,7 @@ def test_seeds_are_drawn_too():
   # resample holds both with probability 1/2, one of them alone with 1/4 each.
   a = {1: {b'x': 3.0}, 2: {b'x': 5.0}, 3: {b'x': 9.0}}
   b = {1: {b'x': 2.0}, 2: {b'x': 0.0}, 4: {b'x': 0.0}}
-  summary = statistics.paired_difference(a, b, seed=1)
+  summary = intervals.paired_difference(a, b, seed=1)
   assert summary['mean'] == 3.0
   assert (summary['ci_low'], summary['ci_high']) == (1.0, 5.0)
   assert (summary['num_seeds'], summary['num_unmatched_seeds']) == (2, 2)
@@ -208,7 +192,7 @@ def test_interval_over_seeds_and_clients_has_the_analytic_width():
     for s in range(30)
   }
   zeros = {s: dict.fromkeys(a[s], 0.0) for s in a}
-  summary = statistics.paired_difference(a, zeros, num_bootstrap=20_000, seed=5)
+  summary = intervals.paired_difference(a, zeros, num_bootstrap=20_000, seed=5)
   half_width = 1.96 * np.sqrt(by_seed.var() / 30 + by_client.var() / 200)
   mean = by_seed.mean() + by_client.mean()
   assert summary['mean'] == pytest.approx(mean)
@@ -229,7 +213,7 @@ def test_interval_over_seeds_and_clients_has_the_analytic_width():
   ],
 )
 def test_nothing_to_compare(a, b):
-  summary = statistics.paired_difference(a, b, seed=1)
+  summary = intervals.paired_difference(a, b, seed=1)
   names = ('mean', 'ci_low', 'ci_high', 'share_below_zero')
   assert [summary[name] for name in names] == [None] * 4
   assert summary['num_clients'] == 0
@@ -240,7 +224,7 @@ class TestIntervalOverSeeds:
     """Two clients without any difference between them."""
     a = {seed: {b'a': m, b'b': m} for seed, m in enumerate(means)}
     zeros = {seed: {b'a': 0.0, b'b': 0.0} for seed in a}
-    return statistics.paired_difference(a, zeros, seed=1)
+    return intervals.paired_difference(a, zeros, seed=1)
 
   def test_three_by_hand(self):
     found = self._difference(1.0, 2.0, 3.0)
@@ -255,6 +239,6 @@ class TestIntervalOverSeeds:
     assert found['seed_low'] is found['seed_high'] is None
 
   def test_nothing_in_common(self):
-    found = statistics.paired_difference({1: {}}, {2: {}}, seed=1)
+    found = intervals.paired_difference({1: {}}, {2: {}}, seed=1)
     assert found['seed_means'] == []
     assert found['seed_low'] is None

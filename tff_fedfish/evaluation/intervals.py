@@ -8,6 +8,7 @@ clients, seeds and clients are drawn independently of each other and crossed
 (Owen, The pigeonhole bootstrap, 2007), whose variance is not too small.
 """
 
+import dataclasses
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -15,41 +16,47 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tff_fedfish.data import randomness
-from tff_fedfish.errors import require
 
+NUM_BOOTSTRAP = 2000
+"""Bootstrap resamples of an interval."""
+SEED = 0
+"""Seed of the resamples."""
 # Draws held at a time: 8 MiB of indices, and as much of values.
 _MAX_DRAWS = 2**20
 _CONFIDENCE_PERCENTILES = (2.5, 97.5)
 
-Summary = dict[str, Any]
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientStatistics:
+  """One number per client, summarized; None where no client has a finite one.
+
+  Percentiles are interpolated linearly.
+  """
+
+  mean: float | None
+  p10: float | None
+  p50: float | None
+  p90: float | None
+  ci_low: float | None
+  """Ends of the 95 % interval of the mean."""
+  ci_high: float | None
+  num_clients: int
+  """Clients that count."""
+  num_non_finite: int
+  """Clients left out, as their number is not finite."""
 
 
 def summarize(
-  values: ArrayLike, *, num_bootstrap: int = 2000, seed: int
-) -> Summary:
+  values: ArrayLike, *, num_bootstrap: int = NUM_BOOTSTRAP, seed: int = SEED
+) -> ClientStatistics:
   """Summarizes one number per client.
 
   Args:
-    values: One number per client, [num_clients]. Those that are not finite
-      are left out and counted.
+    values: One number per client, [num_clients]; may be non-finite.
     num_bootstrap: Bootstrap resamples, >= 1.
-    seed: Of the resamples; equal values and seed give equal intervals.
-
-  Returns:
-    `mean`, the percentiles `p10`, `p50`, `p90` (interpolated linearly) and the
-    95 % interval of the mean, `ci_low` and `ci_high`, all floats or, where no
-    value is finite, None; `num_clients`, the values that count, and
-    `num_non_finite`, those left out.
-
-  Raises:
-    ValueError: If `values` has not one axis, or `num_bootstrap` is below 1.
+    seed: Seed of the resamples. Equal values and seed give equal intervals.
   """
   values = np.asarray(values, np.float64)
-  if values.ndim != 1:
-    raise ValueError(
-      f'`values` must have one axis, found shape {values.shape}.'
-    )
-  require(num_bootstrap >= 1, 'num_bootstrap', '>= 1', num_bootstrap)
   finite = values[np.isfinite(values)]
   numbers = [None] * 6
   if finite.size:
@@ -62,10 +69,11 @@ def summarize(
       *np.percentile(means, _CONFIDENCE_PERCENTILES).tolist(),
     ]
   names = ('mean', 'p10', 'p50', 'p90', 'ci_low', 'ci_high')
-  return dict(zip(names, numbers, strict=True)) | {
-    'num_clients': int(finite.size),
-    'num_non_finite': int(values.size - finite.size),
-  }
+  return ClientStatistics(
+    **dict(zip(names, numbers, strict=True)),
+    num_clients=int(finite.size),
+    num_non_finite=int(values.size - finite.size),
+  )
 
 
 def worst_decile(losses: ArrayLike) -> float | None:
@@ -87,9 +95,9 @@ def paired_difference(
   a: Mapping[Hashable, Mapping[bytes, float]],
   b: Mapping[Hashable, Mapping[bytes, float]],
   *,
-  num_bootstrap: int = 2000,
-  seed: int,
-) -> Summary:
+  num_bootstrap: int = NUM_BOOTSTRAP,
+  seed: int = SEED,
+) -> dict[str, Any]:
   """Summarizes `a - b` over the seeds and the clients that both have.
 
   Much of what differs between clients, and between seeds, is the same in `a`
@@ -113,16 +121,7 @@ def paired_difference(
     `num_unmatched_seeds`, which only one side has; and `num_left_out_clients`,
     which lack a finite value in some run.
   """
-  seeds = sorted(a.keys() & b.keys(), key=repr)
-  runs = [side[s] for s in seeds for side in (a, b)]
-  everywhere = set.intersection(*map(set, runs)) if runs else set()
-  # Sorted: the interval must not depend on the order of evaluation.
-  clients = sorted(everywhere)
-  differences = np.array(
-    # In Python's floats: inf - inf is nan there without a warning.
-    [[float(a[s][c]) - float(b[s][c]) for c in clients] for s in seeds]
-  ).reshape(len(seeds), len(clients))
-  differences = differences[:, np.isfinite(differences).all(axis=0)]
+  seeds, differences, num_all = _differences(a, b)
   numbers = [None] * 4
   if differences.size:
     # Apart from the clients' generator: one seed changes nothing for them.
@@ -149,8 +148,23 @@ def paired_difference(
     'num_seeds': len(seeds),
     'num_clients': num_clients,
     'num_unmatched_seeds': len(a.keys() ^ b.keys()),
-    'num_left_out_clients': len(set().union(*runs)) - num_clients,
+    'num_left_out_clients': num_all - num_clients,
   }
+
+
+def _differences(a, b):
+  """Returns common seeds, `a - b` [num_seeds, num_clients], and all clients."""
+  seeds = sorted(a.keys() & b.keys(), key=repr)
+  runs = [side[s] for s in seeds for side in (a, b)]
+  everywhere = set.intersection(*map(set, runs)) if runs else set()
+  # Sorted: the interval must not depend on the order of evaluation.
+  clients = sorted(everywhere)
+  differences = np.array(
+    # In Python's floats: inf - inf is nan there without a warning.
+    [[float(a[s][c]) - float(b[s][c]) for c in clients] for s in seeds]
+  ).reshape(len(seeds), len(clients))
+  differences = differences[:, np.isfinite(differences).all(axis=0)]
+  return seeds, differences, len(set().union(*runs))
 
 
 def t_half_width(values: ArrayLike) -> float | None:

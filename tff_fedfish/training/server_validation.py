@@ -13,7 +13,7 @@ import numpy as np
 
 from tff_fedfish.data import randomness
 from tff_fedfish.data.sequences import ClientRows, Rows
-from tff_fedfish.evaluation.client_evaluator import ClientEvaluator
+from tff_fedfish.evaluation.evaluator import ClientEvaluator
 
 
 def draw_rows(

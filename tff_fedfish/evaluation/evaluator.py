@@ -1,14 +1,20 @@
 """Scores and fine-tunes a model on one client at a time."""
 
+import math
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.sequences import Rows
+from tff_fedfish.evaluation.clients import ClientSample, Halves
+from tff_fedfish.evaluation.tables import ClientEvaluation
 from tff_fedfish.rounds import local_training
 from tff_fedfish.run import build
+from tff_fedfish.runtime.round_options import RoundInterrupted
 
 
 class Score(NamedTuple):
@@ -117,3 +123,91 @@ def build_evaluator(config: TrainConfig) -> ClientEvaluator:
     evaluation_batch_size=config.evaluation.batch_size,
     local_batch_size=config.client_work.local_batch_size,
   )
+
+
+def evaluate_clients(
+  evaluator: ClientEvaluator,
+  trainable: tuple,
+  clients: Iterable[tuple[bytes, Halves]],
+  fractions: tuple[float, ...],
+  *,
+  num_local_epochs: int,
+  learning_rate: float,
+  non_trainable: tuple = (),
+) -> Iterator[list[ClientEvaluation]]:
+  """Scores every client at every fraction, always on its evaluation half.
+
+  Args:
+    evaluator: Scores and fine-tunes.
+    trainable: The global model's weights; every client starts from them.
+    clients: Client id and split. The split has a personalization set for
+      every fraction above 0.
+    fractions: Fractions of the client's data to fine-tune on; 0 for none.
+    num_local_epochs: Passes of fine-tuning, >= 1.
+    learning_rate: Its step size, > 0.
+    non_trainable: The model's weights that are held fixed.
+
+  Yields:
+    For each client its entries, one per fraction.
+  """
+  for client_id, halves in clients:
+    before = evaluator.score(trainable, halves.evaluation, non_trainable)
+    entries = []
+    for fraction in fractions:
+      after, num_sequences = before, 0
+      if fraction > 0:
+        data = halves.personalization[fraction]
+        num_sequences = len(data)
+        tuned = evaluator.fine_tune(
+          trainable,
+          data,
+          num_local_epochs=num_local_epochs,
+          learning_rate=learning_rate,
+          non_trainable=non_trainable,
+        )
+        after = evaluator.score(tuned, halves.evaluation, non_trainable)
+      entries.append(
+        ClientEvaluation(
+          client_id=client_id,
+          fraction=fraction,
+          num_evaluation_sequences=len(halves.evaluation),
+          num_evaluation_tokens=before.num_tokens,
+          num_personalization_sequences=num_sequences,
+          loss_before=before.loss,
+          accuracy_before=before.accuracy,
+          loss_after=after.loss,
+          accuracy_after=after.accuracy,
+        )
+      )
+    yield entries
+
+
+def mean_score(
+  evaluator: ClientEvaluator,
+  trainable: tuple,
+  sample: ClientSample,
+  *,
+  non_trainable: tuple = (),
+  should_stop: Callable[[], bool] | None = None,
+) -> dict[str, float | int]:
+  """Returns the uniform mean over clients, and the perplexity of its loss.
+
+  Raises:
+    RoundInterrupted: If `should_stop`, asked before each client, says so.
+  """
+  scores = []
+  for _, halves in sample.clients:
+    if should_stop is not None and should_stop():
+      raise RoundInterrupted
+    scores.append(evaluator.score(trainable, halves.evaluation, non_trainable))
+  loss = float(np.mean([score.loss for score in scores]))
+  try:
+    perplexity = math.exp(loss)
+  except OverflowError:
+    perplexity = math.inf
+  return {
+    'held_out/loss': loss,
+    'held_out/accuracy': float(np.mean([score.accuracy for score in scores])),
+    'held_out/perplexity': perplexity,
+    'held_out/num_clients': len(scores),
+  }

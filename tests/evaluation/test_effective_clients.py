@@ -12,11 +12,8 @@ from models.model_shapes import weight_shapes
 from tff_fedfish.cli.main import main
 from tff_fedfish.data.sequences import Sequences, to_dataset
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.effective_sample_size import (
-  EffectiveClients,
-  client_mass_of,
-  informed_mass_of,
-)
+from tff_fedfish.evaluation.effective_clients import MassSums, client_mass
+from tff_fedfish.evaluation.summary import EffectiveClients
 from tff_fedfish.methods.fed_fish.process import DeltaAndFisher
 from tff_fedfish.run import build
 
@@ -27,7 +24,7 @@ def _squares(update, client_weight, state):
 
 @pytest.fixture
 def effective():
-  return EffectiveClients(_squares, 2, aggregator_state=2.0)
+  return MassSums(_squares, 2, aggregator_state=2.0)
 
 
 def _update(*values):
@@ -40,14 +37,14 @@ def test_by_hand(effective):
   effective.add(_update(1.0, 2.0), 2)
   effective.add(_update(2.0, 0.0), 1)
   # Three coordinates.
-  assert effective.summary()['mean'] == pytest.approx((1.8 + 1 + 1.8) / 3)
+  assert effective.summary().mean == pytest.approx((1.8 + 1 + 1.8) / 3)
 
 
 def test_coordinates_without_mass_do_not_count(effective):
   effective.add(_update(1.0, 0.0), 2)
   effective.add(_update(1.0, 0.0), 2)
   # a: 2, and nothing; b: 2.
-  assert effective.summary()['mean'] == 2.0
+  assert effective.summary().mean == 2.0
 
 
 def test_what_explains_them_by_hand(effective):
@@ -55,9 +52,9 @@ def test_what_explains_them_by_hand(effective):
   effective.add(_update(3.0, 0.0), 1)
   found = effective.summary()
   # a: 3 x (1, 0) and 1 x (9, 0); one of three coordinates is not informed.
-  assert found['uninformed_fraction'] == pytest.approx(1 / 3)
+  assert found.uninformed_fraction == pytest.approx(1 / 3)
   # (3 + 1)^2 / (9 + 1).
-  assert found['of_weights'] == pytest.approx(1.6)
+  assert found.of_weights == pytest.approx(1.6)
 
 
 def test_a_mix_is_worth_what_its_mean_is():
@@ -69,33 +66,33 @@ def test_a_mix_is_worth_what_its_mean_is():
 
   found = {}
   for fraction in (0.0, 0.5, 1.0):
-    effective = EffectiveClients(mass, 1, plain_mean_fraction=fraction)
+    effective = MassSums(mass, 1, plain_mean_fraction=fraction)
     for number in range(8):
       effective.add(_update(float(number == 0), 3.0, 0.0), 2)
     found[fraction] = effective.summary()
-  means = [summary['mean'] for summary in found.values()]
+  means = [summary.mean for summary in found.values()]
   assert means == pytest.approx([(1 + 8) / 2, (256 / 88 + 8) / 2, 8])
   # Nobody informs coordinate 2, whatever part the plain mean has.
-  fractions = {summary['uninformed_fraction'] for summary in found.values()}
+  fractions = {summary.uninformed_fraction for summary in found.values()}
   assert fractions == {1 / 3}
 
 
 def test_a_mix_of_unequal_weights_by_hand():
   # w = (3, 1), m = (3 x 1, 1 x 9): plain parts 3/4 and 1/4, own 1/4 and 3/4.
   # A quarter of the plain ones: 3/8 and 5/8, 1 / (9/64 + 25/64).
-  effective = EffectiveClients(
+  effective = MassSums(
     lambda update, weight, _: [weight * update['a']],
     1,
     plain_mean_fraction=0.25,
   )
   effective.add(_update(1.0), 3)
   effective.add(_update(9.0), 1)
-  assert effective.summary()['mean'] == pytest.approx(64 / 34)
+  assert effective.summary().mean == pytest.approx(64 / 34)
 
 
 def test_a_mix_has_the_client_without_mass():
   # Parts of the plain mean are 1/2 and 1/2, of the other one 1 and 0.
-  effective = EffectiveClients(
+  effective = MassSums(
     lambda update, weight, _: [weight * update['a']],
     1,
     plain_mean_fraction=0.5,
@@ -105,7 +102,7 @@ def test_a_mix_has_the_client_without_mass():
   # Of weight 0, and beyond float32: neither is in the mean.
   effective.add(_update(4.0), 0)
   effective.add(_update(float('inf')), 1)
-  assert effective.summary()['mean'] == pytest.approx(1 / (9 / 16 + 1 / 16))
+  assert effective.summary().mean == pytest.approx(1 / (9 / 16 + 1 / 16))
 
 
 def test_fed_fish_mix_counts_the_plain_mean(small_inputs, tmp_path):
@@ -147,15 +144,16 @@ def test_floor_makes_no_client_informed():
   updates = [DeltaAndFisher(d, d) for d in diagonals]
   num_tensors = len(weight_shapes(config.model_shape()))
   found = {}
-  for mass_of in (client_mass_of, informed_mass_of):
-    effective = EffectiveClients(mass_of(config)[0], num_tensors)
+  for with_floor in (True, False):
+    mass, _ = client_mass(config, with_floor=with_floor)
+    effective = MassSums(mass, num_tensors)
     for update in updates:
       effective.add(update, 1.0)
-    found[mass_of] = effective.summary()
+    found[with_floor] = effective.summary()
   # 15 coordinates of the token embedding have the floor's mass.
-  assert found[client_mass_of]['uninformed_fraction'] == 165 / 180
-  assert found[informed_mass_of]['uninformed_fraction'] == 179 / 180
-  assert found[informed_mass_of]['mean'] == 2.0
+  assert found[True].uninformed_fraction == 165 / 180
+  assert found[False].uninformed_fraction == 179 / 180
+  assert found[False].mean == 2.0
 
 
 @pytest.mark.parametrize('scale', [1e-30, 1e-12, 1.0, 2e10, 1e30])
@@ -165,29 +163,27 @@ def test_masses_of_any_size(effective, scale):
   # And one that hardly counts.
   effective.add(_update((1e-3 * scale) ** 0.5, 0.0), 1)
   # 4.001^2 / 4.000001; b: 5.
-  assert effective.summary()['mean'] == pytest.approx((4.002 + 5) / 2, rel=1e-5)
+  assert effective.summary().mean == pytest.approx((4.002 + 5) / 2, rel=1e-5)
 
 
 @pytest.mark.parametrize('bad', [float('nan'), float('inf')])
 def test_client_whose_mass_is_not_finite_has_none(effective, bad):
   effective.add(_update(1.0, 2.0), 2)
   effective.add(_update(bad, 2.0), 2)
-  assert effective.summary()['mean'] == 1.0
+  assert effective.summary().mean == 1.0
 
 
 def test_client_without_weight_has_no_mass():
   # Whatever the mass function says of it.
-  effective = EffectiveClients(lambda update, *_: [update['a']], 1)
+  effective = MassSums(lambda update, *_: [update['a']], 1)
   effective.add(_update(1.0, 2.0), 2)
   effective.add(_update(1.0, 2.0), 0)
-  assert effective.summary()['mean'] == 1.0
+  assert effective.summary().mean == 1.0
 
 
 @pytest.mark.parametrize(('num_tensors', 'found'), [(1, '1'), (3, '3')])
 def test_mass_of_more_or_fewer_tensors(num_tensors, found):
-  effective = EffectiveClients(
-    lambda update, *_: [update['a']] * num_tensors, 2
-  )
+  effective = MassSums(lambda update, *_: [update['a']] * num_tensors, 2)
   with pytest.raises(UserError) as error:
     effective.add(_update(1.0, 2.0), 2)
   assert str(error.value) == (
@@ -195,15 +191,13 @@ def test_mass_of_more_or_fewer_tensors(num_tensors, found):
     f'trainable tensors, but returns {found}. Correct it.'
   )
   # No part of it was added.
-  assert effective.summary()['mean'] is None
+  assert effective.summary().mean is None
 
 
 def test_no_clients(effective):
-  assert effective.summary() == {
-    'mean': None,
-    'uninformed_fraction': None,
-    'of_weights': None,
-  }
+  assert effective.summary() == EffectiveClients(
+    mean=None, uninformed_fraction=None, of_weights=None
+  )
 
 
 def _clients():
@@ -249,12 +243,10 @@ def test_mass_is_what_the_round_weighs_with(settings):
   output = process.next(state, datasets)
   after = process.get_model_weights(output.state).trainable
 
-  client_mass, _ = client_mass_of(config)
+  mass_of, _ = client_mass(config)
   numerators, masses = [], []
   for client in process.trained_models(state, datasets):
-    mass = client_mass(
-      client['update'], client['client_weight'], state.aggregator
-    )
+    mass = mass_of(client['update'], client['client_weight'], state.aggregator)
     masses.append(mass)
     numerators.append(
       [

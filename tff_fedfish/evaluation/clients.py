@@ -1,0 +1,166 @@
+"""Which clients are evaluated, in a fixed order, and their two halves.
+
+Dhawan et al. (2024), FedFish, section 4: half of each held-out client's data is
+kept for scoring. The model is fine-tuned on 0, 25 or 50 % of all data from the
+other half; the 25 % set is a prefix of the 50 % set.
+
+Text is halved by documents. Sequences are blocks of the joined text: halves of
+these would score the rest of documents that the model was fine-tuned on.
+"""
+
+import dataclasses
+import math
+import sys
+from collections.abc import Mapping, Sequence
+
+from tff_fedfish.data import randomness
+from tff_fedfish.data import sequences as sequences_lib
+from tff_fedfish.data.client_sequences import ClientSequences
+from tff_fedfish.data.cohorts import draw_order
+from tff_fedfish.data.sequences import ClientRows, Rows
+
+MIN_SEQUENCES = 4
+"""Clients with fewer sequences, or documents, are not evaluated: their 25 % set
+would be empty."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Halves:
+  """One client's evaluation half and its personalization sets."""
+
+  evaluation: Rows
+  """Rows of the first ceil(n / 2) of the permuted documents or sequences."""
+  personalization: Mapping[float, Rows]
+  """Rows by fraction f of the client's data, without 0: the next floor(f n)
+  documents or sequences."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientSample:
+  """Clients that are large enough, and the number of the others."""
+
+  clients: list[tuple[bytes, Halves]]
+  """In the order of the draw."""
+  skipped: dict[str, int]
+  """Clients left out, by reason."""
+
+
+def choose_clients(
+  client_ids: Sequence[bytes],
+  client_rows: ClientRows,
+  *,
+  split_seed: int,
+  split_unit: str | None,
+  max_clients: int | None,
+  fractions: tuple[float, ...] = (),
+  max_sequences: int | None = None,
+) -> ClientSample:
+  """Returns the first clients of a fixed order that can be evaluated.
+
+  A smaller sample is a prefix of a larger one: what training watches is part of
+  what `fedfish evaluate` measures.
+
+  Args:
+    client_ids: The clients to choose from.
+    client_rows: Their sequences or images.
+    split_seed: Seed of the order and of every client's halves.
+    split_unit: 'documents' or 'sequences': the unit in which text is halved.
+      Not read with images.
+    max_clients: Maximum number of clients. None: all that are large enough.
+    fractions: See `halve_client`.
+    max_sequences: See `halve_client`.
+  """
+  is_text = isinstance(client_rows, ClientSequences)
+  unit = split_unit if is_text else 'sequences'
+  clients = []
+  num_too_small = 0
+  for client_id in draw_order(client_ids, seed=split_seed, round_num=0):
+    if max_clients is not None and len(clients) == max_clients:
+      break
+    halves = halve_client(
+      client_rows,
+      client_id,
+      split_seed=split_seed,
+      unit=unit,
+      fractions=fractions,
+      max_sequences=max_sequences,
+    )
+    if halves is None:
+      num_too_small += 1
+    else:
+      clients.append((client_id, halves))
+  return ClientSample(
+    clients,
+    {
+      f'too_few_{unit}': num_too_small,
+      'beyond_max_clients': len(client_ids) - num_too_small - len(clients),
+    },
+  )
+
+
+def halve_client(
+  client_rows: ClientRows,
+  client_id: bytes,
+  *,
+  split_seed: int,
+  unit: str,
+  fractions: tuple[float, ...] = (),
+  max_sequences: int | None = None,
+) -> Halves | None:
+  """Halves a client's data as a function of (split_seed, client_id).
+
+  The seeds of the noise that images are fine-tuned under are such a function,
+  too.
+
+  Args:
+    client_rows: Rows of all clients; of text, also their documents.
+    client_id: The client.
+    split_seed: The seed.
+    unit: 'documents' or 'sequences', which are permuted and halved.
+    fractions: Fractions of the client's data to fine-tune on, in [0, 0.5].
+    max_sequences: M, maximum number of sequences. With 'sequences' the first M
+      of the permutation are halved. With 'documents' the evaluation half keeps
+      its first ceil(M / 2) sequences, the set of a fraction f its first
+      floor(f M). None: no maximum.
+
+  Returns:
+    The halves. None for a client with fewer than `MIN_SEQUENCES` units, or with
+    an empty set.
+  """
+  rows, documents = None, ()
+  if unit == 'documents':
+    documents = client_rows.documents(client_id)
+    generator = randomness.generator(
+      'client_document_halves', split_seed, client_id
+    )
+  else:
+    rows = client_rows.sequences(client_id)
+    # The first name of this module: another purpose would be another split.
+    generator = randomness.generator('client_halves', split_seed, client_id)
+  num_units = len(documents if rows is None else rows)
+  if num_units < MIN_SEQUENCES:
+    return None
+  order = generator.permutation(num_units)
+  if rows is not None:
+    order = order[:max_sequences]
+
+  def build(chosen, cap):
+    if rows is not None:
+      return rows.select(chosen)
+    built = client_rows.build([documents[position] for position in chosen])
+    return sequences_lib.take(built, cap)
+
+  limit = sys.maxsize if max_sequences is None else max_sequences
+  half = math.ceil(len(order) / 2)
+  evaluation = build(order[:half], math.ceil(limit / 2))
+  personalization = {}
+  for fraction in (f for f in fractions if f > 0):
+    chosen = order[half : half + math.floor(fraction * len(order))]
+    tuning = build(chosen, math.floor(fraction * limit))
+    if tuning.noise_seeds is not None:
+      # Otherwise all clients would be fine-tuned under the same noise.
+      tuning = sequences_lib.with_noise(tuning, split_seed, 0, client_id)
+    personalization[fraction] = tuning
+  if not all(map(len, (evaluation, *personalization.values()))):
+    return None
+  return Halves(evaluation, personalization)

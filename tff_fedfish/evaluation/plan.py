@@ -1,0 +1,251 @@
+"""What an evaluation measures, and everything that it refuses.
+
+Nothing here imports TensorFlow: what can be refused is refused at once.
+"""
+
+import dataclasses
+import os
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+from tff_fedfish import files
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data.client_splits import ClientSplit
+from tff_fedfish.data.tokenizers import Tokenizer
+from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation.options import OWN_ROWS, EvaluationOptions
+from tff_fedfish.huggingface import pretrained
+from tff_fedfish.progress import stage
+from tff_fedfish.run import (
+  client_data,
+  client_state,
+  corpus_identity,
+  divergence,
+  pretrained_run,
+  run_directory,
+)
+from tff_fedfish.run.checkpoints import Checkpoint
+from tff_fedfish.run.client_state import ClientStates
+from tff_fedfish.run.corpus_identity import Corpus
+from tff_fedfish.run.row_source import row_source
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+  """An evaluation in which nothing was found wrong."""
+
+  config: TrainConfig
+  """The run's, in the phase of the checkpoint."""
+  options: EvaluationOptions
+  data: str | os.PathLike
+  """Path of the corpus, for errors."""
+  output: pathlib.Path
+  run: pathlib.Path | None
+  """None: the checkpoint is a directory of transformers."""
+  checkpoint: Checkpoint
+  """Without tensors if there is a run."""
+  tokenizer: Tokenizer | None
+  """None with images."""
+  corpus: Corpus
+  split: ClientSplit | None
+  """Clients of the run's own corpus; None: of another one."""
+  client_ids: Sequence[bytes]
+  """Clients that may be scored by halves."""
+  states: ClientStates | None
+  """What clients kept, where it is read."""
+  facts: dict[str, Any]
+  """Fields of `Summary`: kind, corpus, corpus_identity, checkpoint."""
+
+  @property
+  def sequence_length(self) -> int | None:
+    """Tokens of a sequence; None with images."""
+    return self.options.sequence_length or self.config.data.sequence_length
+
+  @property
+  def split_unit(self) -> str | None:
+    """Unit in which text is halved; None with images."""
+    if self.config.data.holds_images:
+      return None
+    return self.options.split_unit or self.config.evaluation.split_unit
+
+  @property
+  def learning_rate(self) -> float:
+    """Learning rate of the fine-tuning."""
+    rate = self.options.learning_rate
+    return self.config.fine_tuning_rate if rate is None else rate
+
+
+def plan_evaluation(
+  checkpoint: str | os.PathLike,
+  data: str | os.PathLike,
+  output: str | os.PathLike | None,
+  options: EvaluationOptions,
+) -> Plan:
+  """Opens checkpoint and corpus; see `evaluate.evaluate`."""
+  run, names = None, {}
+  if pretrained.is_pretrained(checkpoint):
+    if output is None:
+      raise UserError(
+        f'`--output` is required with {str(checkpoint)!r}, a model without a '
+        'run. Name a new directory.'
+      )
+    config = pretrained_run.config_of(checkpoint, data)
+    # A path may hold bytes that are no text.
+    typed = os.fsencode(checkpoint).decode('utf-8', 'backslashreplace')
+    names = {'directory': typed}
+  else:
+    checkpoint = divergence.resolve_checkpoint(checkpoint)
+    run = checkpoint.parent.parent
+    config = run_directory.read_config(run)
+    output = output or run / 'evaluations' / pathlib.Path(data).resolve().name
+  with stage('opening the corpus'):
+    corpus = client_data.open_corpus(config, data)
+  output = files.require_usable_output(output, '--output')
+  with stage('opening the checkpoint'):
+    open_checkpoint = (client_data if run else pretrained_run).open_checkpoint
+    opened, tokenizer = open_checkpoint(config, checkpoint)
+  config = config.in_round(opened.round_num)
+  identity = corpus_identity.identify(config, corpus)
+  fingerprint = opened.contents.get('corpus_fingerprint')
+  is_own = fingerprint == identity.fingerprint
+  require_measurable(config, options, data, is_own_corpus=is_own)
+  split, client_ids = None, corpus.client_ids
+  own_rows, kind = _own_rows(config, options), options.client_split
+  if is_own:
+    split = row_source(config).split(corpus)
+    client_ids = getattr(split, options.client_split, ())
+    if not own_rows and not client_ids:
+      _raise_no_clients(config, options)
+  elif not _is_other_part(run, fingerprint, identity):
+    kind = 'transfer'
+  return Plan(
+    config=config,
+    options=options,
+    data=data,
+    output=output,
+    run=run,
+    checkpoint=opened,
+    tokenizer=tokenizer,
+    corpus=corpus,
+    split=split,
+    client_ids=client_ids,
+    states=_states(config, options, opened),
+    facts=dict(
+      kind=own_rows or kind,
+      corpus=identity.label(data),
+      corpus_identity=identity,
+      checkpoint={'round': opened.round_num, **names},
+    ),
+  )
+
+
+def require_measurable(
+  config: TrainConfig,
+  options: EvaluationOptions,
+  data: str | os.PathLike,
+  *,
+  is_own_corpus: bool,
+) -> None:
+  """Checks options against the config of the run that is evaluated.
+
+  Args:
+    config: The run's.
+    options: What to measure.
+    data: Path of the corpus, for errors.
+    is_own_corpus: Whether it is the corpus that the run trained on.
+
+  Raises:
+    UserError: For the first option that the run cannot be measured with.
+  """
+  needs_own = (
+    "needs the run's own corpus as `--data`, but "
+    f'{str(data)!r} is another one. Leave it out.'
+  )
+  if options.barrier:
+    is_replayed = config.method.solver is None and len(config.phases) <= 1
+    if not is_replayed or config.method.personal(config) is not None:
+      raise UserError(
+        f'`--barrier` is not available for {config.algorithm.name!r}. Leave it '
+        'out.'
+      )
+    if not is_own_corpus:
+      raise UserError(f'`--barrier` {needs_own}')
+  if part := _own_rows(config, options):
+    if not is_own_corpus:
+      raise UserError(f'`--client_split` {part!r} {needs_own}')
+    _require_own_rows(config, options, part)
+  elif not is_own_corpus and options.client_split != 'held_out':
+    raise UserError(f'`--client_split` {options.client_split!r} {needs_own}')
+  # None: the corpus holds clients out itself.
+  elif is_own_corpus and config.client_splits.held_out_fraction == 0:
+    if options.client_split == 'held_out':
+      _raise_no_clients(config, options)
+  longest, wanted = config.data.sequence_length, options.sequence_length
+  if wanted is not None and (longest is None or wanted > longest):
+    most = 'left out with images' if longest is None else f'at most {longest}'
+    raise UserError(
+      f'`--sequence_length` must be {most}, as in training, found {wanted}.'
+    )
+
+
+def _own_rows(config: TrainConfig, options: EvaluationOptions) -> str | None:
+  """Returns which of their own rows clients are scored on.
+
+  'own_test' or 'own_validation'. None: whole clients are scored, by halves.
+  """
+  if options.client_split in OWN_ROWS:
+    return options.client_split
+  return 'own_test' if config.method.personal(config) is not None else None
+
+
+def _require_own_rows(config, options, part):
+  """Raises UserError where clients cannot be scored on rows of their own."""
+  split, default = f'`--client_split` {part!r}', EvaluationOptions()
+  read = ('client_split', 'max_clients', 'max_sequences_per_client')
+  for field in dataclasses.fields(EvaluationOptions):
+    value = getattr(options, field.name)
+    allowed = (getattr(default, field.name), (0.0,))
+    if field.name not in read and value not in allowed:
+      raise UserError(
+        f'`--{field.name}` is not read with {split}. Leave it out.'
+      )
+  validation, test = config.row_fractions
+  has_rows = validation
+  if part == 'own_test':
+    has_rows = test or config.partition.has_twins
+  if not has_rows:
+    rows = part.removeprefix('own_')
+    raise UserError(
+      f'{split} requires clients with {rows} rows, but the run has none. Train '
+      f'with `--config.client_splits.{rows}_fraction` above 0.'
+    )
+
+
+def _raise_no_clients(config, options):
+  raise UserError(
+    f'`--client_split` is {options.client_split!r}, but the run has no such '
+    'clients (held_out_fraction '
+    f'{config.client_splits.held_out_fraction}). Name the other split.'
+  )
+
+
+def _states(config, options, checkpoint):
+  """Returns what clients kept; None where nothing reads it."""
+  has_models = config.method.personal(config) is not None
+  if has_models or (options.barrier and config.kept_slots):
+    return client_state.states_of_checkpoint(checkpoint)
+  return None
+
+
+def _is_other_part(run, fingerprint, identity):
+  """Says whether a corpus is another part of the grouping of a run's corpus."""
+  trained_on = run and corpus_identity.read_identity(run)
+  if trained_on is None:
+    return False
+  if trained_on.fingerprint != fingerprint:
+    raise UserError(
+      f'{str(run / corpus_identity.CORPUS_NAME)!r} must name the corpus that '
+      'the checkpoint was trained on, but names another. Restore the file.'
+    )
+  return trained_on.grouping == identity.grouping

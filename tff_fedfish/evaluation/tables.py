@@ -1,0 +1,165 @@
+"""Tables of an evaluation: a dataclass per row, written and read as CSV."""
+
+import csv
+import dataclasses
+import os
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from tff_fedfish import files
+from tff_fedfish.data.client_ids import client_id_to_cell, text_to_client_id
+from tff_fedfish.errors import UserError
+
+ADVICE = 'Restore the file, or evaluate again.'
+"""What to do about a damaged file."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientEvaluation:
+  """One client at one fraction, scored on its evaluation half."""
+
+  client_id: bytes
+  fraction: float
+  """Fraction of the client's data that it was personalized on, 0 to 0.5."""
+  num_evaluation_sequences: int
+  num_evaluation_tokens: int
+  num_personalization_sequences: int
+  loss_before: float
+  """Loss of the global model; nats per token."""
+  accuracy_before: float
+  """Fraction of the next tokens that the global model predicts."""
+  loss_after: float
+  """After personalization; equals `loss_before` at fraction 0."""
+  accuracy_after: float
+  model: str = 'global'
+  """'global', or 'personal': the client's own, in place of the global one."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientBarrier:
+  """One client of a cohort, on the data that its round trained on."""
+
+  client_id: bytes
+  local_loss: float
+  """Loss of the model that the client trained; nats per token."""
+  global_loss: float
+  """Loss of the global model after the round."""
+  local_accuracy: float
+  global_accuracy: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Affinity:
+  """Worth of another client's models to a client, summed over rounds."""
+
+  client_id: bytes
+  cluster: int
+  """Cluster of its data; -1: the clients have none."""
+  candidate_id: bytes
+  affinity: float
+
+
+def write_barriers(
+  path: str | os.PathLike, barriers: Iterable[ClientBarrier]
+) -> None:
+  """Writes a row per client of a cohort, by client id.
+
+  The file appears whole or not at all. Its directory must exist.
+  """
+  write_rows(pathlib.Path(path), ClientBarrier, in_order(barriers))
+
+
+def read_barriers(path: str | os.PathLike) -> pd.DataFrame:
+  """Reads what `write_barriers` wrote; a column per field of `ClientBarrier`.
+
+  Raises:
+    UserError: If there is no such file, or a line of it is damaged.
+  """
+  return read_rows(pathlib.Path(path), ClientBarrier)
+
+
+def in_order(rows: Iterable[Any]) -> list[Any]:
+  """Returns rows in the order of client id and fraction."""
+  return sorted(
+    rows, key=lambda row: (row.client_id, getattr(row, 'fraction', 0.0))
+  )
+
+
+def write_rows(
+  path: pathlib.Path, kind: type, rows: Iterable[Any], without: str = ''
+) -> None:
+  """Writes dataclasses as a CSV file, in full precision.
+
+  Args:
+    path: The file; appears whole or not at all.
+    kind: Class of the rows. Its fields are the columns.
+    rows: The rows.
+    without: Field that is left out.
+  """
+  names = [f.name for f in dataclasses.fields(kind) if f.name != without]
+  cells = ([_cell(getattr(row, name)) for name in names] for row in rows)
+  with files.write_atomically(path) as file:
+    file.write(files.csv_file(names, cells))
+
+
+def read_rows(path: pathlib.Path, kind: type) -> pd.DataFrame:
+  """Reads what `write_rows` wrote; a field that was left out has its default.
+
+  Returns:
+    A column per field: int64, float64, or objects of `bytes` or `str`.
+
+  Raises:
+    UserError: If there is no such file, or a line of it is damaged.
+  """
+  require_file(path)
+  fields, rows = dataclasses.fields(kind), []
+  # Not by pandas: it cuts lines that are too long, and fills those too short.
+  with open(path, encoding='utf-8', newline='') as file:
+    reader = csv.DictReader(file, strict=True)
+    try:
+      columns = reader.fieldnames or ()
+      for field in fields:
+        if field.name not in columns and field.default is dataclasses.MISSING:
+          raise ValueError(f'column {field.name!r} is missing')
+      present = [field for field in fields if field.name in columns]
+      for cells in reader:
+        if None in cells or None in cells.values():
+          raise ValueError('it has not one cell per column')
+        values = {f.name: _parse(f.type, cells[f.name]) for f in present}
+        rows.append(kind(**values))
+      return as_table(kind, rows)
+    except (ValueError, OverflowError, csv.Error) as error:
+      raise UserError(
+        f'{str(path)!r} must hold one client per line, but line '
+        f'{max(reader.line_num, 1)} does not ({error}). {ADVICE}'
+      ) from error
+
+
+def as_table(kind: type, rows: Sequence[Any]) -> pd.DataFrame:
+  """Returns dataclasses as a table; see `read_rows`."""
+  fields = dataclasses.fields(kind)
+  table = pd.DataFrame(rows, columns=[field.name for field in fields])
+  return table.astype(
+    {f.name: f.type for f in fields if f.type in (int, float)}
+  )
+
+
+def require_file(path: pathlib.Path) -> None:
+  """Raises UserError unless a file of an evaluation is there."""
+  if not path.is_file():
+    raise UserError(
+      f'{str(path.parent)!r} must be the directory of an evaluation, but '
+      f'{path.name} is not in it. Name a directory that `fedfish evaluate` '
+      'wrote.'
+    )
+
+
+def _cell(value: bytes | str | float | int) -> str | float | int:
+  return client_id_to_cell(value) if isinstance(value, bytes) else value
+
+
+def _parse(kind: type, cell: str) -> bytes | str | float | int:
+  return text_to_client_id(cell) if kind is bytes else kind(cell)

@@ -1,0 +1,243 @@
+"""Scores of one arm: means over clients and seeds, one row each.
+
+Seeds and clients are drawn independently of each other and crossed in the
+intervals (`evaluation/intervals.py`).
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import pandas as pd
+
+from tff_fedfish.evaluation import intervals
+from tff_fedfish.reporting import keys, match
+from tff_fedfish.reporting.match import Arm
+from tff_fedfish.reporting.runs import NamedEvaluation, Subject
+
+SCORES = ['loss_before', 'accuracy_before', 'loss_after', 'accuracy_after']
+"""Scores of a client; 'before' is before personalization."""
+
+_NOTHING = (math.nan, math.nan)
+
+
+class Mean(NamedTuple):
+  """One mean over the clients, and over the seeds, of an arm."""
+
+  arm: str
+  """`Arm.label`."""
+  evaluation: str
+  """Name of the evaluation's directory; that of the first seed."""
+  subject: str
+  """Clients that were scored, such as 'held-out clients'; '' for clients or
+  rows of the training, on which the barrier is measured, too."""
+  kind: str
+  """`Summary.kind`: 'held_out', 'own_test', 'transfer', ..."""
+  round: int
+  """Round of the checkpoint."""
+  model: str
+  """'personal' if each client was scored with its own model, or 'global'."""
+  num_seeds: int
+  num_clients: int
+  num_left_out: int
+  """Clients without a finite score in some of the seeds; they count in none."""
+  is_shown: bool
+  """Whether it is of the evaluation that stands for its subject: that of most
+  seeds, then of the latest round, then the last by name."""
+  is_final: bool
+  """The same among the evaluations after the last planned round."""
+  scale: tuple
+  """What rows must share to be ranked: clients, round and fine-tuning."""
+  fraction: float
+  """Fraction of the client's data that was personalized on; NaN: none is
+  meant."""
+  measure: str
+  """'loss' in nats, 'accuracy' in [0, 1], 'hurt' (share of the clients whose
+  loss personalization raised), 'bits_per_byte', 'p10', 'p50', 'p90', 'worst';
+  'unknown_tokens', 'barrier/loss' and the like, 'effective_clients' without a
+  fraction."""
+  mean: float
+  low: float
+  """End of the 95 % interval; NaN where there is none."""
+  high: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Repeated:
+  """Evaluations that are alike, one for each of some seeds of an arm."""
+
+  subject: Subject | None
+  evaluations: dict[str, NamedEvaluation]
+
+  @property
+  def first(self) -> NamedEvaluation:
+    """Any of them, for what they have in common."""
+    return next(iter(self.evaluations.values()))
+
+  @property
+  def rank(self) -> tuple:
+    """Order among evaluations of a subject; the highest stands for it."""
+    # A later score of one seed is no score of all of them.
+    name = match.name_key(self.first.name)
+    return len(self.evaluations), self.first.round_num, name
+
+  @functools.cached_property
+  def clients(self) -> dict[float, dict[str, pd.DataFrame]]:
+    """Fraction that all seeds have -> seeds -> `SCORES` of common clients."""
+    found = {}
+    every = (set(e.fractions) for e in self.evaluations.values())
+    for fraction in sorted(set.intersection(*every)):
+      rows = {s: e.scores_at(fraction) for s, e in self.evaluations.items()}
+      common = sorted(set.intersection(*(set(r.index) for r in rows.values())))
+      found[fraction] = {seeds: r.loc[common] for seeds, r in rows.items()}
+    return found
+
+  def num_left_out(self, fraction: float) -> int:
+    """Returns how many clients of some seeds others lack."""
+    rows = [e.scores_at(fraction).index for e in self.evaluations.values()]
+    return len(set().union(*rows)) - len(set.intersection(*map(set, rows)))
+
+
+def repeated_evaluations(arm: Arm) -> list[Repeated]:
+  """Returns the evaluations of an arm, those that are alike together."""
+  return [
+    Repeated(subject, evaluations)
+    for subject, evaluations in match.repeated_evaluations(arm)
+  ]
+
+
+def shown(groups: Iterable[Repeated]) -> dict[Subject, Repeated]:
+  """Returns the evaluations that stand for each subject."""
+  by_subject = keys.grouped(groups, lambda group: group.subject)
+  return {
+    subject: max(found, key=lambda group: group.rank)
+    for subject, found in by_subject.items()
+    if subject
+  }
+
+
+def means_of(arm: Arm) -> Iterator[Mean]:
+  """Yields the means of all evaluations of an arm."""
+  groups = repeated_evaluations(arm)
+  last = [g for g in groups if g.first.round_num == arm.num_rounds]
+  shown_groups, final = list(shown(groups).values()), shown(last).values()
+  barriers = [group for group in groups if group.first.has_barrier]
+  barrier = max(barriers, key=lambda group: group.rank, default=None)
+  for group in groups:
+    for is_barrier, rows in ((False, _scores(group)), (True, _barrier(group))):
+      is_shown = group is barrier if is_barrier else group in shown_groups
+      for fraction, counts, measure, mean, *ends in rows:
+        if mean is not None:
+          yield Mean(
+            arm.label,
+            group.first.name,
+            '' if is_barrier else str(group.subject or ''),
+            group.first.summary.kind,
+            group.first.round_num,
+            group.first.model,
+            len(group.evaluations),
+            *counts,
+            is_shown,
+            group in final,
+            _scale(arm, group, fraction),
+            fraction,
+            measure,
+            mean,
+            *(ends or _NOTHING),
+          )
+
+
+def clients_of(arm: Arm) -> Iterator[pd.DataFrame]:
+  """Yields the means over seeds of the clients of what is shown."""
+  for subject, group in shown(repeated_evaluations(arm)).items():
+    for fraction, rows in group.clients.items():
+      place = {
+        'arm': arm.label,
+        'subject': str(subject),
+        'kind': subject.kind,
+        'model': group.first.model,
+        'round': group.first.round_num,
+        'fraction': fraction,
+      }
+      means = sum(r[SCORES] for r in rows.values()) / len(rows)
+      yield means.assign(**place).reset_index()
+
+
+def _scale(arm: Arm, group: Repeated, fraction: float) -> tuple:
+  run = next(r for r in arm.runs if r.seeds in group.evaluations)
+  own = None if math.isnan(fraction) else fraction
+  return keys.client_key(run), keys.evaluation_key(run, group.first, own)
+
+
+def _scores(group: Repeated) -> Iterator[tuple]:
+  """Yields (fraction, counts, measure, mean[, low, high])."""
+  summaries = [e.summary for e in group.evaluations.values()]
+  for fraction, clients in group.clients.items():
+    num_clients = len(next(iter(clients.values())))
+    counts = num_clients, group.num_left_out(fraction)
+    of_seeds = [
+      scores
+      for summary in summaries
+      for scores in summary.fractions
+      if scores.fraction == fraction
+    ]
+    if len(summaries) == 1:
+      counts = summaries[0].num_clients, 0
+    for measure in ('loss', 'accuracy'):
+      mean = getattr(of_seeds[0], measure)
+      numbers = mean.mean, mean.ci_low, mean.ci_high
+      if len(summaries) > 1:
+        numbers = _crossed(clients, f'{measure}_after')
+      yield fraction, counts, measure, *numbers
+    bits = _mean_of_some([scores.bits_per_byte for scores in of_seeds])
+    yield fraction, counts, 'bits_per_byte', bits
+    if num_clients:
+      losses = sum(r['loss_after'] for r in clients.values()) / len(clients)
+      for name, quantile in (('p10', 0.1), ('p50', 0.5), ('p90', 0.9)):
+        yield fraction, counts, name, float(losses.quantile(quantile))
+      yield fraction, counts, 'worst', intervals.worst_decile(losses)
+    hurt = match.mean([scores.share_of_clients_hurt for scores in of_seeds])
+    yield fraction, counts, 'hurt', hurt
+  unknown = match.mean([s.unknown_token_fraction for s in summaries])
+  yield (
+    math.nan,
+    (group.first.summary.num_clients, 0),
+    'unknown_tokens',
+    unknown,
+  )
+
+
+def _barrier(group: Repeated) -> Iterator[tuple]:
+  """Yields the same of the barrier."""
+  summaries = [e.summary for e in group.evaluations.values()]
+  barriers = [s.client_server_barrier for s in summaries]
+  counts = sum(b.num_clients for b in barriers if b), 0
+  for name in ('loss', 'error', 'local_loss', 'global_loss'):
+    found = [getattr(barrier, name) for barrier in barriers if barrier]
+    ends = ()
+    if len(summaries) == 1 and name in ('loss', 'error') and found:
+      ends = found[0].ci_low, found[0].ci_high
+    mean = _mean_of_some([one.mean for one in found])
+    yield math.nan, counts, f'barrier/{name}', mean, *ends
+  effective = _mean_of_some(
+    [s.effective_clients and s.effective_clients.mean for s in summaries]
+  )
+  yield math.nan, counts, 'effective_clients', effective
+
+
+def _crossed(
+  clients: dict[str, pd.DataFrame], score: str
+) -> tuple[float | None, float | None, float | None]:
+  """Returns the mean over seeds and clients with its interval."""
+  values = {seeds: rows[score].to_dict() for seeds, rows in clients.items()}
+  # What is left of a difference from 0 is the value itself.
+  nothing = {seeds: dict.fromkeys(own, 0.0) for seeds, own in values.items()}
+  summary = intervals.paired_difference(values, nothing)
+  return summary['mean'], summary['ci_low'], summary['ci_high']
+
+
+def _mean_of_some(values: Sequence[float | None]) -> float | None:
+  """Returns the mean of the values that are there."""
+  return match.mean([v for v in values if v is not None] or [None])
