@@ -3,14 +3,13 @@
 import pytest
 
 from tff_fedfish.evaluation import tables
-from tff_fedfish.reporting import runs as report_runs
-from tff_fedfish.reporting import scores
+from tff_fedfish.reporting import loading, scores
 from tff_fedfish.reporting.figures_of_report import all_plots
 
 
 def _plots(directories):
   """Returns name -> plot of the runs."""
-  sections = all_plots(scores.read_scores(report_runs.load_runs(directories)))
+  sections = all_plots(scores.read_scores(loading.load_runs(directories)))
   return {plot.name: plot for found in sections.values() for plot in found}
 
 

@@ -8,9 +8,9 @@ import jinja2
 import markupsafe
 import pandas as pd
 
-from tff_fedfish.reporting import match, notes, settings, tables
+from tff_fedfish.reporting import headline, match, notes, settings, tables
 from tff_fedfish.reporting.plots import Plot
-from tff_fedfish.reporting.runs import Run
+from tff_fedfish.reporting.runs import HELD_OUT, OWN_TEST, Run
 from tff_fedfish.reporting.scores import Scores
 from tff_fedfish.reporting.tables import Table
 from tff_fedfish.reporting.words import listed
@@ -78,7 +78,7 @@ def render_page(
     generator=f'{GENERATOR} {__version__}',
     version=__version__,
     title=f'Federated pretraining: {listed(list(methods))}',
-    headline=notes.headline(scores),
+    sentences=[headline.headline(scores), headline.personalization(scores)],
     notes=notes.notes(scores),
     max_notes=_MAX_NOTES,
     runs=runs,
@@ -132,22 +132,24 @@ def _sections(
   scores: Scores, plots: Mapping[str, Sequence[Plot]]
 ) -> list[Section]:
   """Returns the sections that have a plot or a table."""
-  kinds = {'held_out': 'personalization', 'own_test': 'own-tests'}
-  found = match.grouped(
-    tables.score_tables(scores), lambda t: kinds.get(t.kind, 'transfer')
-  )
-  found.setdefault('own-tests', []).extend(tables.client_tables(scores))
-  found |= {
+  by_title = {table.title: table for table in tables.score_tables(scores)}
+  found: dict[str, list[Table]] = {
     'curves': [tables.cost_table(scores)],
     'comparisons': [tables.all_comparisons(scores)],
     'training': [tables.training_table(scores)],
   }
+  for subject in match.subjects(scores.runs):
+    anchor = {HELD_OUT: 'personalization', OWN_TEST: 'own-tests'}.get(
+      subject, 'transfer'
+    )
+    if table := by_title.get(f'Scores on {subject}'):
+      found.setdefault(anchor, []).append(table)
   sections = [
     Section(
       anchor,
       title,
       plots.get(anchor, ()),
-      [table for table in found.get(anchor, ()) if table],
+      [table for table in found.get(anchor, ()) if table and table.rows],
       is_folded,
     )
     for anchor, (title, _, is_folded) in _SECTIONS.items()
