@@ -179,11 +179,6 @@ def _between_runs(runs: Sequence[Run]) -> Iterator[str]:
       'The runs were not measured on the same data: they differ in '
       f'{_with_values(differing)}.'
     )
-  elif differing := keys.differing(list(map(keys.sample_key, runs))):
-    yield (
-      'The scores during training are of different samples of clients: the '
-      f'runs differ in {_with_values(differing)}.'
-    )
   rounds = {run.last_round for run in runs if run.last_round}
   if len(rounds) > 1:
     yield f'The runs have different numbers of rounds ({_joined(rounds)}).'
