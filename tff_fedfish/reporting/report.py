@@ -1,6 +1,5 @@
 """Writes a report: one page, its plots as files, its numbers as CSV."""
 
-import itertools
 import os
 import pathlib
 import re
@@ -8,23 +7,20 @@ from collections.abc import Sequence
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.files import (
-  csv_file,
   replace_directory_atomically,
   require_usable_output,
 )
-from tff_fedfish.reporting import settings
-from tff_fedfish.reporting.comparisons import compare_methods
-from tff_fedfish.reporting.own_tests import client_tables, own_tests_csv
-from tff_fedfish.reporting.page import GENERATOR, build_sections, render_page
-from tff_fedfish.reporting.repetitions import pool_repetitions
+from tff_fedfish.reporting import figures_of_report, settings, tables
+from tff_fedfish.reporting.page import GENERATOR, SCRIPT, render_page
 from tff_fedfish.reporting.runs import Run
-from tff_fedfish.reporting.tables import summary_csv
+from tff_fedfish.reporting.scores import read_scores
 
 _PAGE = 'index.html'
 _CONTENTS = {
-  *(_PAGE, 'figures', settings.REPRODUCTION_FILE),
+  *(_PAGE, SCRIPT, 'figures', 'configs'),
   *('summary.csv', 'comparisons.csv', 'own_tests.csv'),
-  'paper_tables.csv',  # In reports of before.
+  # In earlier reports.
+  *('paper_tables.csv', 'reproduce.py'),
 }
 _GENERATOR_TAG = re.compile(
   f'<meta name="generator" content="{re.escape(GENERATOR)} '
@@ -68,37 +64,31 @@ def write_report(
     UserError: If the output cannot be used.
   """
   output = check_output(output)
-  pooled = pool_repetitions(runs)
-  # In the order of the pooled runs.
-  comparisons = compare_methods(
-    [run for one in pooled for run in one.repetitions or (one,)]
-  )
-  own_tests = client_tables(pooled)
-  sections = build_sections(pooled, runs)
-  parts = runs, pooled, comparisons, sections, figure_format
+  scores = read_scores(runs)
+  plots = figures_of_report.all_plots(scores)
   texts = {
-    _PAGE: render_page(*parts, client_tables=own_tests),
-    'summary.csv': summary_csv(runs),
-    settings.REPRODUCTION_FILE: settings.reproduction_config(runs),
+    'summary.csv': tables.summary_csv(runs),
+    'comparisons.csv': tables.comparisons_csv(scores),
+    'own_tests.csv': tables.own_tests_csv(scores),
   }
-  if len(comparisons):
-    lines = comparisons.itertuples(index=False)
-    texts['comparisons.csv'] = csv_file(comparisons.columns, lines)
-  if own_tests:
-    texts['own_tests.csv'] = own_tests_csv(own_tests)
-  figures = list(itertools.chain(*sections.values()))
-  texts |= {f'figures/{figure.name}.csv': figure.csv for figure in figures}
+  texts = {name: text for name, text in texts.items() if text}
+  texts[_PAGE] = render_page(scores, plots, figure_format, list(texts))
+  commands = settings.reproduction_commands(runs)
+  texts[SCRIPT] = ''.join(f'{" ".join(command)}\n' for command in commands)
+  texts |= settings.reproduction_files(runs)
+  drawn = [plot for found in plots.values() for plot in found]
+  texts |= {f'figures/{plot.name}.csv': plot.csv for plot in drawn}
   # Paths may hold bytes that are no text, which Python reads as surrogates.
   files = {n: text.encode('utf-8', 'replace') for n, text in texts.items()}
   files |= {
-    f'figures/{figure.name}.{figure_format}': figure.file(figure_format)
-    for figure in figures
+    f'figures/{plot.name}.{figure_format}': plot.file(figure_format)
+    for plot in drawn
   }
   try:
     with replace_directory_atomically(output) as temporary:
       for name, data in files.items():
         path = temporary / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
   except PermissionError as error:
     raise UserError(

@@ -1,0 +1,275 @@
+"""Which plots a report has: each is a table of the scores, and its words."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from tff_fedfish.reporting import (
+  figures_of_clients,
+  figures_of_studies,
+  match,
+)
+from tff_fedfish.reporting.figures_of_studies import (
+  SCALES,
+  said_fraction,
+  scaled,
+)
+from tff_fedfish.reporting.match import Arm
+from tff_fedfish.reporting.plots import Plot, plot
+from tff_fedfish.reporting.runs import HELD_OUT, OWN_TEST, Subject
+from tff_fedfish.reporting.scores import Scores, curve
+from tff_fedfish.reporting.style import Look, method_looks
+from tff_fedfish.reporting.words import Words, words_of
+
+# Beginning of a metric -> beginning of its label.
+_SOURCES = {'held_out': 'Held-out', 'personal': 'Own test', 'train': 'Train'}
+_COSTS = {
+  'communication/uplink_units': 'Uplink (models, cumulative)',
+  'communication/total_units': 'Uplink and downlink (models, cumulative)',
+  'local_epochs': 'Local epochs (cumulative)',
+}
+
+
+def all_plots(scores: Scores) -> dict[str, list[Plot]]:
+  """Returns the plots of a report by the anchor of their section."""
+  runs = [arm.first for arm in scores.arms]
+  words, subjects = words_of(runs), match.subjects(scores.runs)
+  looks = method_looks(
+    (arm.label, arm.algorithm, arm.num_local_epochs) for arm in scores.arms
+  )
+
+  def of_subject(subject, name):
+    return [
+      fractions(scores, subject, name, words, looks),
+      figures_of_clients.before_and_after(scores, subject, name, words, looks),
+    ]
+
+  further = [s for s in subjects if s not in (HELD_OUT, OWN_TEST)]
+  sections = {
+    'answer': [differences(scores, words)],
+    'personalization': of_subject(HELD_OUT, 'held_out'),
+    'transfer': itertools.chain(
+      *(of_subject(s, f'transfer_{n}') for n, s in enumerate(further, start=1))
+    ),
+    'own-tests': [
+      fractions(scores, OWN_TEST, 'own_test', words, looks),
+      *figures_of_clients.affinity_maps(scores.arms),
+    ],
+    'curves': [
+      learning_curves(scores, words, looks),
+      cost_curves(scores, words, looks),
+    ],
+    'local-epochs': [
+      *figures_of_studies.final_by_local_epochs(scores, words),
+      figures_of_studies.who_wins(scores, words),
+    ],
+    'barrier': [
+      barrier_curves(scores, words, looks),
+      *figures_of_clients.barriers(scores, words, looks),
+    ],
+  }
+  return {name: [p for p in found if p] for name, found in sections.items()}
+
+
+def differences(scores: Scores, words: Words) -> Plot | None:
+  """Returns the loss of each method minus that of what it is compared with.
+
+  The clients are those of the first comparison. One method has its largest
+  fraction, too, and several methods in one setting as well.
+  """
+  table = scaled(scores.comparisons)
+  table = table[table['measure'] == 'loss']
+  table = table[table['subject'] == next(iter(table['subject']), None)]
+  if table['is_against_baseline'].any():
+    table = table[table['is_against_baseline']]
+  if not len(table):
+    return None
+  baselines, methods = table['baseline'].unique(), table['method'].unique()
+  algorithms = {arm.label: arm.algorithm for arm in scores.arms}
+  ends = sorted({table['fraction'].min(), table['fraction'].max()})
+  if len(methods) > 1 and table['setting'].nunique() > 1:
+    table = table[table['fraction'] == ends[0]]
+    table = table.assign(series=table['method'], x=table['setting'])
+    names = dict(
+      zip(table['method'], table['arm'].map(algorithms), strict=True)
+    )
+    looks = method_looks((*item, None) for item in names.items())
+  else:
+    table = table[table['fraction'].isin(ends)]
+    table = table.assign(
+      series=table['fraction'].map(said_fraction),
+      x=table['method' if len(methods) > 1 else 'setting'],
+    )
+    algorithm = algorithms[table['arm'].iloc[0]]
+    [look] = method_looks([('', algorithm, None)]).values()
+    looks = {
+      said_fraction(fraction): dataclasses.replace(look, strength=strength)
+      for fraction, strength in zip(ends[::-1], (1.0, 0.45), strict=False)
+    }
+  whose = methods[0] if len(methods) == 1 else 'methods'
+  minus = baselines[0] if len(baselines) == 1 else 'another method'
+  return plot(
+    table,
+    name='differences',
+    title=f'Loss of {whose} minus loss of {minus}',
+    caption=f'On {table["subject"].iloc[0]}. Below 0 the loss is lower than '
+    f'that of {minus}. Whiskers: 95 % intervals of the paired difference.',
+    kind='bar',
+    x='',
+    y=f'Difference (nats per {words.unit})',
+    zero_line=True,
+    looks=looks,
+  )
+
+
+def fractions(
+  scores: Scores,
+  subject: Subject,
+  name: str,
+  words: Words,
+  looks: Mapping[str, Look],
+) -> Plot | None:
+  """Returns loss and accuracy by fraction of the clients' data."""
+  table = scaled(scores.means)
+  table = table[(table['subject'] == str(subject)) & table['is_shown']]
+  table = table.sort_values('measure', ascending=False, kind='stable')
+  is_own = subject == OWN_TEST
+  caption = 'Means over clients, each scored on the same half of its data.'
+  if is_own:
+    caption = 'Means over the clients that train, each on its own test rows.'
+  return plot(
+    table.assign(
+      panel=table['measure'].map(words.label),
+      series=table['arm'],
+      x='' if is_own else 100 * table['fraction'],
+    ),
+    name=f'{name}_scores',
+    title=f'Scores on {subject}',
+    caption=f'{caption} Whiskers: 95 % bootstrap intervals.',
+    kind='bar',
+    x='' if is_own else 'Client’s data used for personalization (%)',
+    y='',
+    panels='y',
+    looks=looks,
+  )
+
+
+def learning_curves(
+  scores: Scores, words: Words, looks: Mapping[str, Look]
+) -> Plot | None:
+  """Returns losses and accuracies by round."""
+  panels = {
+    f'{_SOURCES[source]} {_label(words, measure)}': _curve(
+      scores.arms, 'round', f'{source}/{measure}', SCALES[measure]
+    )
+    for source, measure in itertools.product(_SOURCES, SCALES)
+    if (source, measure) != ('train', 'accuracy')
+  }
+  panels[f'Personalized {_label(words, "accuracy")}'] = _checkpoints(scores)
+  return _curves_plot(
+    panels,
+    name='curves',
+    title='Learning curves',
+    caption='Held-out: the same sample of clients in all rounds; round 0 is '
+    f'before training. {_over_seeds(scores)}',
+    x='Round',
+    y='',
+    panels='y',
+    looks=looks,
+  )
+
+
+def cost_curves(
+  scores: Scores, words: Words, looks: Mapping[str, Look]
+) -> Plot | None:
+  """Returns accuracy by traffic, and by local epochs where these differ."""
+  costs = dict(_COSTS)
+  if len({arm.num_local_epochs for arm in scores.arms}) == 1:
+    del costs['local_epochs']
+  source = 'held_out'
+  if all(arm.last('held_out/accuracy') is None for arm in scores.arms):
+    source = 'personal'
+  return _curves_plot(
+    {
+      label: _curve(scores.arms, cost, f'{source}/accuracy', 100)
+      for cost, label in costs.items()
+    },
+    name='cost',
+    title=f'{_SOURCES[source]} accuracy by cost',
+    caption='Further up and to the left is better. Traffic of a client that '
+    f'takes part in every round, in float32 models. {_over_seeds(scores)}',
+    x='',
+    y=f'{_SOURCES[source]} {_label(words, "accuracy")}',
+    panels='x',
+    looks=looks,
+    places=1,
+  )
+
+
+def barrier_curves(
+  scores: Scores, words: Words, looks: Mapping[str, Look]
+) -> Plot | None:
+  """Returns the Client-Server Barrier by round, as measured in training."""
+  arms = scores.arms
+  return _curves_plot(
+    {
+      f'Barrier (nats per {words.unit})': _curve(
+        arms, 'round', 'barrier/loss', 1
+      ),
+      'Barrier in the error (points)': _curve(
+        arms, 'round', 'barrier/error', 100
+      ),
+    },
+    name='barrier_by_round',
+    title='Client-Server Barrier by round',
+    caption='It grows with what the clients learn and ranks nothing. '
+    f'{_over_seeds(scores)}',
+    x='Round',
+    y='',
+    panels='y',
+    looks=looks,
+  )
+
+
+def _curve(arms: Sequence[Arm], x: str, y: str, scale: float) -> pd.DataFrame:
+  table = curve(arms, x, y)
+  table[['y', 'low', 'high']] *= scale
+  # One seed has no band.
+  is_one = table['low'] == table['high']
+  return table.assign(
+    low=table['low'].mask(is_one), high=table['high'].mask(is_one)
+  )
+
+
+def _curves_plot(curves: Mapping[str, pd.DataFrame], **words) -> Plot | None:
+  tables = [t.assign(panel=name) for name, t in curves.items() if len(t)]
+  table = pd.concat(tables or [pd.DataFrame({'x': [], 'y': []})])
+  return plot(table, kind='line', **words)
+
+
+def _checkpoints(scores: Scores) -> pd.DataFrame:
+  """Returns accuracies at the largest fraction, of arms with several rounds."""
+  means = scaled(scores.means)
+  means = means[
+    (means['subject'] == str(HELD_OUT))
+    & (means['measure'] == 'accuracy')
+    & (means['fraction'] > 0)
+  ]
+  means = means[means['fraction'] == means['fraction'].max()]
+  rounds = means.groupby('arm')['round'].transform('nunique')
+  means = means[rounds > 1].drop_duplicates(['arm', 'round'], keep='last')
+  return means.assign(
+    series=means['arm'], point=means['round'], x=means['round']
+  )
+
+
+def _label(words: Words, measure: str) -> str:
+  return words.loss_label if measure == 'loss' else words.accuracy_label
+
+
+def _over_seeds(scores: Scores) -> str:
+  if all(arm.num_seeds == 1 for arm in scores.arms):
+    return ''
+  return 'Means over seeds; shaded from the lowest to the highest seed.'
