@@ -25,7 +25,8 @@ def headline(scores: Scores) -> str:
   if line := _lead(scores):
     return f'{_comparison(scores, line)}.'
   losses = _losses(scores, str(HELD_OUT)) or _losses(scores, str(OWN_TEST))
-  if losses and len(studies(scores.arms)) == 1:
+  sizes = {row.num_clients for row in losses.values()}
+  if len(sizes) == 1 == len(studies(scores.arms)):
     return f'{_lowest(scores, losses)}.'
   number = counted(len(scores.runs), 'run')
   if losses:
@@ -45,7 +46,10 @@ def personalization(scores: Scores) -> str:
   later = line and most_personalized(scores.comparisons, line)
   if not later:
     return ''
-  order = 'stays' if later.mean * line.mean > 0 else 'changes'
+  order = ''
+  if 'undecided' not in (verdict(line), verdict(later)):
+    stays = verdict(line) == verdict(later)
+    order = 'the order stays: ' if stays else 'the order changes: '
   hurt = scores.shown(line.subject, 'hurt', later.fraction)
   names = {line.arm: line.method, line.baseline_arm: line.baseline}
   shares = [
@@ -55,7 +59,7 @@ def personalization(scores: Scores) -> str:
   ]
   return (
     f'After personalization on {100 * later.fraction:g} % of each client’s '
-    f'data the order {order}: {_difference(later)}'
+    f'data {order}{_difference(later)}'
     + (f'; it hurts {listed(shares)}' if shares else '')
     + '.'
   )
@@ -93,7 +97,9 @@ def _comparison(scores: Scores, line: Any) -> str:
   if len(lines) > 1:
     counts = collections.Counter(map(verdict, lines))
     parts = [f'{name} in {count}' for name, count in counts.most_common()]
-    sentence += f'; of {len(lines)} comparisons: {listed(parts)}'
+    sentence += (
+      f'; the lowest loss of {len(lines)} comparisons ({listed(parts)})'
+    )
   return sentence
 
 

@@ -10,6 +10,7 @@ clients' split and partition, are repetitions. Runs of equal setting and seeds
 are compared, by evaluations of equal key.
 """
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -48,11 +49,6 @@ _CLIENTS = (
   *('corpus', 'vocabulary', 'data.', 'partition.', 'client_splits.'),
   *('model.vocabulary_size', 'seeds.split_seed', 'seeds.partition_seed'),
 )
-# What makes the sample that is scored while a run trains.
-_SAMPLE = tuple(
-  f'evaluation.{name}'
-  for name in ('num_clients', 'max_sequences_per_client', 'split_unit')
-)
 _WITHOUT_RESULTS = frozenset(
   name
   for method in registry.BUILT_IN.values()
@@ -78,19 +74,11 @@ Key = tuple[tuple[str, str], ...]
 """(name, value) of some settings, sorted by name; can be a dictionary's key."""
 
 
-def comparison_key(run: Run) -> Key:
-  """Returns what runs must share to be compared: the setting and the seeds."""
-  return *setting_key(run), ('seeds', run.seeds)
-
-
 def setting_key(run: Run) -> Key:
   """Returns what runs of different methods must share, but for the seeds."""
   return _settings(
     run,
-    lambda name: (
-      not _is_among(name, (*_METHOD, *SEEDS, 'schema_version'))
-      and name not in _WITHOUT_RESULTS
-    ),
+    lambda name: not _is_among(name, (*_METHOD, *SEEDS, 'schema_version')),
   )
 
 
@@ -105,15 +93,7 @@ def study_key(run: Run) -> Key:
 
 def client_key(run: Run) -> Key:
   """Returns what runs must share to have the same clients with equal rows."""
-  return _settings(
-    run,
-    lambda name: _is_among(name, _CLIENTS) and name not in _WITHOUT_RESULTS,
-  )
-
-
-def sample_key(run: Run) -> Key:
-  """Returns what runs must share to have one scale of scores in training."""
-  return client_key(run) + _settings(run, lambda name: name in _SAMPLE)
+  return _settings(run, lambda name: _is_among(name, _CLIENTS))
 
 
 def method_key(run: Run) -> Key:
@@ -121,10 +101,7 @@ def method_key(run: Run) -> Key:
 
   A method that cannot be loaded has all its settings as written.
   """
-  settings = _settings(
-    run,
-    lambda name: _is_among(name, _METHOD) and name not in _WITHOUT_RESULTS,
-  )
+  settings = _settings(run, lambda name: _is_among(name, _METHOD))
   return ('method', run.method), *settings
 
 
@@ -228,7 +205,13 @@ def grouped(items: Iterable[Any], key: Callable) -> dict[Any, list]:
 
 
 def _settings(run: Run, counts: Callable[[str], bool]) -> Key:
-  """Returns the settings that a run reads and that count, by name."""
+  """Returns the settings that count."""
+  return tuple(pair for pair in _all_settings(run) if counts(pair[0]))
+
+
+@functools.lru_cache(maxsize=1000)
+def _all_settings(run: Run) -> Key:
+  """Returns the settings that a run reads, by name."""
   given = flatten(run.config)
   fields = names.fields_of(registry.find_or_none(names.method_name(given)))
   values = {name: field.default for name, field in fields.items()} | given
@@ -253,7 +236,7 @@ def _settings(run: Run, counts: Callable[[str], bool]) -> Key:
   return tuple(
     (name, repr(value))
     for name, value in sorted(values.items())
-    if run.reads(name) and counts(name)
+    if run.reads(name) and name not in _WITHOUT_RESULTS
   )
 
 

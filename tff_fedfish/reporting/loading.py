@@ -57,7 +57,7 @@ def _load_run(directory: pathlib.Path) -> Run:
   _require_run(directory)
   config = _read_object(directory / 'config.json')
   remarks = list(_check_config(config, directory / 'config.json'))
-  metrics = _read_rounds(directory / 'metrics.csv', remarks)
+  metrics = tuple(read_metrics(directory / 'metrics.csv'))
   # The round's row comes last: what has none is not finished.
   barriers = {
     row['round']: directory / 'barrier' / f'round_{row["round"]:08d}.csv'
@@ -69,7 +69,7 @@ def _load_run(directory: pathlib.Path) -> Run:
     directory=directory,
     config=config,
     metrics=metrics,
-    timings=_read_rounds(timings, remarks) if timings.exists() else (),
+    timings=tuple(read_metrics(timings)) if timings.exists() else (),
     environment=_read_object(environment) if environment.exists() else {},
     round_barriers={
       round_num: with_barriers(read_barriers(path))
@@ -141,21 +141,6 @@ def _require_run(directory: pathlib.Path) -> None:
   )
 
 
-def _read_rounds(path: pathlib.Path, remarks: list[str]):
-  """Returns the rows of a CSV file by round; adds what was left out."""
-  rows = read_metrics(path)
-  for previous, row in itertools.pairwise(rows):
-    if row['round'] <= previous['round']:
-      raise UserError(
-        f'{str(path)!r} must have ascending rounds, but {row["round"]} stands '
-        f'after {previous["round"]}. Restore the file, or leave this run out.'
-      )
-  # A run in progress: its next row is being appended.
-  if not path.read_bytes().endswith(b'\n'):
-    remarks.append(f'the unfinished last line of {path.name} was left out')
-  return tuple(rows)
-
-
 def _load_evaluations(
   run: pathlib.Path, remarks: list[str]
 ) -> Iterator[NamedEvaluation]:
@@ -171,19 +156,16 @@ def _load_evaluations(
       problem = str(error).rstrip('.')
       remarks.append(f'evaluation {entry.name} was left out: {problem}')
       continue
-    tables = [(found.clients, clients := finite_rows(found.clients))]
     barriers = pd.DataFrame()
     if found.barriers is not None:
       barriers = with_barriers(found.barriers)
-      tables.append((found.barriers, barriers))
     yield NamedEvaluation(
       name=entry.name,
       corpus=found.summary.corpus,
       summary=found.summary,
-      clients=clients,
+      clients=finite_rows(found.clients),
       barriers=barriers,
       affinities=finite_rows(found.affinities),
-      num_non_finite_rows=sum(len(rows) - len(kept) for rows, kept in tables),
     )
 
 

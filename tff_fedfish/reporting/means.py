@@ -125,7 +125,16 @@ def means_of(arm: Arm) -> Iterator[Mean]:
   shown_groups, final = list(shown(groups).values()), shown(last).values()
   barriers = [group for group in groups if group.first.has_barrier]
   barrier = max(barriers, key=lambda group: group.rank, default=None)
+  clients = {run.seeds: keys.client_key(run) for run in arm.runs}
   for group in groups:
+    run = next(run for run in arm.runs if run.seeds in group.evaluations)
+
+    @functools.cache
+    def scale(fraction, run=run, group=group):
+      own = None if math.isnan(fraction) else fraction
+      key = keys.evaluation_key(run, group.first, own)
+      return clients[run.seeds], key
+
     for is_barrier, rows in ((False, _scores(group)), (True, _barrier(group))):
       is_shown = group is barrier if is_barrier else group in shown_groups
       for fraction, counts, measure, mean, *ends in rows:
@@ -141,7 +150,7 @@ def means_of(arm: Arm) -> Iterator[Mean]:
             *counts,
             is_shown,
             group in final,
-            _scale(arm, group, fraction),
+            scale(fraction),
             fraction,
             measure,
             mean,
@@ -163,12 +172,6 @@ def clients_of(arm: Arm) -> Iterator[pd.DataFrame]:
       }
       means = sum(r[SCORES] for r in rows.values()) / len(rows)
       yield means.assign(**place).reset_index()
-
-
-def _scale(arm: Arm, group: Repeated, fraction: float) -> tuple:
-  run = next(r for r in arm.runs if r.seeds in group.evaluations)
-  own = None if math.isnan(fraction) else fraction
-  return keys.client_key(run), keys.evaluation_key(run, group.first, own)
 
 
 def _scores(group: Repeated) -> Iterator[tuple]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.reporting import keys, match, means
 from tff_fedfish.reporting.match import Arm
-from tff_fedfish.reporting.runs import NamedEvaluation, Run, is_finite
+from tff_fedfish.reporting.runs import NamedEvaluation, Run, Subject
 from tff_fedfish.reporting.scores import Scores
 from tff_fedfish.reporting.words import counted, listed
 
@@ -16,11 +16,28 @@ _MAX_NAMED = 4
 def notes(scores: Scores) -> list[str]:
   """Returns what a reader must know before comparing the numbers."""
   runs, arms = scores.runs, scores.arms
-  by_run = [(clause, run.label) for run in runs for clause in _run_clauses(run)]
-  sentences = _by_clause(by_run, len(runs))
+  shown = {
+    run: {
+      subject: group.first
+      for subject, group in means.shown(
+        means.repeated_evaluations(Arm(run.label, (run,)))
+      ).items()
+    }
+    for run in runs
+  }
+  clauses = [
+    (clause, run.label)
+    for run in runs
+    for clause in (*_run_clauses(run), *_evaluation_clauses(run, shown[run]))
+  ]
+  sentences = []
+  for clause, concerned in keys.grouped(clauses, lambda c: c[0]).items():
+    labels = [label for _, label in concerned]
+    is_all = len(labels) == len(runs) > 1
+    sentences.append(f'{"All runs" if is_all else listed(labels)}: {clause}.')
   for arm in arms:
     sentences += [f'{arm.label}: {c}.' for c in _arm_clauses(arm, scores)]
-  sentences += [*_not_compared(scores), *_between_runs(runs)]
+  sentences += [*_not_compared(scores), *_between_runs(runs, shown)]
   if any(arm.num_seeds > 1 for arm in arms):
     sentences.append(
       'Runs that differ only in their seeds are averaged. With few seeds their '
@@ -31,16 +48,6 @@ def notes(scores: Scores) -> list[str]:
       'Intervals are over the clients of one run each; other seeds may order '
       'the runs otherwise.'
     )
-  return sentences
-
-
-def _by_clause(clauses: Sequence[tuple[str, str]], num_runs: int) -> list[str]:
-  """Returns a sentence per clause that names its runs."""
-  sentences = []
-  for clause, concerned in keys.grouped(clauses, lambda c: c[0]).items():
-    labels = [label for _, label in concerned]
-    is_all = len(labels) == num_runs > 1
-    sentences.append(f'{"All runs" if is_all else listed(labels)}: {clause}.')
   return sentences
 
 
@@ -57,59 +64,39 @@ def _run_clauses(run: Run) -> Iterator[str]:
       f'{counted(dropped, "client")} with non-finite results counted with '
       'weight 0 in training'
     )
-  for name in ('train/loss', 'held_out/loss', 'personal/loss'):
-    bad = sum(
-      row.get(name) is not None and not is_finite(row[name])
-      for row in run.metrics
-    )
-    if bad:
-      yield f'{name} is not finite in {counted(bad, "round")}: a gap in plots'
-  groups = means.repeated_evaluations(Arm(run.label, (run,)))
-  shown = {s: g.first for s, g in means.shown(groups).items()}
-  for evaluation in run.evaluations:
-    yield from _evaluation_clauses(run, evaluation, shown)
   yield from run.remarks
 
 
 def _evaluation_clauses(
-  run: Run,
-  evaluation: NamedEvaluation,
-  shown: Mapping[match.Subject, NamedEvaluation],
+  run: Run, shown: Mapping[Subject, NamedEvaluation]
 ) -> Iterator[str]:
-  name, summary = f'evaluation {evaluation.name}', evaluation.summary
-  subject = run.subject_of(evaluation)
-  if subject is None:
-    rows = 'validation rows'
-    if summary.kind == 'participating':
-      rows = 'clients that may have taken part in training'
-    yield f'{name} is of {rows}; its scores are not shown'
-    return
-  if evaluation is not shown[subject]:
-    other = shown[subject]
+  for evaluation in run.evaluations:
+    name, summary = f'evaluation {evaluation.name}', evaluation.summary
+    subject = run.subject_of(evaluation)
+    if subject is None:
+      yield f'{name} is of clients or rows of the training and is not shown'
+    elif evaluation is shown[subject]:
+      if evaluation.round_num != run.last_round:
+        number = evaluation.round_num
+        yield f'{name} is of round {number}, not of the last round'
+      reasons = [
+        f'{count} ({reason.replace("_", " ")})'
+        for reason, count in summary.skipped_clients.items()
+        if count
+      ]
+      if reasons:
+        yield f'{name} left out clients: {listed(reasons)}'
+      if warning := unknown_tokens.warning(summary.unknown_token_fraction):
+        percent = f'{100 * summary.unknown_token_fraction:.2f}'
+        yield f'{name} has {percent} % unknown tokens: {warning}'
+      if bad := max(s.loss.num_non_finite for s in summary.fractions):
+        yield f'{name} left out {counted(bad, "client")} with a non-finite loss'
     # A score before the last round is a point of a curve.
-    if subject.kind != 'held_out' or evaluation.round_num == other.round_num:
+    elif evaluation.round_num == shown[subject].round_num:
       yield (
-        f'{name} is not shown: only the latest on each corpus is. Shown: '
-        f'{other.name}'
+        f'{name} is not shown: only one per checkpoint and corpus is. Shown: '
+        f'{shown[subject].name}'
       )
-    return
-  if evaluation.round_num != run.last_round:
-    yield f'{name} is of round {evaluation.round_num}, not of the last round'
-  reasons = [
-    f'{count} ({reason.replace("_", " ")})'
-    for reason, count in summary.skipped_clients.items()
-    if count
-  ]
-  if reasons:
-    yield f'{name} left out clients: {listed(reasons)}'
-  if warning := unknown_tokens.warning(summary.unknown_token_fraction):
-    percent = f'{100 * summary.unknown_token_fraction:.2f}'
-    yield f'{name} has {percent} % unknown tokens: {warning}'
-  if evaluation.num_non_finite_rows:
-    yield (
-      f'{name} has {counted(evaluation.num_non_finite_rows, "row")} of clients '
-      'with non-finite scores, left out of the scatter plots'
-    )
 
 
 def _arm_clauses(arm: Arm, scores: Scores) -> Iterator[str]:
@@ -123,18 +110,12 @@ def _arm_clauses(arm: Arm, scores: Scores) -> Iterator[str]:
         f'personalization on {100 * hurt[-1].fraction:g} % hurt '
         f'{100 * hurt[-1].mean:.0f} % of the {subject}'
       )
-    first = rows.iloc[0]
-    if first['num_seeds'] < arm.num_seeds:
-      yield (
-        f'evaluation {first["evaluation"]} is of {first["num_seeds"]} of '
-        f'{arm.num_seeds} seeds'
-      )
+    name, num_seeds = rows.iloc[0][['evaluation', 'num_seeds']]
+    if num_seeds < arm.num_seeds:
+      yield f'evaluation {name} is of {num_seeds} of {arm.num_seeds} seeds'
     if num_left_out := rows['num_left_out'].max():
-      yield (
-        f'evaluation {first["evaluation"]} left out '
-        f'{counted(num_left_out, "client")} that not every seed has a finite '
-        'score of'
-      )
+      clients = counted(num_left_out, 'client')
+      yield f'evaluation {name} left out {clients} that not every seed has'
 
 
 def _not_compared(scores: Scores) -> Iterator[str]:
@@ -143,96 +124,59 @@ def _not_compared(scores: Scores) -> Iterator[str]:
   compared = {*lines['arm'], *lines['baseline_arm']}
   rest = [arm for arm in scores.arms if arm.label not in compared]
   others = [arm for arm in scores.arms if arm.label in compared]
-  if not others or not rest:
-    return
-  if len(rest) > _MAX_NAMED:
+  if others and len(rest) > _MAX_NAMED:
     yield f'{len(rest)} further runs differ from these and are not compared.'
     return
-  for arm in rest:
-    differing = min((_differing(arm, other) for other in others), key=len)
-    if len(differing) > _MAX_NAMED:
-      num_more = len(differing) - _MAX_NAMED + 1
-      differing = [*differing[: _MAX_NAMED - 1], f'{num_more} more settings']
-    name = arm.label if arm.num_seeds > 1 else f'run `{arm.name}`'
-    reason = 'it was not evaluated alike'
-    if differing:
-      reason = f'it differs in {listed(differing)}'
-    yield f'{name} is not compared: {reason}.'
+  for arm in rest if others else ():
+    names = min((_differing(arm, other) for other in others), key=len)
+    if len(names) > _MAX_NAMED:
+      num_more = len(names) - _MAX_NAMED + 1
+      names = [*names[: _MAX_NAMED - 1], f'{num_more} more settings']
+    reason = 'was not evaluated alike'
+    if names:
+      reason = f'differs in {listed(names)}'
+    yield f'{arm.label} is not compared: it {reason}.'
 
 
 def _differing(arm: Arm, other: Arm) -> list[str]:
-  """Returns what two arms differ in; () if it is the method alone."""
+  """Returns in what two arms differ; nothing if it is the method alone."""
   runs = arm.first, other.first
-  settings = [keys.setting_key(run) for run in runs]
-  if not keys.differing(settings):
+  if keys.setting_key(runs[0]) == keys.setting_key(runs[1]):
     return []
-  optimizers = [keys.optimizer_key(run) for run in runs]
-  names = keys.differing(
-    [s + o for s, o in zip(settings, optimizers, strict=True)]
-  )
-  return list(map(keys.label_of, names))
+  both = [keys.setting_key(run) + keys.optimizer_key(run) for run in runs]
+  return list(map(keys.label_of, keys.differing(both)))
 
 
-def _between_runs(runs: Sequence[Run]) -> Iterator[str]:
+def _between_runs(
+  runs: Sequence[Run],
+  shown: Mapping[Run, Mapping[Subject, NamedEvaluation]],
+) -> Iterator[str]:
   if differing := keys.differing(list(map(keys.client_key, runs))):
     yield (
       'The runs were not measured on the same data: they differ in '
       f'{_with_values(differing)}.'
     )
-  elif differing := keys.differing(list(map(keys.sample_key, runs))):
-    yield (
-      'The scores during training are of different samples of clients: the '
-      f'runs differ in {_with_values(differing)}.'
-    )
   rounds = {run.last_round for run in runs if run.last_round}
   if len(rounds) > 1:
-    yield f'The runs have different numbers of rounds ({_joined(rounds)}).'
+    numbers = ', '.join(map(str, sorted(rounds)))
+    yield f'The runs have different numbers of rounds ({numbers}).'
   for subject in match.subjects(runs):
-    evaluations, without = {}, []
-    for run in runs:
-      groups = means.repeated_evaluations(Arm(run.label, (run,)))
-      if shown := means.shown(groups).get(subject):
-        evaluations[run.label] = shown.first
-      else:
-        without.append(run.label)
-    if without and evaluations:
+    scored = [run for run in runs if subject in shown[run]]
+    without = [run.label for run in runs if subject not in shown[run]]
+    if without and scored:
       yield f'Without an evaluation on {subject}: {listed(without)}.'
-    yield from _between_evaluations(subject, list(evaluations.values()))
-
-
-def _between_evaluations(
-  subject: match.Subject, evaluations: Sequence[NamedEvaluation]
-) -> Iterator[str]:
-  counts = {e.summary.num_clients for e in evaluations}
-  if len(counts) > 1:
-    yield (
-      f'The evaluations on {subject} have different numbers of clients '
-      f'({_joined(counts)}).'
+    differing = keys.differing(
+      [keys.evaluation_key(run, shown[run][subject]) for run in scored]
     )
-  differing = keys.differing(
-    [
-      tuple((name, str(v)) for name, v in e.summary.personalization.items())
-      for e in evaluations
-    ]
-  )
-  if differing:
-    yield (
-      f'The evaluations on {subject} differ in {_with_values(differing)}; only '
-      'equal ones are compared.'
-    )
-  corpora = {e.corpus for e in evaluations}
-  if len(corpora) > 1:
-    yield (
-      f'The evaluations on {subject} are on different corpora '
-      f'({_joined(corpora)}).'
-    )
+    differing.pop('round', None)
+    if differing:
+      yield (
+        f'The evaluations on {subject} differ in {_with_values(differing)}; '
+        'only equal ones are compared.'
+      )
 
 
 def _with_values(differing: Mapping[str, Sequence[str]]) -> str:
   return ', '.join(
     f'{name} ({" / ".join(values)})' for name, values in differing.items()
   )
-
-
-def _joined(values) -> str:
-  return ', '.join(map(str, sorted(values)))

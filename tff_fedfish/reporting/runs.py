@@ -66,8 +66,6 @@ class NamedEvaluation:
   """Rows of barrier.csv; see `with_barriers`. May be empty."""
   affinities: pd.DataFrame
   """Rows of affinity.csv with finite values. May be empty."""
-  num_non_finite_rows: int
-  """Rows of per_client.csv and barrier.csv that were left out."""
 
   @property
   def round_num(self) -> int:
