@@ -14,8 +14,6 @@ from tff_fedfish.reporting import match
 from tff_fedfish.reporting.match import Arm, Pair
 from tff_fedfish.reporting.runs import HELD_OUT
 
-CLIENT_RATE = 'client_work.learning_rate'
-
 # Of an `intervals.paired_difference`.
 _NUMBERS = (
   *('mean', 'ci_low', 'ci_high', 'share_below_zero'),
@@ -134,7 +132,8 @@ def difference(
 
 def _compare(pair: Pair) -> Iterator[tuple]:
   """Yields the rows for every subject and fraction that both have."""
-  runs = (*pair.arm.runs, *pair.baseline_arm.runs)
+  arms = pair.arm, pair.baseline_arm
+  runs = [run for arm in arms for run in arm.runs]
   for subject in match.subjects(runs):
     fractions = {
       fraction
@@ -163,7 +162,7 @@ def _compare(pair: Pair) -> Iterator[tuple]:
         subject.kind,
         next(iter(sides[0].values())).round_num,
         pair.arm.num_local_epochs,
-        *(a.setting(CLIENT_RATE) for a in (pair.arm, pair.baseline_arm)),
+        *(a.first.train_config.client_work.learning_rate for a in arms),
       )
       for measure, one in found.items():
         numbers = (one[number] for number in _NUMBERS)

@@ -15,8 +15,8 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.config import names
-from tff_fedfish.config.schema import EngineConfig, resolved_partial_sums
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting.runs import OWN_TEST, SEEDS, NamedEvaluation, Run
 from tff_fedfish.reporting.settings import flatten
@@ -55,8 +55,6 @@ _WITHOUT_RESULTS = frozenset(
   for name, field in names.fields_of(method).items()
   if not field.metadata.get('changes_results', True)
 )
-_PARTIAL_SUMS = 'engine.num_partial_sums'
-_THREADS = 'engine.threads_per_worker'
 _SHORT_NAMES = {
   LOCAL_EPOCHS: 'E',
   NUM_ROUNDS: 'rounds',
@@ -97,10 +95,7 @@ def client_key(run: Run) -> Key:
 
 
 def method_key(run: Run) -> Key:
-  """Returns the method with the settings that it reads and the optimizers.
-
-  A method that cannot be loaded has all its settings as written.
-  """
+  """Returns the method with its settings and the optimizers."""
   settings = _settings(run, lambda name: _is_among(name, _METHOD))
   return ('method', run.method), *settings
 
@@ -211,10 +206,9 @@ def _settings(run: Run, counts: Callable[[str], bool]) -> Key:
 
 @functools.lru_cache(maxsize=1000)
 def _all_settings(run: Run) -> Key:
-  """Returns the settings that a run reads, by name."""
-  given = flatten(run.config)
-  fields = names.fields_of(registry.find_or_none(names.method_name(given)))
-  values = {name: field.default for name, field in fields.items()} | given
+  """Returns the settings that can change a number, by name."""
+  config = run.train_config
+  values = flatten(config_loading.to_json_dict(config))
   if run.identity:
     # The same corpus may lie elsewhere.
     del values['data.directory']
@@ -222,21 +216,16 @@ def _all_settings(run: Run) -> Key:
   if run.vocabulary:
     del values['data.vocabulary']
     values['vocabulary'] = run.vocabulary[:12]
-  values[_PARTIAL_SUMS] = resolved_partial_sums(
-    values[_PARTIAL_SUMS],
-    values['engine.kind'],
-    # As `TrainConfig.cohort_size`.
-    values['cohorts.cohort_size'] or values['partition.num_clients'],
-  )
-  if values['engine.kind'] == 'in_process':
+  values['engine.num_partial_sums'] = config.num_partial_sums
+  if config.engine.kind == 'in_process':
     # There is no worker.
-    values[_THREADS] = EngineConfig.threads_per_worker
-  if values['partition.scheme'] is None:
+    del values['engine.threads_per_worker']
+  if config.partition.scheme is None:
     del values['seeds.partition_seed']
   return tuple(
     (name, repr(value))
     for name, value in sorted(values.items())
-    if run.reads(name) and name not in _WITHOUT_RESULTS
+    if name not in _WITHOUT_RESULTS
   )
 
 

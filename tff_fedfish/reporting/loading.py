@@ -6,20 +6,18 @@ import hashlib
 import itertools
 import os
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
 from tff_fedfish import files, json_values
-from tff_fedfish.config import given, names
 from tff_fedfish.config import load as config_loading
+from tff_fedfish.config.load import CONFIG_NAME
 from tff_fedfish.data.tokenizers import METADATA_FILE
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import read_evaluation
 from tff_fedfish.evaluation.tables import read_barriers
-from tff_fedfish.methods import registry
-from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.reporting.runs import (
   NamedEvaluation,
   Run,
@@ -55,8 +53,8 @@ def load_runs(directories: Iterable[str | os.PathLike]) -> list[Run]:
 
 def _load_run(directory: pathlib.Path) -> Run:
   _require_run(directory)
-  config = _read_object(directory / 'config.json')
-  remarks = list(_check_config(config, directory / 'config.json'))
+  config = _read_object(directory / CONFIG_NAME)
+  remarks: list[str] = []
   metrics = tuple(read_metrics(directory / 'metrics.csv'))
   # The round's row comes last: what has none is not finished.
   barriers = {
@@ -68,6 +66,9 @@ def _load_run(directory: pathlib.Path) -> Run:
   return Run(
     directory=directory,
     config=config,
+    train_config=config_loading.from_json_dict(
+      config, str(directory / CONFIG_NAME)
+    ),
     metrics=metrics,
     timings=tuple(read_metrics(timings)) if timings.exists() else (),
     environment=_read_object(environment) if environment.exists() else {},
@@ -91,21 +92,6 @@ def _read_object(path: pathlib.Path) -> dict[str, Any]:
   return value
 
 
-def _check_config(
-  config: Mapping[str, Any], path: pathlib.Path
-) -> Iterator[str]:
-  """Raises UserError if a config.json is none; yields remarks."""
-  name = names.method_name(given.from_sections(config, '').settings)
-  if name and not registry.find_or_none(name):
-    yield f'the method {name!r} cannot be loaded: its settings are as written'
-    # The other sections are checked as those of any method.
-    config = {
-      **config,
-      AlgorithmConfig.section: {'name': registry.BASELINE.name},
-    }
-  config_loading.from_json_dict(config, str(path))
-
-
 def _vocabulary(directory: pathlib.Path) -> str | None:
   """Returns `Run.vocabulary`."""
   path = directory / VOCABULARY_NAME / METADATA_FILE
@@ -117,7 +103,7 @@ def _vocabulary(directory: pathlib.Path) -> str | None:
 def _require_run(directory: pathlib.Path) -> None:
   missing = [
     name
-    for name in ('config.json', 'metrics.csv')
+    for name in (CONFIG_NAME, 'metrics.csv')
     if not (directory / name).is_file()
   ]
   if not missing:

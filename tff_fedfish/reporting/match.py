@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from tff_fedfish.methods import registry
 from tff_fedfish.reporting import keys
 from tff_fedfish.reporting.runs import (
   HELD_OUT,
@@ -40,21 +41,9 @@ class Arm(Measured):
     return self.runs[0]
 
   @property
-  def name(self) -> str:
-    """The run's name, or the label with the number of seeds."""
-    if len(self.runs) == 1:
-      return self.first.name
-    return f'{self.label}: {len(self.runs)} seeds'
-
-  @property
   def num_seeds(self) -> int:
     """Number of runs."""
     return len(self.runs)
-
-  @property
-  def has_diverged(self) -> bool:
-    """Whether any of the runs stopped as it diverged."""
-    return any(run.has_diverged for run in self.runs)
 
   @property
   def algorithm(self) -> str:
@@ -68,22 +57,18 @@ class Arm(Measured):
 
   @property
   def is_baseline(self) -> bool:
-    """See `Run.is_baseline`."""
-    return self.first.is_baseline
+    """Whether the method is the one that others are compared with."""
+    return self.algorithm == registry.BASELINE.name
 
   @property
-  def num_local_epochs(self) -> int | float | None:
+  def num_local_epochs(self) -> int | None:
     """See `Run.num_local_epochs`."""
     return self.first.num_local_epochs
 
   @property
-  def num_rounds(self) -> int | None:
+  def num_rounds(self) -> int:
     """See `Run.num_rounds`."""
     return self.first.num_rounds
-
-  def setting(self, name: str) -> Any:
-    """See `Run.setting`."""
-    return self.first.setting(name)
 
   @functools.cached_property
   def metrics(self) -> tuple[Row, ...]:
@@ -151,7 +136,7 @@ def find_arms(runs: Sequence[Run]) -> list[Arm]:
     key=lambda arm: (
       methods.index(arm.method),
       arm.num_local_epochs or 0,
-      arm.num_rounds or 0,
+      arm.num_rounds,
     ),
   )
 
@@ -178,26 +163,6 @@ def find_pairs(arms: Sequence[Arm]) -> list[Pair]:
       (method, arm), (baseline, baseline_arm) = sides
       pairs.append(Pair(setting, method, baseline, arm, baseline_arm))
   return pairs
-
-
-def find_baseline_pairs(arms: Sequence[Arm]) -> list[Pair]:
-  """Returns each arm with the baseline of its setting, where there is one.
-
-  Where a setting has several baselines, it is the one that has the arm's
-  optimizers, if only one has.
-  """
-  against = [pair for pair in find_pairs(arms) if pair.is_against_baseline]
-  found = []
-  for pairs in keys.grouped(against, lambda pair: pair.arm).values():
-    if len(pairs) > 1:
-      pairs = [
-        pair
-        for pair in pairs
-        if keys.optimizer_key(pair.arm.first)
-        == keys.optimizer_key(pair.baseline_arm.first)
-      ]
-    found += pairs if len(pairs) == 1 else []
-  return found
 
 
 def paired_evaluations(

@@ -10,12 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.summary import Summary
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.run.corpus_identity import CorpusIdentity
 from tff_fedfish.run.divergence import RoundHistory
 
@@ -139,7 +136,9 @@ class Run(Measured):
   label: str = ''
   """Method and local epochs; unique among the runs of a report."""
   config: dict[str, Any]
-  """The resolved configuration, nested."""
+  """config.json, nested."""
+  train_config: TrainConfig
+  """The same, checked."""
   metrics: tuple[Row, ...]
   """Rows of metrics.csv, by ascending `round`."""
   timings: tuple[Row, ...]
@@ -161,56 +160,41 @@ class Run(Measured):
 
   @property
   def algorithm(self) -> str:
-    """`algorithm.name` as in the configuration, such as 'fed_fish'."""
-    return str(self.setting('algorithm.name') or 'unnamed')
-
-  @property
-  def is_baseline(self) -> bool:
-    """Whether the method is the one that others are compared with."""
-    return self.algorithm == registry.BASELINE.name
+    """`algorithm.name`, such as 'fed_fish'."""
+    return self.train_config.algorithm.name
 
   @property
   def method(self) -> str:
-    """The method's title, such as 'FedFish'; its name if it is unknown."""
-    method = registry.find_or_none(self.algorithm)
-    return method.title if method else self.algorithm
-
-  @functools.cached_property
-  def train_config(self) -> TrainConfig | None:
-    """The checked configuration; None if the method is unknown."""
-    try:
-      return config_loading.from_json_dict(self.config, str(self.directory))
-    except UserError:
-      return None
+    """The method's title, such as 'FedFish'."""
+    return registry.find(self.algorithm).title
 
   @property
   def holds_images(self) -> bool:
     """Whether the run was trained on images."""
-    return self.setting('data.corpus') not in (None, 'grouped_text')
+    return self.train_config.data.corpus != 'grouped_text'
 
   @property
-  def num_local_epochs(self) -> int | float | None:
-    """Local epochs per round; None if the configuration does not say."""
-    value = self.setting('client_work.num_local_epochs')
-    return value if isinstance(value, int | float) else None
+  def num_local_epochs(self) -> int | None:
+    """Local epochs per round; None: local steps are counted instead."""
+    return self.train_config.client_work.num_local_epochs
 
   @property
-  def num_rounds(self) -> int | None:
+  def num_rounds(self) -> int:
     """Rounds that the run is configured for."""
-    value = self.setting('training.num_rounds')
-    return value if isinstance(value, int) else None
+    return self.train_config.training.num_rounds
 
   @property
   def seeds(self) -> str:
     """The seeds in which repetitions differ; that of privacy with DP-SGD."""
-    names = SEEDS if self.setting('local_privacy.clip_norm') else SEEDS[:-1]
-    return ', '.join(repr(self.setting(name)) for name in names)
+    is_private = self.train_config.local_privacy.is_on
+    values = vars(self.train_config.seeds)
+    names = SEEDS if is_private else SEEDS[:-1]
+    return ', '.join(repr(values[name.partition('.')[2]]) for name in names)
 
   @functools.cached_property
   def has_diverged(self) -> bool:
     """Whether the run stopped as it diverged."""
-    limit = self.setting('training.max_non_finite_rounds')
-    limit = limit if isinstance(limit, int) else 0
+    limit = self.train_config.training.max_non_finite_rounds
     return RoundHistory(self.directory, limit, self.metrics).has_diverged
 
   @property
@@ -218,24 +202,6 @@ class Run(Measured):
     """The method with its local epochs, such as 'FedFish, E = 8'."""
     epochs = self.num_local_epochs
     return self.method if epochs is None else f'{self.method}, E = {epochs}'
-
-  def setting(self, name: str) -> Any:
-    """Returns a value of the configuration by dotted name; None: no value."""
-    value: Any = self.config
-    for key in name.split('.'):
-      value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-  def reads(self, name: str) -> bool:
-    """Says whether the run's method reads a setting, 'section.setting'.
-
-    All settings of a method that cannot be loaded are its own.
-    """
-    section, _, setting = name.partition('.')
-    if section != AlgorithmConfig.section:
-      return True
-    method = registry.find_or_none(self.algorithm)
-    return method is None or setting in registry.settings_of(method)
 
   def subject_of(self, evaluation: NamedEvaluation) -> Subject | None:
     """Returns the clients of an evaluation; None: clients or rows of training.

@@ -99,7 +99,7 @@ def _evaluate_command(
   checkpoint = workdir
   if evaluation.round_num != run.last_round:
     checkpoint += f'/checkpoints/round_{evaluation.round_num:08d}'
-  data = run.setting('data.directory')
+  data = run.train_config.data.directory
   own = run.identity and run.identity.fingerprint
   is_other = own not in (None, summary.corpus_identity.fingerprint)
   if is_other or summary.kind == 'transfer' or not isinstance(data, str):

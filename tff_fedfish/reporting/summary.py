@@ -169,7 +169,6 @@ def _columns_of_methods(arms: Sequence[Arm]) -> Iterable[str]:
   return dict.fromkeys(
     column.name
     for arm in arms
-    if (config := arm.first.train_config)
-    for column in config.method.columns(config)
+    for column in arm.first.train_config.method.columns(arm.first.train_config)
     if arm.last(column.name)
   )
