@@ -54,7 +54,9 @@ def budgets(arms: Sequence[Arm]) -> dict[str, list[Arm]]:
   by_rounds = keys.grouped(arms, lambda arm: f'{arm.num_rounds:,} rounds')
   by_compute = keys.grouped(
     arms,
-    lambda arm: f'{arm.num_rounds * arm.num_local_epochs:,} local epochs in all',
+    lambda arm: (
+      f'{arm.num_rounds * arm.num_local_epochs:,} local epochs in all'
+    ),
   )
   return {
     name: members
