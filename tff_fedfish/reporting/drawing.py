@@ -20,7 +20,7 @@ if typing.TYPE_CHECKING:
 _WIDTH_INCHES = 5.4
 _LABEL_CHARACTERS = 44
 _PANEL_CHARACTERS = 26
-_MAX_LABELLED_BARS = 12
+_MAX_LABELLED_BARS = 8
 _MAX_LABELLED_CLIENTS = 30
 _MAX_TICKS = 8
 # Beyond this many points a vector picture is slow to draw and large.

@@ -34,8 +34,7 @@ _COSTS = {
 
 def all_plots(scores: Scores) -> dict[str, list[Plot]]:
   """Returns the plots of a report by the anchor of their section."""
-  runs = [arm.first for arm in scores.arms]
-  words, subjects = words_of(runs), match.subjects(scores.runs)
+  words, subjects = words_of(scores.runs), match.subjects(scores.runs)
   looks = method_looks(
     (arm.label, arm.algorithm, arm.num_local_epochs) for arm in scores.arms
   )

@@ -37,9 +37,10 @@ def final_by_local_epochs(
       _trends(study), columns=['series', 'algorithm', 'budget', 'arm', 'x']
     )
     looks = _trend_looks(trends)
-    table = means.merge(trends, on='arm').sort_values('x')
+    table = trends.merge(means, on='arm')
     ends = {0.0, table['fraction'].max()}
-    table = table[table['fraction'].isin(ends)].sort_values('fraction')
+    table = table[table['fraction'].isin(ends)]
+    table = table.sort_values(['fraction', 'x'], kind='stable')
     if table['x'].nunique() < 2:
       continue
     for measure, rows in table.groupby('measure', sort=False):

@@ -8,9 +8,9 @@ import jinja2
 import markupsafe
 import pandas as pd
 
-from tff_fedfish.reporting import match, notes, settings, tables
+from tff_fedfish.reporting import headline, notes, settings, tables
 from tff_fedfish.reporting.plots import Plot
-from tff_fedfish.reporting.runs import Run
+from tff_fedfish.reporting.runs import HELD_OUT, OWN_TEST, Run
 from tff_fedfish.reporting.scores import Scores
 from tff_fedfish.reporting.tables import Table
 from tff_fedfish.reporting.words import listed
@@ -34,7 +34,7 @@ _SECTIONS = {
   'curves': ('Curves and cost', 'a finished round with a loss', False),
   'local-epochs': ('Local epochs', '', True),
   'barrier': ('Client-Server Barrier', 'a measured barrier', True),
-  'comparisons': ('All comparisons', '', True),
+  'comparisons': ('Further comparisons', '', True),
   'training': ('Training: last values', '', True),
 }
 
@@ -68,8 +68,8 @@ def render_page(
   """
   runs = scores.runs
   first_plot, plots = _first_plot(plots)
-  first_table = tables.comparison_table(scores)
-  sections = list(_sections(scores, plots))
+  first_table, *comparisons = tables.comparison_tables(scores) or [None]
+  sections = _sections(scores, plots, comparisons)
   config = settings.compare([settings.published(run.config) for run in runs])
   environments = settings.compare([run.environment for run in runs])
   methods = dict.fromkeys(run.method for run in runs)
@@ -78,7 +78,7 @@ def render_page(
     generator=f'{GENERATOR} {__version__}',
     version=__version__,
     title=f'Federated pretraining: {listed(list(methods))}',
-    headline=notes.headline(scores),
+    sentences=[headline.headline(scores), headline.personalization(scores)],
     notes=notes.notes(scores),
     max_notes=_MAX_NOTES,
     runs=runs,
@@ -129,25 +129,25 @@ def _first_plot(
 
 
 def _sections(
-  scores: Scores, plots: Mapping[str, Sequence[Plot]]
+  scores: Scores,
+  plots: Mapping[str, Sequence[Plot]],
+  comparisons: Sequence[Table],
 ) -> list[Section]:
   """Returns the sections that have a plot or a table."""
-  kinds = {'held_out': 'personalization', 'own_test': 'own-tests'}
-  found = match.grouped(
-    tables.score_tables(scores), lambda t: kinds.get(t.kind, 'transfer')
-  )
-  found.setdefault('own-tests', []).extend(tables.client_tables(scores))
-  found |= {
+  anchors = {HELD_OUT: 'personalization', OWN_TEST: 'own-tests'}
+  found = {
     'curves': [tables.cost_table(scores)],
-    'comparisons': [tables.all_comparisons(scores)],
+    'comparisons': comparisons,
     'training': [tables.training_table(scores)],
   }
+  for subject, table in tables.score_tables(scores).items():
+    found.setdefault(anchors.get(subject, 'transfer'), []).append(table)
   sections = [
     Section(
       anchor,
       title,
       plots.get(anchor, ()),
-      [table for table in found.get(anchor, ()) if table],
+      [t for t in found.get(anchor, ()) if len(t.headings) > 1],
       is_folded,
     )
     for anchor, (title, _, is_folded) in _SECTIONS.items()

@@ -10,17 +10,19 @@ from tff_fedfish.files import (
   replace_directory_atomically,
   require_usable_output,
 )
-from tff_fedfish.reporting import figures_of_report, settings, tables
+from tff_fedfish.reporting import figures_of_report, settings
+from tff_fedfish.reporting.comparisons import comparisons_csv
 from tff_fedfish.reporting.page import GENERATOR, SCRIPT, render_page
 from tff_fedfish.reporting.runs import Run
 from tff_fedfish.reporting.scores import read_scores
+from tff_fedfish.reporting.summary import summary_csv
 
 _PAGE = 'index.html'
 _CONTENTS = {
-  *(_PAGE, SCRIPT, 'figures', 'configs'),
-  *('summary.csv', 'comparisons.csv', 'own_tests.csv'),
+  *(_PAGE, SCRIPT, 'figures', settings.CONFIGS_NAME),
+  *('summary.csv', 'comparisons.csv', 'clients.csv'),
   # In earlier reports.
-  *('paper_tables.csv', 'reproduce.py'),
+  *('own_tests.csv', 'paper_tables.csv', 'reproduce.py'),
 }
 _GENERATOR_TAG = re.compile(
   f'<meta name="generator" content="{re.escape(GENERATOR)} '
@@ -66,12 +68,11 @@ def write_report(
   output = check_output(output)
   scores = read_scores(runs)
   plots = figures_of_report.all_plots(scores)
-  texts = {
-    'summary.csv': tables.summary_csv(runs),
-    'comparisons.csv': tables.comparisons_csv(scores),
-    'own_tests.csv': tables.own_tests_csv(scores),
-  }
-  texts = {name: text for name, text in texts.items() if text}
+  texts = {'summary.csv': summary_csv(runs)}
+  if len(scores.comparisons):
+    texts['comparisons.csv'] = comparisons_csv(scores.comparisons)
+  if len(scores.clients):
+    texts['clients.csv'] = scores.clients_csv()
   texts[_PAGE] = render_page(scores, plots, figure_format, list(texts))
   commands = settings.reproduction_commands(runs)
   texts[SCRIPT] = ''.join(f'{" ".join(command)}\n' for command in commands)
