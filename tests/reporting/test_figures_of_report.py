@@ -224,17 +224,17 @@ def test_final_scores_by_local_epochs_and_budget(of_sweep):
     if series.startswith('FedAvg')
   }
   assert found == {
-    'FedAvg, fixed rounds': [
+    'FedAvg, 4 rounds': [
       (1, pytest.approx(7.45)),
       (4, pytest.approx(5.95)),
     ],
-    'FedAvg, fixed compute': [
+    'FedAvg, 4 local epochs in all': [
       (1, pytest.approx(7.45)),
       (4, pytest.approx(7.45)),
     ],
   }
   # Seeds 7.5 and 7.4: each is drawn alone in a quarter of the resamples.
-  series = 'FedAvg, fixed compute'
+  series = 'FedAvg, 4 local epochs in all'
   [first, _] = _points(plot, 'low', 'high', series=series, **where)
   assert first == pytest.approx((7.4, 7.5))
   where = {'panel': 'Personalized on 50 %', 'series': series}

@@ -65,7 +65,8 @@ def barriers(
   """
   unit = f'nats per {words.unit}'
   pairs = keys.grouped(
-    match.find_baseline_pairs(scores.arms), lambda pair: pair.arm.method
+    (p for p in match.find_pairs(scores.arms) if p.is_against_baseline),
+    lambda pair: pair.method,
   )
   tables = {
     method: pd.concat(map(_both_barriers, found))

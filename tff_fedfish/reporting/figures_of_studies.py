@@ -120,14 +120,13 @@ def said_fraction(fraction: float) -> str:
 
 def _trends(study: Sequence[Arm]) -> Iterator[tuple]:
   """Yields a name, algorithm, budget, arm and local epochs."""
-  budgets = studies.find_budgets(study)
-  names = budgets.names if budgets else ()
-  for (method, arms), budget in itertools.product(
-    studies.methods(study).items(), names
+  budgets = studies.budgets(study)
+  for (method, arms), (budget, members) in itertools.product(
+    studies.methods(study).items(), budgets.items()
   ):
-    name = method if len(names) == 1 else f'{method}, {budget}'
+    name = method if len(budgets) == 1 else f'{method}, {budget}'
     for arm in arms:
-      if budgets.holds(budget, arm):
+      if arm in members:
         yield name, arm.algorithm, budget, arm.label, arm.num_local_epochs
 
 
@@ -137,7 +136,7 @@ def _trend_looks(trends: pd.DataFrame) -> dict[str, Look]:
   looks = method_looks(
     (row.series, row.algorithm, None) for row in rows.itertuples()
   )
-  dashed = set(rows['series'][rows['budget'] == studies.FIXED_COMPUTE])
+  dashed = set(rows['series'][rows['budget'].str.endswith('in all')])
   return {
     name: dataclasses.replace(look, line=(0, (5, 2)) if name in dashed else '-')
     for name, look in looks.items()
