@@ -89,7 +89,10 @@ def _comparison(scores: Scores, line: Any) -> str:
     where += f' with {line.setting}'
   sentence = _difference(line, where, _sizes(line))
   arms = {arm.label: arm for arm in scores.arms}
-  units = [_uplink(arms[arm]) for arm in (line.arm, line.baseline_arm)]
+  order = line.arm, line.baseline_arm
+  if verdict(line) == f'{line.baseline} lower':
+    order = order[::-1]
+  units = [_uplink(arms[arm]) for arm in order]
   if all(units):
     both = ' against '.join(dict.fromkeys(units))
     sentence += f', for an uplink of {both} models'

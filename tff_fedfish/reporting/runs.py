@@ -236,9 +236,12 @@ class Run(Measured):
     An evaluation of round r replays round r + 1; what was measured while
     training comes first.
     """
-    barriers = {e.round_num + 1: e.barriers for e in self.evaluations}
-    barriers |= self.round_barriers
-    return {r: barriers[r] for r in sorted(barriers) if len(barriers[r])}
+    replayed = [e for e in self.evaluations if len(e.barriers)]
+    barriers = {e.round_num + 1: e.barriers for e in replayed}
+    barriers |= {
+      r: rows for r, rows in self.round_barriers.items() if len(rows)
+    }
+    return {r: barriers[r] for r in sorted(barriers)}
 
 
 def with_barriers(rows: pd.DataFrame) -> pd.DataFrame:

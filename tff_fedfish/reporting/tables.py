@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from tff_fedfish.reporting import comparisons, keys
@@ -162,15 +162,15 @@ def _comparison(scores: Scores, line: Any, largest: float) -> list[Cell]:
       cells[-1] = Cell(shown(later.mean, 3, 1, '+'), interval)
     hurt = scores.shown(line.subject, 'hurt', largest)
     shares = [hurt[arm].mean if arm in hurt else None for arm in arms]
-    cells.append(_both(shares, '.0%'))
+    cells.append(_both(shares, _SHOW['hurt']))
   units = {arm.label: arm.last(_UPLINK) for arm in scores.arms}
-  return [*cells, _both([units[arm] for arm in arms], 'g')]
+  return [*cells, _both([units[arm] for arm in arms], _number)]
 
 
-def _both(values: Sequence[float | None], spec: str) -> Cell:
+def _both(values: Sequence[float | None], show: Callable[[float], str]) -> Cell:
   if None in values:
     return _ABSENT
-  return Cell(' / '.join(format(value, spec) for value in values))
+  return Cell(' / '.join(map(show, values)))
 
 
 def _table(
@@ -264,6 +264,6 @@ _COSTS = {
 _SHOW = {
   'loss': lambda value: shown(value, 3),
   'accuracy': lambda value: shown(value, 1, 100),
-  'hurt': '{:.0%}'.format,
+  'hurt': lambda value: f'{100 * value:.0f} %',
   **{key: show for key, (_, show) in _COSTS.items()},
 }
