@@ -2,7 +2,6 @@
 
 import html.parser
 import pathlib
-import re
 import shutil
 
 import pytest
@@ -122,7 +121,7 @@ def test_the_answer_stands_on_top(written):
       '<h3>Loss of FedFish minus loss of FedAvg</h3>',
       'Method against method on held-out clients',
       # (5.5 - 6 + 6.5 - 7 + 5 - 5 + 6 - 6) / 4.
-      '<td class="">−0.250</td>',
+      '<td>−0.250</td>',
       'Keep in mind',
       *('<h2 id="personalization"', '<h2 id="transfer"', '<h2 id="curves"'),
       *('<summary id="barrier"', 'What differs between the runs'),
@@ -134,7 +133,7 @@ def test_the_answer_stands_on_top(written):
   # On a phone the columns after the fourth are folded.
   head = text[text.index('table-comparisons_1">\n<thead>') :]
   head = head[: head.index('</thead>')]
-  assert head.count('<th') == 8 and head.count('class="folded"') == 4
+  assert head.count('<th ') == 8 and head.count('class="folded"') == 4
 
 
 def test_all_commands_are_beside_the_page(written):
@@ -147,9 +146,10 @@ def test_all_commands_are_beside_the_page(written):
 
 
 def test_the_page_is_short(written):
-  outline = _Outline((written / 'index.html').read_text())
+  text = (written / 'index.html').read_text()
+  outline = _Outline(text[text.index('<body>') : text.index('</html>')])
   words = ' '.join(outline.texts).split()
-  assert len(words) < 1_200
+  assert len(words) < 1_300
 
 
 def test_absent_sections_are_named(tmp_path, write_run):

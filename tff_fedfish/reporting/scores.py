@@ -75,8 +75,11 @@ def means_of(arms: Iterable[Arm]) -> pd.DataFrame:
   """Returns `Scores.means` of some arms."""
   rows = itertools.chain(*map(means.means_of, arms))
   table = pd.DataFrame(rows, columns=means.Mean._fields)
-  numbers = ['fraction', 'mean', 'low', 'high']
-  return table.astype(dict.fromkeys(numbers, float))
+  # Without a row pandas knows no dtype.
+  return table.astype(
+    dict.fromkeys(('fraction', 'mean', 'low', 'high'), float)
+    | dict.fromkeys(('is_shown', 'is_final'), bool)
+  )
 
 
 def curve(arms: Sequence[Arm], x: str, y: str) -> pd.DataFrame:
