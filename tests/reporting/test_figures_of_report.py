@@ -188,14 +188,13 @@ def test_accuracy_by_local_epochs_where_these_differ(of_sweep):
 def test_barriers_measured_in_training(tmp_path, write_run):
   directory = write_run(tmp_path / 'run')
   lines = (directory / 'metrics.csv').read_text().splitlines()
-  cells = ('barrier/loss,barrier/error', ',', '0.5,0.02', '0.25,-0.01')
+  cells = ('barrier/loss', '', '0.5', '0.25')
   (directory / 'metrics.csv').write_text(
     ''.join(f'{a},{b}\n' for a, b in zip(lines, cells, strict=True))
   )
-  plot = _plots([directory])['barrier_by_round']
-  loss, error = plot.panel_names
-  assert _points(plot, 'x', 'y', panel=loss) == [(1, 0.5), (2, 0.25)]
-  assert _points(plot, 'x', 'y', panel=error) == [(1, 2.0), (2, -1.0)]
+  plot = _plots([directory])['curves']
+  points = _points(plot, 'x', 'y', panel='Barrier (nats per token)')
+  assert points == [(1, 0.5), (2, 0.25)]
 
 
 def test_images_are_no_tokens(tmp_path, write_run):
@@ -367,12 +366,6 @@ def test_each_method_has_its_barriers_against_the_baseline(
   assert _points(plots['barrier_2'], 'x', 'y') == [(0.75, 0.25)]
 
 
-def test_barriers_without_a_pair(pair):
-  plot = _plots(pair[1:])['barrier']
-  # Local and global losses as written.
-  assert _points(plot, 'x', 'y') == [(5.0, 5.2), (4.0, 4.3)]
-
-
 _IDS = ('a.org', 'b.org', 'c.org')
 
 
@@ -430,22 +423,28 @@ def test_affinities_without_clusters(tmp_path, write_run, write_evaluation):
 
 
 def test_barrier_files_of_finished_rounds_are_drawn(tmp_path, write_run):
-  directory = write_run(tmp_path / 'run')
-  (directory / 'barrier').mkdir()
-  for round_num in (1, 2, 3):
-    tables.write_barriers(
-      directory / 'barrier' / f'round_{round_num:08d}.csv',
-      [
-        tables.ClientBarrier(
-          client_id=client_id,
-          local_loss=5.0,
-          global_loss=loss,
-          local_accuracy=0.2,
-          global_accuracy=0.1,
-        )
-        for client_id, loss in ((b'a', 5.0 + round_num), (b'b', float('nan')))
-      ],
-    )
+  directories = []
+  for number, name in enumerate(('fed_avg', 'fed_fish'), start=1):
+    directories.append(write_run(tmp_path / name, algorithm=name))
+    (directories[-1] / 'barrier').mkdir()
+    for round_num in (1, 2, 3):
+      tables.write_barriers(
+        directories[-1] / 'barrier' / f'round_{round_num:08d}.csv',
+        [
+          tables.ClientBarrier(
+            client_id=client_id,
+            local_loss=5.0,
+            global_loss=loss,
+            local_accuracy=0.2,
+            global_accuracy=0.1,
+          )
+          for client_id, loss in (
+            (b'a', 5.0 + round_num * number),
+            (b'b', float('nan')),
+          )
+        ],
+      )
   # Round 3 has no row yet, and client b no finite loss.
-  plot = _plots([directory])['barrier']
-  assert _points(plot, 'point', 'x', 'y') == [('a', 5.0, 7.0)]
+  plot = _plots(directories)['barrier']
+  points = _points(plot, 'series', 'point', 'x', 'y')
+  assert points == [('round 1', 'a', 2.0, 1.0), ('round 2', 'a', 4.0, 2.0)]
