@@ -76,7 +76,11 @@ def means_of(arms: Iterable[Arm]) -> pd.DataFrame:
   rows = itertools.chain(*map(means.means_of, arms))
   table = pd.DataFrame(rows, columns=means.Mean._fields)
   numbers = ['fraction', 'mean', 'low', 'high']
-  return table.astype(dict.fromkeys(numbers, float))
+  flags = ['is_shown', 'is_final']
+  # Without a row they would be of no type.
+  return table.astype(
+    dict.fromkeys(numbers, float) | dict.fromkeys(flags, bool)
+  )
 
 
 def curve(arms: Sequence[Arm], x: str, y: str) -> pd.DataFrame:
