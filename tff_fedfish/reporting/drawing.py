@@ -280,9 +280,9 @@ def _has_ends(rows: pd.DataFrame) -> bool:
 
 
 def _whiskers(axes, x: np.ndarray, rows: pd.DataFrame, color: str) -> None:
-  y, low, high = (rows[name].astype(float) for name in ('y', 'low', 'high'))
+  y, low, high = (rows[name].to_numpy(float) for name in ('y', 'low', 'high'))
   # A skewed interval may exclude the mean: no arm is negative.
-  arms = [(y - low).clip(lower=0), (high - y).clip(lower=0)]
+  arms = [(y - low).clip(min=0), (high - y).clip(min=0)]
   axes.errorbar(
     x,
     y,

@@ -91,7 +91,9 @@ class Repeated:
     for fraction in sorted(set.intersection(*every)):
       rows = {s: e.scores_at(fraction) for s, e in self.evaluations.items()}
       common = sorted(set.intersection(*(set(r.index) for r in rows.values())))
-      found[fraction] = {seeds: r.loc[common] for seeds, r in rows.items()}
+      # Without the dtype NumPy cuts NULs at the end of an id.
+      index = pd.Index(common, dtype=object, name='client_id')
+      found[fraction] = {seeds: r.loc[index] for seeds, r in rows.items()}
     return found
 
   def num_left_out(self, fraction: float) -> int:

@@ -75,11 +75,10 @@ def means_of(arms: Iterable[Arm]) -> pd.DataFrame:
   """Returns `Scores.means` of some arms."""
   rows = itertools.chain(*map(means.means_of, arms))
   table = pd.DataFrame(rows, columns=means.Mean._fields)
-  numbers = ['fraction', 'mean', 'low', 'high']
-  flags = ['is_shown', 'is_final']
-  # Without a row they would be of no type.
+  # Without a row pandas knows no dtype.
   return table.astype(
-    dict.fromkeys(numbers, float) | dict.fromkeys(flags, bool)
+    dict.fromkeys(('fraction', 'mean', 'low', 'high'), float)
+    | dict.fromkeys(('is_shown', 'is_final'), bool)
   )
 
 
