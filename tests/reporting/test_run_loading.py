@@ -109,8 +109,6 @@ def test_a_round_whose_barrier_has_no_clients(pair, tmp_path):
   run = tmp_path / 'run'
   shutil.copytree(pair[1], run)
   tables.write_barriers(run / 'evaluations' / 'held_out' / 'barrier.csv', [])
-  (run / 'barrier').mkdir()
-  tables.write_barriers(run / 'barrier' / 'round_00000001.csv', [])
   [loaded] = loading.load_runs([run])
   assert loaded.barriers_by_round() == {}
 

@@ -4,11 +4,12 @@ Seeds and clients are drawn independently of each other and crossed in the
 intervals (`evaluation/intervals.py`).
 """
 
+import collections
 import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -103,11 +104,20 @@ class Repeated:
 
 
 def repeated_evaluations(arm: Arm) -> list[Repeated]:
-  """Returns the evaluations of an arm, those that are alike together."""
-  return [
-    Repeated(subject, evaluations)
-    for subject, evaluations in match.repeated_evaluations(arm)
-  ]
+  """Returns the evaluations of an arm, those that are alike together.
+
+  Some of one run may differ in their fractions or the barrier only: then the
+  first, by name, of one seed belongs to the first of another.
+  """
+  groups: dict[Any, Repeated] = {}
+  for run in arm.runs:
+    seen: collections.Counter = collections.Counter()
+    for evaluation in sorted(run.evaluations, key=lambda e: e.name):
+      seen[key := keys.evaluation_key(run, evaluation)] += 1
+      group = Repeated(run.subject_of(evaluation), {})
+      group = groups.setdefault((key, seen[key]), group)
+      group.evaluations[run.seeds] = evaluation
+  return list(groups.values())
 
 
 def shown(groups: Iterable[Repeated]) -> dict[Subject, Repeated]:
