@@ -109,6 +109,10 @@ class Measured:
     values = self.series(name)
     return values[-1][0] if values else None
 
+  def in_round(self, name: str, round_num: int) -> float | None:
+    """Returns a metric in one round; None where it is not finite."""
+    return dict(self.series('round', name)).get(round_num)
+
   def typical(self, name: str) -> float | None:
     """Returns the median of a timing over the rounds; of memory the maximum.
 
