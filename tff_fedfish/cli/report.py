@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar='DIR',
     help='directory to write: index.html (shows without the others), '
     'figures/*.png, figures/*.csv (the numbers of each), summary.csv, '
-    'comparisons.csv, own_tests.csv, reproduce.py; an '
+    'comparisons.csv, clients.csv, configs/, reproduce.sh; an '
     'earlier report there is replaced',
   )
   parser.add_argument(
