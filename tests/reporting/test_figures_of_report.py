@@ -187,14 +187,13 @@ def test_accuracy_by_local_epochs_where_these_differ(of_sweep):
 def test_barriers_measured_in_training(tmp_path, write_run):
   directory = write_run(tmp_path / 'run')
   lines = (directory / 'metrics.csv').read_text().splitlines()
-  cells = ('barrier/loss,barrier/error', ',', '0.5,0.02', '0.25,-0.01')
+  cells = ('barrier/loss', '', '0.5', '0.25')
   (directory / 'metrics.csv').write_text(
     ''.join(f'{a},{b}\n' for a, b in zip(lines, cells, strict=True))
   )
-  plot = _plots([directory])['barrier_by_round']
-  loss, error = plot.panel_names
-  assert _points(plot, 'x', 'y', panel=loss) == [(1, 0.5), (2, 0.25)]
-  assert _points(plot, 'x', 'y', panel=error) == [(1, 2.0), (2, -1.0)]
+  plot = _plots([directory])['curves']
+  points = _points(plot, 'x', 'y', panel='Barrier (nats per token)')
+  assert points == [(1, 0.5), (2, 0.25)]
 
 
 def test_images_are_no_tokens(tmp_path, write_run):
@@ -364,12 +363,6 @@ def test_each_method_has_its_barriers_against_the_baseline(
     'Client-Server Barrier, FedProx and FedAvg',
   ]
   assert _points(plots['barrier_2'], 'x', 'y') == [(0.75, 0.25)]
-
-
-def test_barriers_without_a_pair(pair):
-  plot = _plots(pair[1:])['barrier']
-  # Local and global losses as written.
-  assert _points(plot, 'x', 'y') == [(5.0, 5.2), (4.0, 4.3)]
 
 
 _IDS = ('a.org', 'b.org', 'c.org')

@@ -33,9 +33,7 @@ def draw(plot: 'Plot') -> matplotlib_figure.Figure:
   It is laid out once, for all file formats: that takes a third of the time.
   """
   names = plot.panel_names
-  columns = 1
-  if plot.kind == 'scatter' and len(names) > 1:
-    columns = 2 if len(names) <= 6 else 3
+  columns = _num_columns(plot)
   rows = -(-len(names) // columns)
   height = {'scatter': 4.6 / columns, 'heat': 4.9}.get(plot.kind, 2.5)
   figure = matplotlib_figure.Figure(
@@ -52,6 +50,9 @@ def draw(plot: 'Plot') -> matplotlib_figure.Figure:
     axes.set_visible(False)
   for position, (axes, name) in enumerate(zip(grid.flat, names, strict=False)):
     _DRAWERS[plot.kind](axes, plot.table[plot.table['panel'] == name], plot)
+    if plot.log_y:
+      axes.set_yscale('log')
+      axes.yaxis.set_major_formatter(_short)
     if plot.zero_line:
       axes.axhline(0, color='0.35', linewidth=0.9)
     if position + columns >= len(names):
@@ -71,6 +72,13 @@ def draw(plot: 'Plot') -> matplotlib_figure.Figure:
   figure.get_layout_engine().execute(figure)
   figure.set_layout_engine('none')
   return figure
+
+
+def _num_columns(plot) -> int:
+  num_panels = len(plot.panel_names)
+  if plot.kind != 'scatter' or num_panels == 1:
+    return 1
+  return 2 if num_panels <= 6 else 3
 
 
 def at(place: Any) -> str:
@@ -98,13 +106,13 @@ def _add_legend(figure, plot) -> None:
   table = plot.table
   if plot.kind == 'heat' or set(table['series']) <= {''}:
     return
-  if len(plot.panel_names) > 1 and (table['series'] == table['panel']).all():
+  if (table['series'] == table['panel']).all():
     return
   handles = {}
   for axes in figure.axes:
     for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
       handles.setdefault(label, handle)
-  longest = max(len(line) for label in handles for line in label.split('\n'))
+  longest = max(map(len, handles))
   # In characters of the legend's size.
   room = 11.4 * _WIDTH_INCHES
   columns = max(1, min(len(handles), int(room / (longest + 7))))
@@ -142,21 +150,13 @@ def _line(axes, table: pd.DataFrame, plot) -> None:
       **look.line_arguments(),
     )
   axes.margins(x=0.06)
-  _scale(axes, plot, places)
-
-
-def _scale(axes, plot, places) -> None:
-  formatter = ticker.FuncFormatter(lambda value, _: _short(value))
-  if plot.log_y:
-    axes.set_yscale('log')
-    axes.yaxis.set_major_formatter(formatter)
   if plot.log_x and len(places) <= _MAX_TICKS:
     axes.set_xscale('log', base=2)
     axes.set_xticks(places, [f'{place:,.6g}' for place in places])
     axes.xaxis.set_minor_locator(ticker.NullLocator())
   elif plot.log_x:
     axes.set_xscale('log')
-    axes.xaxis.set_major_formatter(formatter)
+    axes.xaxis.set_major_formatter(_short)
   else:
     locator = ticker.MaxNLocator(nbins=7, integer=True, min_n_ticks=1)
     axes.xaxis.set_major_locator(locator)
@@ -196,10 +196,6 @@ def _bar(axes, table: pd.DataFrame, plot) -> None:
   axes.set_xlim(-0.55, len(places) - 0.45)
   axes.tick_params(axis='x', length=0)
   axes.grid(visible=False, axis='x')
-  if plot.log_y:
-    axes.set_yscale('log')
-    formatter = ticker.FuncFormatter(lambda value, _: _short(value))
-    axes.yaxis.set_major_formatter(formatter)
 
 
 def _label_bar(axes, x: float, row: Any, plot) -> None:
@@ -229,7 +225,7 @@ def _scatter(axes, table: pd.DataFrame, plot) -> None:
       **plot.looks.get(name, PLAIN).marker_arguments()
       | {'markersize': 4.2, 'markeredgewidth': 0.9},
     )
-  axes.locator_params(nbins=6)
+  axes.locator_params(nbins={1: 6, 2: 4}.get(_num_columns(plot), 2))
   if plot.diagonal:
     values = plot.table[['x', 'y']].to_numpy(float)
     pad = 0.05 * (values.max() - values.min()) or 0.5
@@ -295,19 +291,16 @@ def _whiskers(axes, x: np.ndarray, rows: pd.DataFrame, color: str) -> None:
 
 
 def _label(name: str) -> str:
-  """Returns a series' name in a legend; a long one takes two lines."""
-  first, *rest = textwrap.wrap(name, _LABEL_CHARACTERS) or ['']
-  lines = [first, *([' '.join(rest)] if rest else [])]
+  """Returns a series' name in a legend."""
   # matplotlib leaves out what begins with an underscore.
-  text = '\n'.join(map(drawable, lines))
-  return f' {text}' if text.startswith('_') else text
+  return drawable(f' {name}' if name.startswith('_') else name, 60)
 
 
 def _shown(place: Any) -> str:
   return place if isinstance(place, str) else f'{place:g}'
 
 
-def _short(value: float) -> str:
+def _short(value: float, _: int) -> str:
   """Returns a tick's label: 1, 10, and so on to 100,000, 1M, 10M."""
   for unit, suffix in ((10**9, 'G'), (10**6, 'M')):
     if value >= unit:

@@ -4,12 +4,11 @@ A method's barrier against the baseline's, client by client, is Figure 6 of
 Dhawan et al. (2024), FedFish; their equation 5 defines the barrier.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import pandas as pd
 
 from tff_fedfish.data.client_ids import client_id_to_cell, client_id_to_text
-from tff_fedfish.methods.registry import BASELINE
 from tff_fedfish.reporting import keys, match
 from tff_fedfish.reporting.match import Arm, Pair
 from tff_fedfish.reporting.plots import Plot, plot
@@ -19,6 +18,7 @@ from tff_fedfish.reporting.style import Look, numbered_looks
 from tff_fedfish.reporting.words import Words, capitalized
 
 _MAX_ROUNDS = 5
+_PLACE = ['seeds', 'round', 'client_id']
 
 
 def before_and_after(
@@ -55,39 +55,26 @@ def before_and_after(
   )
 
 
-def barriers(
-  scores: Scores, words: Words, looks: Mapping[str, Look]
-) -> Iterator[Plot | None]:
-  """Yields the barrier of each method against the baseline's.
-
-  Without such a pair it is the loss of the new global weights against that of
-  the clients' own, of every arm's last measured round.
-  """
-  unit = f'nats per {words.unit}'
+def barriers(scores: Scores, words: Words) -> Iterator[Plot | None]:
+  """Yields the barrier of each method against the baseline's."""
   pairs = keys.grouped(
     (p for p in match.find_pairs(scores.arms) if p.is_against_baseline),
     lambda pair: pair.method,
   )
-  tables = {
-    method: pd.concat(map(_both_barriers, found))
-    for method, found in pairs.items()
-  }
-  tables = {method: table for method, table in tables.items() if len(table)}
-  for number, (method, table) in enumerate(tables.items(), start=1):
+  for number, (method, found) in enumerate(pairs.items(), start=1):
+    table = pd.concat(map(_both_barriers, found))
     yield plot(
       table,
-      name='barrier' + f'_{number}' * (len(tables) > 1),
-      title=f'Client-Server Barrier, {method} and {BASELINE.title}',
+      name='barrier' + f'_{number}' * (len(pairs) > 1),
+      title=f'Client-Server Barrier, {method} and {found[0].baseline}',
       caption='A point per client of a round that both measured. Above the '
       f'diagonal the barrier is lower with {method}. It ranks nothing.',
       kind='scatter',
-      x=f'{method} ({unit})',
-      y=f'{BASELINE.title} ({unit})',
+      x=f'{method} (nats per {words.unit})',
+      y=f'{found[0].baseline} (nats per {words.unit})',
       diagonal=True,
       looks=numbered_looks(table['series'].unique()),
     )
-  if not tables:
-    yield _own_and_global(scores.arms, unit, looks)
 
 
 def affinity_maps(arms: Sequence[Arm]) -> Iterator[Plot | None]:
@@ -121,68 +108,30 @@ def affinity_maps(arms: Sequence[Arm]) -> Iterator[Plot | None]:
 
 
 def _both_barriers(pair: Pair) -> pd.DataFrame:
-  """Returns the barriers of the clients of rounds that both sides measured."""
-  baselines = {run.seeds: run for run in pair.baseline_arm.runs}
-  tables = [pd.DataFrame()]
-  for run in pair.arm.runs:
-    if run.seeds not in baselines:
-      continue
-    theirs = baselines[run.seeds].barriers_by_round()
-    for round_num, own in run.barriers_by_round().items():
-      if round_num in theirs:
-        table = own.merge(
-          theirs[round_num], on='client_id', suffixes=('', '_baseline')
-        )
-        tables.append(
-          table.assign(
-            round=round_num,
-            panel=pair.setting,
-            series=f'round {round_num}',
-            point=table['client_id'].map(client_id_to_cell),
-            x=table['loss'],
-            y=table['loss_baseline'],
-          )
-        )
-  table = pd.concat(tables)
-  return (
-    table[table['round'].isin(_some(table['round']))] if len(table) else table
+  """Returns the clients whose barrier both sides measured in the same round."""
+  table = _measured(pair.arm).merge(
+    _measured(pair.baseline_arm), on=_PLACE, suffixes=('', '_baseline')
+  )
+  # A few rounds, the last among them.
+  rounds = sorted(set(table['round']), reverse=True)
+  step = -(-len(rounds) // _MAX_ROUNDS) or 1
+  table = table[table['round'].isin(rounds[::step])]
+  return table.assign(
+    panel=pair.setting,
+    series=table['round'].map('round {}'.format),
+    point=table['client_id'].map(client_id_to_cell),
+    x=table['loss'],
+    y=table['loss_baseline'],
   )
 
 
-def _some(rounds: Iterable[int]) -> list[int]:
-  """Returns up to `_MAX_ROUNDS` of the rounds, the last among them."""
-  ordered = sorted(set(rounds), reverse=True)
-  return ordered[:: -(-len(ordered) // _MAX_ROUNDS)]
-
-
-def _own_and_global(
-  arms: Sequence[Arm], unit: str, looks: Mapping[str, Look]
-) -> Plot | None:
+def _measured(arm: Arm) -> pd.DataFrame:
   tables = [
-    list(measured.values())[-1].assign(series=arm.label)
-    for arm in arms
+    table.assign(seeds=run.seeds, round=round_num)
     for run in arm.runs
-    if (measured := run.barriers_by_round())
+    for round_num, table in run.barriers_by_round().items()
   ]
-  if not tables:
-    return None
-  table = pd.concat(tables)
-  return plot(
-    table.assign(
-      point=table['client_id'].map(client_id_to_cell),
-      x=table['local_loss'],
-      y=table['global_loss'],
-    ),
-    name='barrier',
-    title='Client-Server Barrier',
-    caption='A point per client of the last measured round. The height above '
-    'the diagonal is its barrier.',
-    kind='scatter',
-    x=f'Loss of the client’s own weights ({unit})',
-    y='Loss of the new global weights',
-    diagonal=True,
-    looks=looks,
-  )
+  return pd.concat(tables or [pd.DataFrame(columns=[*_PLACE, 'loss'])])
 
 
 def _mean_affinities(table: pd.DataFrame, clusters: Mapping[bytes, int]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from tff_fedfish.reporting import (
+  comparisons,
   figures_of_clients,
   figures_of_studies,
   match,
@@ -23,8 +24,6 @@ from tff_fedfish.reporting.scores import Scores, curve
 from tff_fedfish.reporting.style import Look, method_looks
 from tff_fedfish.reporting.words import Words, words_of
 
-# Beginning of a metric -> beginning of its label.
-_SOURCES = {'held_out': 'Held-out', 'personal': 'Own test', 'train': 'Train'}
 _COSTS = {
   'communication/uplink_units': 'Uplink (models, cumulative)',
   'communication/total_units': 'Uplink and downlink (models, cumulative)',
@@ -64,10 +63,7 @@ def all_plots(scores: Scores) -> dict[str, list[Plot]]:
       *figures_of_studies.final_by_local_epochs(scores, words),
       figures_of_studies.who_wins(scores, words),
     ],
-    'barrier': [
-      barrier_curves(scores, words, looks),
-      *figures_of_clients.barriers(scores, words, looks),
-    ],
+    'barrier': figures_of_clients.barriers(scores, words),
   }
   return {name: [p for p in found if p] for name, found in sections.items()}
 
@@ -75,52 +71,56 @@ def all_plots(scores: Scores) -> dict[str, list[Plot]]:
 def differences(scores: Scores, words: Words) -> Plot | None:
   """Returns the loss of each method minus that of what it is compared with.
 
-  The clients are those of the first comparison. One method has its largest
-  fraction, too, and several methods in one setting as well.
+  The clients are those that the first sentence is about. The largest fraction
+  is there, too, unless there are several methods in several settings.
   """
-  table = scaled(scores.comparisons)
-  table = table[table['measure'] == 'loss']
-  table = table[table['subject'] == next(iter(table['subject']), None)]
-  if table['is_against_baseline'].any():
-    table = table[table['is_against_baseline']]
-  if not len(table):
+  lines = comparisons.main_comparisons(scores.comparisons)
+  if not lines:
     return None
-  baselines, methods = table['baseline'].unique(), table['method'].unique()
-  algorithms = {arm.label: arm.algorithm for arm in scores.arms}
-  ends = sorted({table['fraction'].min(), table['fraction'].max()})
-  if len(methods) > 1 and table['setting'].nunique() > 1:
-    table = table[table['fraction'] == ends[0]]
-    table = table.assign(series=table['method'], x=table['setting'])
-    names = dict(
-      zip(table['method'], table['arm'].map(algorithms), strict=True)
-    )
-    looks = method_looks((*item, None) for item in names.items())
-  else:
-    table = table[table['fraction'].isin(ends)]
-    table = table.assign(
-      series=table['fraction'].map(said_fraction),
-      x=table['method' if len(methods) > 1 else 'setting'],
-    )
-    algorithm = algorithms[table['arm'].iloc[0]]
-    [look] = method_looks([('', algorithm, None)]).values()
-    looks = {
-      said_fraction(fraction): dataclasses.replace(look, strength=strength)
-      for fraction, strength in zip(ends[::-1], (1.0, 0.45), strict=False)
-    }
+  table = scaled(scores.comparisons)
+  table = table[
+    (table['measure'] == 'loss') & (table['subject'] == lines[0].subject)
+  ]
+  if table['is_against_baseline'].any():
+    table = table[table['is_against_baseline'].astype(bool)]
+  methods, minus = table['method'].unique(), table['baseline'].unique()
   whose = methods[0] if len(methods) == 1 else 'methods'
-  minus = baselines[0] if len(baselines) == 1 else 'another method'
+  minus = minus[0] if len(minus) == 1 else 'another method'
+  table, looks = _difference_series(scores, table)
   return plot(
     table,
     name='differences',
     title=f'Loss of {whose} minus loss of {minus}',
-    caption=f'On {table["subject"].iloc[0]}. Below 0 the loss is lower than '
-    f'that of {minus}. Whiskers: 95 % intervals of the paired difference.',
+    caption=f'On {lines[0].subject}. Below 0 the loss is lower than that of '
+    f'{minus}. Whiskers: 95 % intervals of the paired difference.',
     kind='bar',
     x='',
     y=f'Difference (nats per {words.unit})',
     zero_line=True,
     looks=looks,
   )
+
+
+def _difference_series(
+  scores: Scores, table: pd.DataFrame
+) -> tuple[pd.DataFrame, dict[str, Look]]:
+  """Returns the rows to draw, with `series` and `x`, and the looks."""
+  algorithms = {arm.label: arm.algorithm for arm in scores.arms}
+  names = dict(zip(table['method'], table['arm'].map(algorithms), strict=True))
+  looks = method_looks((*item, None) for item in names.items())
+  ends = sorted({table['fraction'].min(), table['fraction'].max()})
+  if len(names) > 1 and table['setting'].nunique() > 1:
+    table = table[table['fraction'] == ends[0]]
+    return table.assign(series=table['method'], x=table['setting']), looks
+  table = table[table['fraction'].isin(ends)]
+  x = table['method' if len(names) > 1 else 'setting']
+  if len(ends) == 1:
+    return table.assign(series='', x=x), {}
+  look = Look('#555555') if len(names) > 1 else looks[table['method'].iloc[0]]
+  return table.assign(series=table['fraction'].map(said_fraction), x=x), {
+    said_fraction(fraction): dataclasses.replace(look, strength=strength)
+    for fraction, strength in zip(ends, (0.45, 1.0), strict=True)
+  }
 
 
 def fractions(
@@ -158,15 +158,19 @@ def fractions(
 def learning_curves(
   scores: Scores, words: Words, looks: Mapping[str, Look]
 ) -> Plot | None:
-  """Returns losses and accuracies by round."""
-  panels = {
-    f'{_SOURCES[source]} {_label(words, measure)}': _curve(
-      scores.arms, 'round', f'{source}/{measure}', SCALES[measure]
-    )
-    for source, measure in itertools.product(_SOURCES, SCALES)
-    if (source, measure) != ('train', 'accuracy')
+  """Returns losses, accuracies and the Client-Server Barrier by round."""
+  metrics = {
+    'held_out/loss': f'Held-out {words.loss_label}',
+    'held_out/accuracy': f'Held-out {words.accuracy_label}',
+    'personal/loss': f'Own test {words.loss_label}',
+    'personal/accuracy': f'Own test {words.accuracy_label}',
+    'train/loss': f'Train {words.loss_label}',
+    'barrier/loss': f'Barrier (nats per {words.unit})',
   }
-  panels[f'Personalized {_label(words, "accuracy")}'] = _checkpoints(scores)
+  panels = {
+    label: _curve(scores.arms, 'round', name) for name, label in metrics.items()
+  }
+  panels[f'Personalized {words.accuracy_label}'] = _checkpoints(scores)
   return _curves_plot(
     panels,
     name='curves',
@@ -187,54 +191,29 @@ def cost_curves(
   costs = dict(_COSTS)
   if len({arm.num_local_epochs for arm in scores.arms}) == 1:
     del costs['local_epochs']
-  source = 'held_out'
+  source, name = 'held_out', 'Held-out'
   if all(arm.last('held_out/accuracy') is None for arm in scores.arms):
-    source = 'personal'
+    source, name = 'personal', 'Own test'
   return _curves_plot(
     {
-      label: _curve(scores.arms, cost, f'{source}/accuracy', 100)
+      label: _curve(scores.arms, cost, f'{source}/accuracy')
       for cost, label in costs.items()
     },
     name='cost',
-    title=f'{_SOURCES[source]} accuracy by cost',
+    title=f'{name} accuracy by cost',
     caption='Further up and to the left is better. Traffic of a client that '
     f'takes part in every round, in float32 models. {_over_seeds(scores)}',
     x='',
-    y=f'{_SOURCES[source]} {_label(words, "accuracy")}',
+    y=f'{name} {words.accuracy_label}',
     panels='x',
     looks=looks,
     places=1,
   )
 
 
-def barrier_curves(
-  scores: Scores, words: Words, looks: Mapping[str, Look]
-) -> Plot | None:
-  """Returns the Client-Server Barrier by round, as measured in training."""
-  arms = scores.arms
-  return _curves_plot(
-    {
-      f'Barrier (nats per {words.unit})': _curve(
-        arms, 'round', 'barrier/loss', 1
-      ),
-      'Barrier in the error (points)': _curve(
-        arms, 'round', 'barrier/error', 100
-      ),
-    },
-    name='barrier_by_round',
-    title='Client-Server Barrier by round',
-    caption='It grows with what the clients learn and ranks nothing. '
-    f'{_over_seeds(scores)}',
-    x='Round',
-    y='',
-    panels='y',
-    looks=looks,
-  )
-
-
-def _curve(arms: Sequence[Arm], x: str, y: str, scale: float) -> pd.DataFrame:
+def _curve(arms: Sequence[Arm], x: str, y: str) -> pd.DataFrame:
   table = curve(arms, x, y)
-  table[['y', 'low', 'high']] *= scale
+  table[['y', 'low', 'high']] *= SCALES[y.split('/')[1]]
   # One seed has no band.
   is_one = table['low'] == table['high']
   return table.assign(
@@ -262,10 +241,6 @@ def _checkpoints(scores: Scores) -> pd.DataFrame:
   return means.assign(
     series=means['arm'], point=means['round'], x=means['round']
   )
-
-
-def _label(words: Words, measure: str) -> str:
-  return words.loss_label if measure == 'loss' else words.accuracy_label
 
 
 def _over_seeds(scores: Scores) -> str:
