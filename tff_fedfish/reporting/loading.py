@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from tff_fedfish import files, json_values
+from tff_fedfish.config import given
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.load import CONFIG_NAME
 from tff_fedfish.data.tokenizers import METADATA_FILE
@@ -53,6 +54,7 @@ def load_runs(directories: Iterable[str | os.PathLike]) -> list[Run]:
 def _load_run(directory: pathlib.Path) -> Run:
   _require_run(directory)
   config = _read_object(directory / CONFIG_NAME)
+  config = {k: v for k, v in config.items() if k not in given.ABOUT}
   remarks: list[str] = []
   timings = directory / 'timings.csv'
   environment = directory / 'environment.json'
