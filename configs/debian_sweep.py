@@ -16,7 +16,7 @@ presidents' addresses:
 
 
 def get_config() -> dict:
-  """Returns the base of all runs; docs/settings.md lists them."""
+  """Returns the settings of the base; docs/settings.md lists all."""
   return dict(
     algorithm=dict(name='fed_fish'),
     client_work=dict(

@@ -7,7 +7,7 @@ docs/experiments/fedfish.md says where it was measured. With images leave out
 plain_mean_tensors. FedFish as printed has none of the three settings.
 
 Data and vocabulary are those of demo.py, which `fedfish demo` makes; the
-server's rate was best of four in debian_regime_sweep.py.
+server's rate is the best of four (docs/experiments/fedfish_text.md).
 """
 
 

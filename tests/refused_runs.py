@@ -149,7 +149,7 @@ CASES = (
   ),
   edited('found 99. Update fedfish', _CONFIG, schema_version=99),
   edited(
-    'holds a run with another config, different in server.learning_rate',
+    'holds a run with another config: server.learning_rate 0.77 there',
     _CONFIG,
     lambda config: config['server'].update(learning_rate=0.77),
   ),
@@ -180,7 +180,7 @@ CASES = (
     'The run was trained on another corpus', corpus_fingerprint='another'
   ),
   _contents(
-    'was made with other settings than', settings_fingerprint='another'
+    'seeds.model_seed 9, not 1. Restore that', settings={'seeds.model_seed': 9}
   ),
   _contents(
     'was made with another vocabulary than', vocabulary_fingerprint='another'
@@ -197,12 +197,12 @@ CASES = (
     lambda data: data.replace(b'train/loss', b'train/other'),
   ),
   changed(
-    'must hold one number per column in every line, but does not (zip()',
+    'per column in every line, but does not in line 2 (zip()',
     _METRICS,
     lambda data: re.sub(rb'\n0,.*', b'\n0', data),
   ),
   changed(
-    "but does not (could not convert string to float: 'many')",
+    "but does not in line 3 (could not convert string to float: 'many')",
     _METRICS,
     lambda data: re.sub(rb'\n1,[^,]*', b'\n1,many', data),
   ),

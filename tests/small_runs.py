@@ -89,12 +89,12 @@ def train(inputs, workdir, *options, **settings) -> int:
 
 
 def write_config(run: pathlib.Path, values) -> None:
-  """Writes config.json of a copied run, and its checkpoints' fingerprints."""
+  """Writes config.json of a copied run, and its checkpoints' settings."""
   (run / 'config.json').write_text(json.dumps(values))
   config = run_directory.read_config(run)
-  fingerprint = run_directory.settings_fingerprint(config)
+  settings = run_directory.settings_of_numbers(config)
   for path in run.glob('checkpoints/*/manifest.json'):
-    edit_manifest(path, settings_fingerprint=fingerprint)
+    edit_manifest(path, settings=settings)
 
 
 def edit_manifest(path: pathlib.Path, **contents) -> None:

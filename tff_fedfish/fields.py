@@ -218,18 +218,30 @@ def unread(section: Section, config: Any) -> set[str]:
   }
 
 
+def readers_of(
+  section_class: type['Section'], field: dataclasses.Field
+) -> dict[str, tuple[Any, ...] | object]:
+  """Returns a field's `read_with`, of values that its section can have."""
+  conditions = dict(field.metadata.get('read_with') or {})
+  for key, wanted in conditions.items():
+    own = section_class.__dataclass_fields__.get(key)
+    choices = typing.get_args(own.type) if own is not None else ()
+    if wanted is not SET and choices:
+      conditions[key] = tuple(v for v in wanted if v in choices) or wanted
+  return conditions
+
+
 def _conditions(section, field, config):
   """Yields (holds, what is wanted, what there is) per entry of `read_with`."""
-  for key, wanted in (field.metadata.get('read_with') or {}).items():
+  for key, wanted in readers_of(type(section), field).items():
     other, _, name = key.rpartition('.')
     owner = getattr(config, other) if other else section
-    declared = type(owner).__dataclass_fields__[name]
-    value, choices = getattr(owner, name), typing.get_args(declared.type)
+    value = getattr(owner, name)
     if wanted is SET:
-      holds, words = value != declared.default, f'{key} set'
+      default = type(owner).__dataclass_fields__[name].default
+      holds, words = value != default, f'{key} set'
     else:
-      known = [v for v in wanted if v in choices] or wanted
-      holds, words = value in wanted, f'{key} {either(known)}'
+      holds, words = value in wanted, f'{key} {either(wanted)}'
     yield holds, words, f'{key} {value!r}'
 
 

@@ -82,7 +82,8 @@ def write_directory_atomically(
     tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.')
   )
   try:
-    yield temporary
+    with naming(path):
+      yield temporary
     os.chmod(temporary, 0o777 & ~umask())
     os.replace(temporary, path)
   except BaseException:

@@ -1,4 +1,4 @@
-"""Config files, overrides, config.json, given.json, and what is refused."""
+"""Config files, overrides, config.json, and what is refused."""
 
 import dataclasses
 import json
@@ -16,9 +16,10 @@ from tff_fedfish.config.load import (
   differences,
   from_json_dict,
   load_config,
-  to_given_dict,
   to_json_dict,
+  write_config,
 )
+from tff_fedfish.config.names import MAY_MOVE
 from tff_fedfish.errors import UserError
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -75,6 +76,7 @@ class TestShippedConfigs:
     assert config.data.directory in errors[0]
     if not is_complete:
       assert vocabulary in errors[1]
+    assert not list(tmp_path.iterdir())
 
   @pytest.mark.parametrize(
     ('name', 'settings'),
@@ -348,6 +350,11 @@ class TestConfigJson:
         '`config.resolved` must hold facts of images',
       ),
       ([], '`config.resolved` must hold facts of images'),
+      # Classes without the size of the images.
+      (
+        {'classes': 'a/b'},
+        '`config.resolved` must hold facts of images',
+      ),
     ],
   )
   def test_damaged_facts(self, facts, words):
@@ -384,16 +391,16 @@ class TestContinuedRun:
 
   @pytest.fixture
   def start(self, tmp_path):
-    """Writes config.json and given.json of a run; returns its directory."""
+    """Writes config.json of a run; returns its directory."""
 
     def write(*overrides, **changes):
-      config = load_config('demo', overrides)
-      values = to_json_dict(config)
+      path = tmp_path / 'config.json'
+      write_config(path, load_config('demo', overrides))
+      values = json.loads(path.read_text())
       for name, value in changes.items():
         section, _, setting = name.partition('__')
         values[section][setting] = value
-      (tmp_path / 'config.json').write_text(json.dumps(values))
-      (tmp_path / 'given.json').write_text(json.dumps(to_given_dict(config)))
+      path.write_text(json.dumps(values))
       return tmp_path
 
     return write
@@ -401,19 +408,31 @@ class TestContinuedRun:
   def _differences(self, run, *overrides):
     config = load_config('demo', overrides, workdir=run)
     kept = json.loads((run / 'config.json').read_text())
-    return differences(from_json_dict(kept, 'config.json'), config)
+    return [
+      name
+      for name in differences(from_json_dict(kept, 'config.json'), config)
+      if name not in MAY_MOVE
+    ]
 
-  def test_given_values(self, start):
+  def test_given_names_and_directory(self, start):
     run = start('--config.seeds.model_seed=7', '--config.data.vocabulary=~/v')
-    values = json.loads((run / 'given.json').read_text())
-    assert values['seeds'] == {'model_seed': 7}
-    assert values['training'] == {'num_rounds': 30}
-    assert values['data'] == {
-      'directory': str(pathlib.Path.cwd() / base('demo')['data']['directory']),
-      'vocabulary': os.path.expanduser('~/v'),
-      'sequence_length': 64,
-    }
-    assert to_given_dict(load_config('demo'))['data']['vocabulary'] == 'demo'
+    values = json.loads((run / 'config.json').read_text())
+    given = set(values['given'])
+    assert {'seeds.model_seed', 'data.vocabulary', 'model.preset'} <= given
+    assert not {'seeds.split_seed', 'model.width'} & given
+    assert values['data']['directory'] == base('demo')['data']['directory']
+    assert values['data']['vocabulary'] == os.path.expanduser('~/v')
+    assert values['working_directory'] == os.getcwd()
+
+  def test_it_is_continued_from_another_directory(
+    self, start, tmp_path, monkeypatch
+  ):
+    run, home = start(), pathlib.Path.cwd()
+    monkeypatch.chdir(tmp_path)
+    config = load_config(run / 'config.json')
+    directory = base('demo')['data']['directory']
+    assert config.data.directory == str(home / directory)
+    assert config.data.vocabulary == 'demo'
 
   def test_what_nobody_gives_stays_as_it_was_resolved(self, start):
     # As if a default had been another one.
@@ -452,10 +471,16 @@ class TestContinuedRun:
     names = self._differences(run, '--config.algorithm.name=fed_avg')
     assert names == ['algorithm.name']
 
-  def test_damaged_files_are_left_to_the_run(self, start):
+  def test_another_preset(self, start):
     run = start()
-    (run / 'given.json').unlink()
-    assert load_config('demo', workdir=run) == load_config('demo')
+    preset = '--config.model.preset=small'
+    # Its sizes are another model's; those of the run do not return.
+    assert 'model.width' in self._differences(run, preset)
+    kept = load_config(run / 'config.json', [preset], workdir=run)
+    assert kept.model == load_config('demo', [preset]).model
+
+  def test_a_damaged_file_is_left_to_the_run(self, start):
+    run = start()
     (run / 'config.json').write_text('{')
     assert load_config('demo', workdir=run) == load_config('demo')
 

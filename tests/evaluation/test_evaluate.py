@@ -296,15 +296,6 @@ class TestParts:
     assert _evaluate(run, held_out, tmp_path / 'out', *flags) == 2
     assert words in capsys.readouterr().err
 
-  def test_file_of_another_run(self, run, parts, tmp_path, capsys):
-    other = tmp_path / 'other'
-    shutil.copytree(run, other)
-    text = (other / 'corpus.json').read_text()
-    fingerprint = json.loads(text)['fingerprint']
-    (other / 'corpus.json').write_text(text.replace(fingerprint, '0' * 64))
-    assert _evaluate(other, parts / 'held_out', tmp_path / 'out') == 2
-    assert 'but names another. Restore' in capsys.readouterr().err
-
 
 class TestUnknownTokens:
   @pytest.fixture(scope='class')
@@ -384,6 +375,7 @@ class TestStages:
     assert done == [
       'opening the corpus',
       'opening the checkpoint',
+      'importing TensorFlow Federated',
       'choosing clients',
       'building the model',
       'tracing, first client',
@@ -459,6 +451,12 @@ class TestBadInput:
     self._fails(
       capsys,
       '`--checkpoint` must be a checkpoint',
+      *(tmp_path, small_inputs[0], tmp_path / 'out'),
+    )
+    (tmp_path / 'sweep.json').touch()
+    self._fails(
+      capsys,
+      f"is a sweep, whose runs are in '{tmp_path}/arms'. Name",
       *(tmp_path, small_inputs[0], tmp_path / 'out'),
     )
 

@@ -87,19 +87,21 @@ print(code, 'tensorflow' in sys.modules)
 
 
 @pytest.mark.parametrize(
-  ('data', 'output', 'words'),
+  ('data', 'output', 'options', 'words'),
   [
-    ('none', 'new', "'none'"),
-    (None, '.', '`--output` must be empty or new'),
+    ('none', 'new', (), "'none'"),
+    (None, '.', (), '`--output` must be empty or new'),
+    (None, 'new', ('--sequence_length', '9'), 'must be at most 8'),
   ],
 )
 def test_errors_before_tensorflow(
-  small_inputs, small_export, tmp_path, data, output, words
+  small_inputs, small_export, tmp_path, data, output, options, words
 ):
   (tmp_path / 'file').touch()
   argv = ['--checkpoint', small_export, '--data', data or small_inputs[0]]
   found = subprocess.run(
-    [sys.executable, '-c', _DRIVER, 'evaluate', *argv, '--output', output],
+    [sys.executable, '-c', _DRIVER, 'evaluate', *argv, '--output', output]
+    + [*options],
     cwd=tmp_path,
     env=os.environ | {'PYTHONPATH': os.pathsep.join(sys.path)},
     capture_output=True,

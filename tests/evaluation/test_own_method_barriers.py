@@ -11,7 +11,7 @@ import tensorflow_federated as tff
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation import tables as evaluation_tables
+from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.evaluator import build_evaluator
 from tff_fedfish.run import (
   build,
@@ -91,7 +91,7 @@ def test_clients_train_as_those_of_the_method(measure):
     )
     return evaluator.score(trained, rows).loss
 
-  barriers = evaluation_tables.read_barriers(output / 'barrier.csv')
+  barriers = results.read_evaluation(output).barriers
   found = barriers.set_index('client_id')['local_loss'].to_dict()
   assert found == pytest.approx(
     {client.client_id: loss_after(client, 1) for client in cohort}, rel=1e-6

@@ -143,10 +143,11 @@ def test_personal_models_and_affinities(tmp_path):
 
 def test_no_client_id_is_a_formula(tmp_path):
   client_ids = (b'=1+1', b'+1', b'-1', b'@SUM(1)', b'\t=1', b'\r=1')
-  tables.write_barriers(tmp_path / 'b.csv', map(_barrier, client_ids))
+  rows = map(_barrier, client_ids)
+  tables.write_rows(tmp_path / 'b.csv', ClientBarrier, rows)
   lines = (tmp_path / 'b.csv').read_text().splitlines()
   assert {line[0] for line in lines[1:]} == {'%'}
-  found = tables.read_barriers(tmp_path / 'b.csv')
+  found = tables.read_rows(tmp_path / 'b.csv', ClientBarrier)
   assert set(found['client_id']) == set(client_ids)
 
 
@@ -218,11 +219,11 @@ def test_a_damaged_summary(tmp_path, change, words):
 )
 def test_damaged_lines_are_named(tmp_path, lines, line_num, words):
   path = tmp_path / 'barrier.csv'
-  tables.write_barriers(path, [])
+  tables.write_rows(path, ClientBarrier, [])
   header = path.read_text().splitlines()
   path.write_text('' if lines is None else '\n'.join([*header, *lines, '']))
   with pytest.raises(
     UserError, match=rf"barrier.csv' must .* line {line_num} does .*{words}"
   ) as caught:
-    tables.read_barriers(path)
+    tables.read_rows(path, ClientBarrier)
   assert '\n' not in str(caught.value)

@@ -2,7 +2,6 @@
 
 import pytest
 
-from tff_fedfish.evaluation import tables
 from tff_fedfish.reporting import loading, scores
 from tff_fedfish.reporting.figures_of_report import all_plots
 
@@ -420,31 +419,3 @@ def test_affinities_without_clusters(tmp_path, write_run, write_evaluation):
   assert plot.table['series'].iloc[0] == 'a.org'
   # (-1 + 2 - 3 + 0 + 1 - 2) / 6.
   assert 'Mean affinity: between clients −0.500.' in plot.caption
-
-
-def test_barrier_files_of_finished_rounds_are_drawn(tmp_path, write_run):
-  directories = []
-  for number, name in enumerate(('fed_avg', 'fed_fish'), start=1):
-    directories.append(write_run(tmp_path / name, algorithm=name))
-    (directories[-1] / 'barrier').mkdir()
-    for round_num in (1, 2, 3):
-      tables.write_barriers(
-        directories[-1] / 'barrier' / f'round_{round_num:08d}.csv',
-        [
-          tables.ClientBarrier(
-            client_id=client_id,
-            local_loss=5.0,
-            global_loss=loss,
-            local_accuracy=0.2,
-            global_accuracy=0.1,
-          )
-          for client_id, loss in (
-            (b'a', 5.0 + round_num * number),
-            (b'b', float('nan')),
-          )
-        ],
-      )
-  # Round 3 has no row yet, and client b no finite loss.
-  plot = _plots(directories)['barrier']
-  points = _points(plot, 'series', 'point', 'x', 'y')
-  assert points == [('round 1', 'a', 2.0, 1.0), ('round 2', 'a', 4.0, 2.0)]

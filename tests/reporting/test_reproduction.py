@@ -100,7 +100,7 @@ def test_commands_quote_what_a_shell_would_read(
 def test_the_files_give_the_configurations_back(tmp_path, write_run):
   config = config_loading.load_config(
     _CONFIGS / 'demo.py',
-    ['--config.server.optimizer=adam', '--config.data.directory=it\'s "here"'],
+    ['--config.server.optimizer=adam', '--config.data.directory=/it\'s "here"'],
   )
   run = write_run(tmp_path / 'run')
   values = config_loading.to_json_dict(config)

@@ -108,9 +108,8 @@ def test_a_damaged_evaluation_costs_a_note(
 def test_a_round_whose_barrier_has_no_clients(pair, tmp_path):
   run = tmp_path / 'run'
   shutil.copytree(pair[1], run)
-  tables.write_barriers(run / 'evaluations' / 'held_out' / 'barrier.csv', [])
-  (run / 'barrier').mkdir()
-  tables.write_barriers(run / 'barrier' / 'round_00000001.csv', [])
+  path = run / 'evaluations' / 'held_out' / 'barrier.csv'
+  tables.write_rows(path, tables.ClientBarrier, [])
   [loaded] = loading.load_runs([run])
   assert loaded.barriers_by_round() == {}
 

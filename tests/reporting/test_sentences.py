@@ -108,6 +108,15 @@ def test_one_run(tmp_path, write_run, write_evaluation):
   assert notes.notes(table) == []
 
 
+def test_traffic_is_that_of_the_evaluated_round(
+  tmp_path, write_run, write_evaluation
+):
+  run = write_run(tmp_path / 'run', units_per_round=3)
+  write_evaluation(run, 'e', round_num=1)
+  sentence = headline.headline(_read([run]))
+  assert sentence.endswith(', for an uplink of 3 models.')
+
+
 def test_runs_of_different_studies_have_no_lowest_loss(
   tmp_path, write_run, write_evaluation
 ):

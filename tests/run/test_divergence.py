@@ -270,7 +270,7 @@ def test_evaluation_of_a_diverged_model(train, small_inputs, tmp_path, capsys):
   assert output.err.splitlines()[-1] == (
     f"{sentence} The last good checkpoint of its run is '{good}'."
   )
-  assert '- nats per target, over 3 clients' in output.out
+  assert '- nats per target (3 clients)' in output.out
   summary = json.loads((tmp_path / 'out' / 'summary.json').read_text())
   assert summary['fractions'][0]['loss']['mean'] is None
   assert summary['client_server_barrier']['loss']['mean'] is None

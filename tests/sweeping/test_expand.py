@@ -85,8 +85,9 @@ def test_search_runs_by_hand(sweep_file):
   assert output.name == 'validation'
   assert command[7:] == [
     '--fractions=0.0',
-    # v / (f + v) = 0.25 / 0.75: of 18 some 6.
-    '--max_clients=18',
+    # Places below f are the arms'.
+    '--held_out_from=0.5',
+    '--max_clients=6',
     '--max_sequences_per_client=16',
   ]
 
@@ -103,21 +104,6 @@ def test_a_corpus_that_holds_clients_out_itself(sweep_file):
     assert run.config.client_splits.held_out_fraction == 0.1
     [command] = run.evaluations.values()
     assert '--max_clients=7' in command
-
-
-@pytest.mark.parametrize(
-  ('held_out_fraction', 'expected'),
-  # Of the clients below f + v = 0.2 one in two is below f = 0.1, and so on.
-  [(0.1, 14), (0.2, 21), (0.05, 11)],
-)
-def test_how_many_clients_to_score(sweep_file, held_out_fraction, expected):
-  file = sweep_file(
-    {'grid': {'seeds.model_seed': [1]}, 'learning_rate_search': _SEARCH},
-    f'config.client_splits = dict(held_out_fraction={held_out_fraction})',
-  )
-  for run in _search_runs(file):
-    [command] = run.evaluations.values()
-    assert f'--max_clients={expected}' in command
 
 
 def test_nobody_is_left_to_train_on(sweep_file):
@@ -143,7 +129,7 @@ def test_a_search_for_personal_models_scores_validation_rows(sweep_file):
     [command] = run.evaluations.values()
     is_own = run.config.algorithm.name == 'fed_fomo'
     assert ('--client_split=own_validation' in command) == is_own
-    assert ('--max_clients=7' in command) == is_own
+    assert any('--held_out_from' in word for word in command) != is_own
     # The same clients train as in the arms.
     assert (run.config.client_splits.held_out_fraction == share) == is_own
   assert len(runs) == 4
@@ -252,7 +238,7 @@ def test_a_search_validates_no_rows_that_runs_are_scored_on(
     (
       {'grid': _GRID, 'evaluate': [{'data': 'x', 'barrier': True}]},
       (),
-      "`--data` must be the corpus of the run, but 'x' is another",
+      "needs the run's own corpus as `--data`, but 'x' is another one",
     ),
     (
       {
@@ -260,7 +246,7 @@ def test_a_search_validates_no_rows_that_runs_are_scored_on(
         'evaluate': [{'data': 'x', 'client_split': 'participating'}],
       },
       (),
-      "all clients of 'x', which is not the corpus of the run, are held out",
+      "`--client_split` 'participating' needs the run's own corpus",
     ),
     (
       {'grid': _GRID, 'evaluate': [{'client_split': 'own_test'}]},
@@ -270,7 +256,7 @@ def test_a_search_validates_no_rows_that_runs_are_scored_on(
     (
       {'grid': {'algorithm.name': ['local_only']}, 'evaluate': [{'data': 'x'}]},
       (),
-      "must be its corpus, but 'x' is another",
+      "`--client_split` 'own_test' needs the run's own corpus",
     ),
     (
       {
@@ -278,7 +264,7 @@ def test_a_search_validates_no_rows_that_runs_are_scored_on(
         'evaluate': [{'fractions': [0.5]}],
       },
       (),
-      '`--fractions` must be 0',
+      '`--fractions` is not read with',
     ),
     (
       {
@@ -286,12 +272,17 @@ def test_a_search_validates_no_rows_that_runs_are_scored_on(
         'evaluate': [{'barrier': True}],
       },
       (),
-      "each client of 'local_only' has a model of its own",
+      "`--barrier` is not available for 'local_only'",
     ),
     (
       {'grid': {'algorithm.relative_floor': [0.0, 1.0]}},
       ('config.algorithm = dict(name="fed_avg")',),
       'is read by no run of the sweep: their methods are fed_avg, and fed_fish',
+    ),
+    (
+      {'grid': {'training.start_from': [None, 'none']}},
+      (),
+      "Two runs of the sweep would be called 'training_start_from_none'",
     ),
   ],
 )

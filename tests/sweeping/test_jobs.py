@@ -1,5 +1,6 @@
 """Runs in processes of their own: exit codes, signals, no orphans."""
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -106,6 +107,27 @@ def test_exit_code_and_output_of_a_failing_command(tmp_path):
   assert f'exit code 2: {last} (all of its' in jobs.failure_line(run, 2)
 
 
+def test_a_log_that_cannot_be_written_fails_its_run_only(tmp_path, capsys):
+  runs = [
+    Run(
+      name=name,
+      directory=tmp_path / 'arms' / name,
+      config=None,
+      evaluations={},
+      point={},
+    )
+    for name in ('a', 'b')
+  ]
+  runs[0].log.mkdir(parents=True)
+  ended = []
+  code = jobs.run_jobs(
+    main, runs, 1, lambda run: None, lambda *end: ended.append(end)
+  )
+  # The other one lacks its config.
+  assert (code, ended) == (0, [(runs[0], 1), (runs[1], 2)])
+  assert str(runs[0].log) in capsys.readouterr().err
+
+
 def test_signal_reaches_the_run_once_and_it_ends_cleanly(
   small_inputs, tmp_path
 ):
@@ -121,18 +143,27 @@ def test_signal_reaches_the_run_once_and_it_ends_cleanly(
 
 
 @pytest.mark.slow
-def test_second_signal_ends_the_runs_at_once(small_inputs, tmp_path):
+def test_second_signal_kills_the_runs(small_inputs, tmp_path):
   process, _ = _start_training(small_inputs, tmp_path)
-  children = _children(process.pid)
-  process.send_signal(signal.SIGINT)
-  # Until it has heard of the first one, the two would be one.
-  while 'to abandon' not in (line := process.stderr.readline()):
-    assert line
-  process.send_signal(signal.SIGINT)
-  process.communicate(timeout=LIMIT_SECONDS)
-  assert process.returncode not in (0, None)
-  # The run is killed at once; multiprocessing's own tracker follows.
-  wait_until(lambda: not any(map(_is_running, children)))
+  (run,) = [
+    child
+    for child in _children(process.pid)
+    if b'spawn_main' in pathlib.Path(f'/proc/{child}/cmdline').read_bytes()
+  ]
+  # Nothing but SIGKILL ends it now.
+  os.kill(run, signal.SIGSTOP)
+  try:
+    process.send_signal(signal.SIGINT)
+    # Until it has heard of the first one, the two would be one.
+    while 'to end at once' not in (line := process.stderr.readline()):
+      assert line
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 130
+    wait_until(lambda: not _is_running(run))
+  finally:
+    with contextlib.suppress(ProcessLookupError):
+      os.kill(run, signal.SIGKILL)
 
 
 def test_run_ends_when_its_parent_is_killed(tmp_path):

@@ -101,6 +101,7 @@ class _Stand:
     parser = argparse.ArgumentParser()
     for option in ('--checkpoint', '--data', '--output'):
       parser.add_argument(option)
+    parser.add_argument('--held_out_from', type=float, default=0.0)
     arguments, _ = parser.parse_known_args(command)
     config = run_directory.read_config(arguments.checkpoint)
     clients = [
@@ -116,6 +117,7 @@ class _Stand:
         accuracy_after=0.5,
       )
       for client_id in _split(config.client_splits.held_out_fraction)
+      if client_id not in _split(arguments.held_out_from)
       for loss in [self.loss(config, client_id in _split(0.5))]
     ]
     summary = summarize_evaluation(
@@ -454,6 +456,18 @@ class TestRefusals:
         start(main, file, workdir)
       assert words in str(error.value)
     assert (workdir / 'sweep.json').read_bytes() == before
+
+  def test_the_same_sweep_in_other_words(self, sweep_file, stand, tmp_path):
+    workdir = tmp_path / 'w'
+    assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0
+    stand.started.clear()
+    # Defaults, and corpora that have moved.
+    written = {'budget': ['fixed_rounds'], 'reference_local_epochs': 1}
+    moved = "config.data.directory = 'moved/debian_descriptions'"
+    file = sweep_file({**_SWEEP, **written}, moved)
+    assert file.base.client_work.num_local_epochs == 1
+    assert run.run_sweep(main, file, workdir) == 0
+    assert stand.started == []
 
   @pytest.mark.parametrize(
     ('text', 'words'),

@@ -2,12 +2,9 @@
 
 import math
 import pathlib
-import types
 
 import pytest
 
-from tff_fedfish.data import client_splits
-from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import Evaluation
 from tff_fedfish.evaluation.tables import ClientEvaluation, as_table
 from tff_fedfish.sweeping import grid
@@ -16,6 +13,7 @@ from tff_fedfish.sweeping.search import LearningRateSearch
 from tff_fedfish.sweeping.searches import Search, validation_score
 
 _RATE = 'client_work.learning_rate'
+_EPOCHS = 'client_work.num_local_epochs'
 
 
 def _search(tried, scores, *, metric='held-out loss', max_extensions=0):
@@ -97,15 +95,22 @@ def test_values_beyond_an_edge(rates, scores, expected):
   assert search.extension == (expected and {_RATE: expected})
 
 
-def _clients(losses, accuracies=None):
-  """Returns rows of clients in the order of their places in [0, 1)."""
-  ids = sorted(
-    (b'a', b'b', b'c', b'd', b'e')[: len(losses)],
-    key=lambda i: client_splits.split_position(i, split_seed=7),
-  )
-  return ids, [
+def test_values_beyond_an_edge_keep_the_type():
+  # 2 * 2 / 1
+  search = _search([{_EPOCHS: 1}, {_EPOCHS: 2}], [2, 1], max_extensions=3)
+  assert search.extension == {_EPOCHS: 4}
+  assert type(search.extension[_EPOCHS]) is int
+
+
+def test_rates_that_only_some_methods_read():
+  tried = [{_RATE: 0.1}, {_RATE: 0.3, 'algorithm.mu': 1.0}]
+  assert _search(tried, [2.0, 1.0]).edges == [_RATE]
+
+
+def _score(losses, accuracies=None, metric='held-out loss'):
+  clients = [
     ClientEvaluation(
-      client_id=client_id,
+      client_id=str(loss).encode(),
       fraction=fraction,
       num_evaluation_sequences=2,
       num_evaluation_tokens=16,
@@ -116,55 +121,28 @@ def _clients(losses, accuracies=None):
       loss_after=99.0,
       accuracy_after=0.99,
     )
-    for client_id, loss, accuracy in zip(
-      ids, losses, accuracies or [0.5] * len(losses), strict=True
+    for loss, accuracy in zip(
+      losses, accuracies or [0.5] * len(losses), strict=True
     )
     for fraction in (0.0, 0.5)
   ]
-
-
-def _score(clients, metric='held-out loss', kind='held_out', num_held_out=0):
-  """Scores clients; the first of their places are held out by the arms."""
-  ids, rows = clients
-  places = [client_splits.split_position(i, split_seed=7) for i in ids]
-  between = (places[num_held_out - 1] + places[num_held_out]) / 2
-  return validation_score(
-    Evaluation(
-      summary=types.SimpleNamespace(kind=kind),
-      clients=as_table(ClientEvaluation, rows),
-      barriers=None,
-      affinities=None,
-    ),
-    metric,
-    split_seed=7,
-    held_out_fraction=between if num_held_out else 0.0,
+  evaluation = Evaluation(
+    summary=None,
+    clients=as_table(ClientEvaluation, clients),
+    barriers=None,
+    affinities=None,
   )
+  return validation_score(evaluation, metric)
 
 
-def test_score_is_of_validation_clients_only():
-  clients = _clients([1.0, 2.0, 7.0, 3.0], [0.9, 0.8, 0.25, 0.5])
-  # The first two are held out by the arms: (7 + 3) / 2 = 5, not 13 / 4 = 3.25;
-  # each counts once, not once per fraction.
-  assert _score(clients, num_held_out=2) == (5.0, 2)
+def test_score_by_hand():
+  # (1 + 2 + 7 + 3) / 4; each counts once, not once per fraction.
+  assert _score([1.0, 2.0, 7.0, 3.0]) == (3.25, 4)
   # (0.25 + 0.5) / 2
-  assert _score(clients, 'accuracy', num_held_out=2) == (0.375, 2)
-  # Nobody is held out: 13 / 4.
-  assert _score(clients) == (3.25, 4)
-  # Clients with validation rows have places below f, too.
-  assert _score(clients, kind='own_validation', num_held_out=2) == (3.25, 4)
+  assert _score([1.0, 2.0], [0.25, 0.5], 'accuracy') == (0.375, 2)
 
 
 @pytest.mark.parametrize('metric', ['held-out loss', 'accuracy'])
 def test_diverged_client_spoils_the_score(metric):
-  score, number = _score(_clients([math.inf, 2.0, math.nan]), metric)
+  score, number = _score([math.inf, 2.0, math.nan], metric=metric)
   assert math.isnan(score) and number == 3
-  # One that is held out by the arms spoils nothing: 2 or 0.5.
-  score, number = _score(_clients([math.inf, 2.0]), metric, num_held_out=1)
-  assert score in (2.0, 0.5) and number == 1
-
-
-def test_no_validation_client():
-  ids, rows = _clients([1.0, 2.0, 3.0])
-  with pytest.raises(UserError, match='found no validation client with at'):
-    # The third client has no rows.
-    _score((ids, rows[:4]), num_held_out=2)

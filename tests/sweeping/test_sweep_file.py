@@ -88,6 +88,10 @@ def test_what_is_wrong_with_a_sweep(sweep_file, change, words):
       "`settings` must not search 'seeds.split_seed'",
     ),
     (
+      {'settings': {'algorithm.name': ['fed_avg', 'fed_fomo']}},
+      "`settings` must not search 'algorithm.name'",
+    ),
+    (
       {'settings': {'server.optimizer': ['sgd', 'adam']}, 'max_extensions': 1},
       '`max_extensions` requires `settings` with one setting and at least two',
     ),
@@ -122,6 +126,8 @@ def test_searches_are_apart_where_other_clients_are_held_out(sweep_file, name):
     ({'dta': 'x'}, "'dta' is unknown; known are fractions, client_split"),
     ({'data': 3}, '`data` must be a string or None'),
     ({'name': 'a/b'}, "the name of a directory, without '/'"),
+    ({'name': '..'}, "without '/' and a leading '.'"),
+    ({'name': ''}, '`name` must not be empty'),
     ({'fractions': [0.75]}, '`--fractions` must be numbers from 0 to 0.5'),
     ({'fractions': 0.5}, '`--fractions` must be a list of numbers, found 0.5'),
     ({'max_clients': 0}, '`--max_clients` must be at least 1, found 0'),
@@ -185,6 +191,7 @@ def test_commands_are_understood():
   every = {
     'fractions': [0.5],
     'client_split': 'participating',
+    'held_out_from': 0.25,
     'max_clients': 5,
     'max_sequences_per_client': 6,
     'sequence_length': 7,

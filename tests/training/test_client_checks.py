@@ -32,7 +32,7 @@ def test_facts_agree_with_what_opens(name, tmp_path):
     config = _config(
       data__directory=tmp_path, **settings | {'data__corpus': name}
     )
-    with pytest.raises(UserError, match='directory is empty'):
+    with pytest.raises(UserError, match='is not there'):
       check.check_run(config)
 
 

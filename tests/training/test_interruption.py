@@ -1,5 +1,7 @@
 """Tests of interruption with real signals in a real process."""
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -55,7 +57,7 @@ def test_first_signal_asks(signal_num, again, exit_code):
     out, err = process.communicate(timeout=300)
   assert out == f'requested {signal_num:d}\nrestored True\nleft\n'
   assert err == (
-    f'fedfish: finishing the round in hand; {again} to abandon it.\n'
+    f'fedfish: finishing the round in hand; {again} to end at once.\n'
   )
   assert process.returncode == exit_code
 
@@ -74,6 +76,33 @@ def test_second_signal_ends_at_once(second, exit_code):
   assert out == ''
   assert err.splitlines()[1:] == ['fedfish: interrupted.']
   assert process.returncode == exit_code
+
+
+def test_second_signal_shows_the_cursor_again():
+  ours, theirs = os.openpty()
+  code = (
+    'import signal\n'
+    'from tff_fedfish.progress import Progress\n'
+    'from tff_fedfish.training.interruption import Interruption\n'
+    "with Interruption(), Progress('train', 2) as progress:\n"
+    '  progress.advance()\n'
+    '  signal.raise_signal(signal.SIGTERM)\n'
+    '  signal.raise_signal(signal.SIGTERM)\n'
+  )
+  terminal = os.environ | {'TERM': 'xterm'}
+  with subprocess.Popen(
+    [sys.executable, '-c', code], stderr=theirs, env=terminal
+  ) as process:
+    os.close(theirs)
+    shown = b''
+    # The terminal is gone with the process.
+    with contextlib.suppress(OSError):
+      while data := os.read(ours, 4096):
+        shown += data
+  os.close(ours)
+  assert process.returncode == 143
+  assert shown.rindex(b'\x1b[?25l') < shown.rindex(b'\x1b[?25h')
+  assert shown.endswith(b'fedfish: interrupted.\r\n')
 
 
 def test_an_ignored_signal_stays_ignored():

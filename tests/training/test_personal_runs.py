@@ -200,14 +200,12 @@ class TestEvaluate:
     [
       (
         ['--barrier'],
-        '`--barrier` compares clients with the global model, but each client '
-        "of 'fed_fomo' has a model of its own. Leave it out.",
+        "`--barrier` is not available for 'fed_fomo'. Leave it out.",
       ),
       (
         ['--fractions', '0.5'],
-        "`--fractions` must be 0 with `--client_split` 'own_test', whose "
-        'models are not fine-tuned, found 0.5 with algorithm.name '
-        "'fed_fomo'. Leave it out.",
+        "`--fractions` is not read with `--client_split` 'own_test'. Leave it "
+        'out.',
       ),
     ],
   )
@@ -234,7 +232,7 @@ class TestEvaluate:
     )
     assert personal_runs.evaluate(other, copy) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert f'must be its corpus, but {str(other)!r} is another. ' in error
+    assert f'as `--data`, but {str(other)!r} is another one. ' in error
 
   def test_a_damaged_state(self, corpus, evaluated, tmp_path, capsys):
     run = tmp_path / 'run'

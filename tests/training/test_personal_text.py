@@ -97,8 +97,7 @@ def test_no_test_rows(small_inputs, small_run, tmp_path, capsys):
   assert capsys.readouterr().err.splitlines()[-1] == (
     "fedfish: error: `--client_split` 'own_test' requires clients with test "
     'rows, but the run has none. Train with '
-    '`--config.client_splits.test_fraction` above 0, or with '
-    "`--config.partition.held_out` 'matching'."
+    '`--config.client_splits.test_fraction` above 0.'
   )
 
 

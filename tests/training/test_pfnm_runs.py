@@ -177,7 +177,7 @@ def test_what_needs_the_model_of_the_clients_refuses_it(
   arguments = ['--checkpoint', str(wide), '--data', str(small_images)]
   assert main(['evaluate', *arguments, '--barrier']) == 2
   error = capsys.readouterr().err
-  assert '`--barrier` replays a round, which ends with a solve of' in error
+  assert '`--barrier` is not available for' in error
   assert len(error.splitlines()) == 1
 
 

@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 
 from tff_fedfish import corpora, files
+from tff_fedfish.errors import UserError
 
 SUMMARY = 'see it all on the shipped corpora, in minutes'
 
@@ -62,7 +63,8 @@ def run_demo(
   """
   from tff_fedfish.cli.main import main
   from tff_fedfish.config import given
-  from tff_fedfish.sweeping.expand import ARMS
+  from tff_fedfish.sweeping import jobs
+  from tff_fedfish.sweeping.expand import ARMS, expand_arms
   from tff_fedfish.sweeping.run import run_sweep
   from tff_fedfish.sweeping.sweep_file import read_sweep_file
 
@@ -85,6 +87,11 @@ def run_demo(
   )
   file = dataclasses.replace(file, evaluations=evaluations)
   num_jobs = min(len(os.sched_getaffinity(0)), 2)
+  try:
+    arms = expand_arms(file, workdir)
+    jobs.require_memory([arm.config for arm in arms], num_jobs)
+  except UserError:
+    num_jobs = 1
   if code := run_sweep(main, file, workdir, num_jobs=num_jobs):
     return code
   # By local epochs, the last digit of a name, then by method.

@@ -31,8 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--checkpoint',
     required=True,
     metavar='DIR',
-    help='a checkpoint, a run directory (its last), or a directory with a '
-    'GPT-2 of transformers',
+    help='a checkpoint, a run directory (its last good one), or a directory '
+    'with a GPT-2 of transformers',
   )
   parser.add_argument(
     '--data',

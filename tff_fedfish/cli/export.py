@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--checkpoint',
     required=True,
     metavar='DIR',
-    help='a checkpoint, or a run directory (its last)',
+    help='a checkpoint, or a run directory (its last good one)',
   )
   parser.add_argument(
     '--output', required=True, metavar='DIR', help='new or empty directory'

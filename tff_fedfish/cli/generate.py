@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--checkpoint',
     required=True,
     metavar='DIR',
-    help='a checkpoint, or a run directory (its last)',
+    help='a checkpoint, or a run directory (its last good one)',
   )
   add_options(parser, GenerationOptions)
 

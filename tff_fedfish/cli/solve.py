@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--workdir',
     metavar='DIR',
-    help='directory of the new run (default: RUN_NAME, beside RUN)',
+    help='directory of the new run (default: RUN_METHOD, beside RUN)',
   )
 
 

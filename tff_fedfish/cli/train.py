@@ -85,7 +85,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _config_of_run(arguments):
-  path = pathlib.Path(arguments.workdir or '.') / 'config.json'
+  from tff_fedfish.config.load import CONFIG_NAME
+
+  path = pathlib.Path(arguments.workdir or '.') / CONFIG_NAME
   if not arguments.workdir or not path.exists():
     arguments.parser.error(
       '--config is required, unless --workdir holds a run to continue'

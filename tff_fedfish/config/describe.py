@@ -7,7 +7,7 @@ import typing
 
 from models.transformer_config import PRESETS
 from tff_fedfish.config import names
-from tff_fedfish.fields import SET, docs_of
+from tff_fedfish.fields import SET, docs_of, readers_of
 
 _INTRODUCTION = """\
 # Settings
@@ -51,7 +51,7 @@ def to_markdown() -> str:
     known.setdefault((name, doc), dotted)
     rows.append(
       f'| `{dotted}` | {_default(field)} | {_values(field)} | '
-      f'{_linked(meaning)}{_conditions(field)} |'
+      f'{_linked(meaning)}{_conditions(names.SECTIONS[section], field)} |'
     )
   presets = '; '.join(
     f'`{name}` {sizes["num_layers"]}x{sizes["width"]}, {sizes["num_heads"]}, '
@@ -92,9 +92,9 @@ def _linked(doc):
   return re.sub(r'docs/(\w+\.md)', r'[\1](\1)', doc)
 
 
-def _conditions(field):
+def _conditions(section_class, field):
   sentences = []
-  for key, wanted in (field.metadata.get('read_with') or {}).items():
+  for key, wanted in readers_of(section_class, field).items():
     verb = 'Required and read' if field.metadata['required'] else 'Read'
     values = 'set' if wanted is SET else ', '.join(map(repr, wanted))
     sentences.append(f' {verb} only with `{key}` {values}.')

@@ -15,13 +15,17 @@ from typing import Any
 from tff_fedfish import files
 from tff_fedfish.config import names
 from tff_fedfish.config.names import PREFIX
+from tff_fedfish.config.resolve import absolute
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
 
 SHIPPED = pathlib.Path(__file__).resolve().parents[2] / 'configs'
 """The directory of the shipped configs; an installation has it, too."""
 SCHEMA_VERSION = 3
-"""Version of config.json and given.json."""
+"""Version of config.json."""
+ABOUT = ('given', 'working_directory')
+"""Keys of config.json that are no sections: the names of the settings that were
+given, and the directory from which relative paths start."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +42,19 @@ class Given:
   """Names of the overridden settings."""
   problems: tuple[str, ...] = ()
   """Clauses on sections and overrides that cannot be used."""
+  first_given: frozenset[str] | None = None
+  """Names of those that a user gave, in a run at its first start. None: all of
+  them."""
+
+  working_directory: str = ''
+  """From where relative paths start; '': from the process's."""
+
+  @property
+  def given(self) -> frozenset[str]:
+    """Names of the settings that a user gave; others were resolved."""
+    if self.first_given is None:
+      return frozenset(self.settings)
+    return self.first_given | self.overridden
 
   def with_settings(self, settings: Mapping[str, Any], source: str) -> 'Given':
     """Returns the settings with other values, and another name in errors."""
@@ -49,8 +66,11 @@ def from_sections(sections: Mapping[str, Any], source: str) -> Given:
   """Returns the settings of a dictionary of sections."""
   settings, problems = {}, []
   for section, values in sections.items():
-    if isinstance(values, Mapping):
+    is_known = section in names.SECTIONS
+    if isinstance(values, Mapping) and (values or is_known):
       settings |= {f'{section}.{name}': v for name, v in values.items()}
+    elif not is_known:
+      problems.append(names.unknown(section, 'config.', None))
     else:
       problems.append(
         f'`config.{section}` must be a section of settings, found {values!r}'
@@ -92,8 +112,21 @@ def from_json(values: Any, source: str) -> Given:
   sections = dict(values)
   del sections['schema_version']
   facts = sections.pop('resolved', {})
-  given = from_sections(sections, repr(source))
-  return dataclasses.replace(given, facts=facts)
+  given, directory = (sections.pop(key, None) for key in ABOUT)
+  if given is not None:
+    if not isinstance(given, list) or not all(type(n) is str for n in given):
+      raise UserError(
+        f'{source!r} must name the settings that were given under `given`, '
+        f'found {given!r}. Restore the file.'
+      )
+    given = frozenset(given)
+  values = from_sections(sections, repr(source))
+  return dataclasses.replace(
+    values,
+    facts=facts,
+    first_given=given,
+    working_directory=directory if isinstance(directory, str) else '',
+  )
 
 
 def read_values(
@@ -108,11 +141,15 @@ def read_values(
   """
   file = _find_config(path)
   if file.suffix == '.json':
-    with files.explained(file, 'the config of a run', 'Name another file.'):
+    with files.explained(
+      file, 'the config of a run', 'Restore it, or name another.'
+    ):
       values = from_json(files.parse_json(file.read_bytes()), str(file))
   else:
     values = from_sections(call_in_file(file, 'get_config'), repr(str(path)))
   pairs, problems = _split_overrides(overrides)
+  if file.suffix == '.json':
+    values = _portable(values, pairs)
   name = pairs.get('algorithm.name', names.method_name(values.settings))
   method, settings = registry.find_or_none(name), {}
   for dotted, text in pairs.items():
@@ -126,6 +163,29 @@ def read_values(
     overridden=frozenset(pairs),
     problems=(*problems, *values.problems),
   )
+
+
+def _portable(values, overridden):
+  """Returns what a config.json holds, without what other settings fix.
+
+  Relative paths are made absolute.
+  """
+  method = registry.find_or_none(names.method_name(values.settings))
+  derived = {
+    name
+    for name, field in names.fields_of(method).items()
+    if field.default is None and name not in values.given
+  }
+  settings = {
+    name: value
+    for name, value in values.settings.items()
+    if name not in derived
+  }
+  for name in names.PATHS & settings.keys():
+    settings[name] = absolute(settings[name], values.working_directory)
+  is_of_other_images = {'data.directory', 'data.corpus'} & overridden.keys()
+  facts = {} if is_of_other_images else values.facts
+  return dataclasses.replace(values, settings=settings, facts=facts)
 
 
 def base(

@@ -1,6 +1,5 @@
 """From given settings to a checked `TrainConfig`, and from there to JSON."""
 
-import contextlib
 import dataclasses
 import operator
 import os
@@ -19,9 +18,7 @@ from tff_fedfish.methods import registry
 from tff_fedfish.methods.settings import AlgorithmConfig
 
 CONFIG_NAME = 'config.json'
-"""Every setting of a run, resolved."""
-GIVEN_NAME = 'given.json'
-"""Settings of a run as they were given, before defaults."""
+"""Every setting of a run, resolved, and which of them were given."""
 
 
 def load_config(
@@ -87,7 +84,7 @@ def build_config(
     facts = resolve.facts_of(values.facts)
     if not problems:
       config = TrainConfig(**resolve.resolve(sections, facts))
-      return config.with_given(known), unread
+      return config.with_given(_given_names(values, known, method)), unread
   except ConfigError as error:
     problems += error.problems
   raise ConfigError(problems, values.source)
@@ -121,29 +118,31 @@ def from_json_dict(values: Any, source: str) -> TrainConfig:
   return build_config(given.from_json(values, source))[0]
 
 
-def to_given_dict(config: TrainConfig) -> dict[str, Any]:
-  """Returns the content of given.json; paths are absolute."""
-  settings = dict(config.given)
-  for name in names.PATHS & settings.keys():
-    settings[name] = resolve.absolute(settings[name])
-  sections = given.to_sections(settings)
-  return {'schema_version': given.SCHEMA_VERSION, **sections}
+def write_config(path: pathlib.Path, config: TrainConfig) -> None:
+  """Writes a config.json: `to_json_dict`, and what `given.ABOUT` names."""
+  about = {'given': sorted(config.given), 'working_directory': os.getcwd()}
+  files.write_json(path, to_json_dict(config) | about)
 
 
 def differences(first: TrainConfig, second: TrainConfig) -> list[str]:
   """Returns the names, as 'section.setting', in which two configs differ.
 
+  Spellings of one `training.start_from` do not differ.
   `training.max_non_finite_rounds` is left out: it says when a run is given up
   and changes none of its numbers.
   """
   sections = dataclasses.asdict(first), dataclasses.asdict(second)
-  return [
+  names_of_all = [
     f'{section}.{name}'
     for section, values in sections[0].items()
     for name, value in values.items()
     if sections[1][section].get(name, value) != value
     and name != 'max_non_finite_rounds'
   ]
+  starts = first.training.start_from, second.training.start_from
+  if None not in starts and files.are_same(*starts):
+    return [name for name in names_of_all if name != 'training.start_from']
+  return names_of_all
 
 
 def _continued(values, workdir):
@@ -159,25 +158,29 @@ def _continued(values, workdir):
     return values
   if kept.algorithm.name != names.method_name(values.settings):
     return values
-  starts = [values.settings]
-  with contextlib.suppress(OSError, ValueError, UserError):
-    first = given.from_json(_read(workdir / GIVEN_NAME), GIVEN_NAME)
-    starts.append(first.settings)
+  if kept.model.preset != values.settings.get('model.preset'):
+    return values
+  were_given = kept.given | _given_names(values, values.settings, kept.method)
   left = {
     name: operator.attrgetter(name)(kept)
-    for name, field in names.fields_of(kept.method).items()
-    if name not in names.MAY_CHANGE
-    and not any(_gives(start, name, field) for start in starts)
+    for name in names.fields_of(kept.method)
+    if name not in names.MAY_CHANGE | were_given
   }
-  values = values.with_settings(left, values.source)
-  facts = dataclasses.asdict(kept.resolved)
-  return dataclasses.replace(values, facts=facts)
+  return dataclasses.replace(
+    values.with_settings(left, values.source),
+    facts=dataclasses.asdict(kept.resolved),
+    first_given=kept.given,
+  )
 
 
-def _gives(settings, name, field):
-  """Returns whether a setting has a value; None by default is none."""
-  is_none = settings.get(name) is None and field.default is None
-  return name in settings and not is_none
+def _given_names(values, settings, method):
+  """Returns which settings were given; None where it is the default is none."""
+  fields = names.fields_of(method)
+  return frozenset(
+    name
+    for name in values.given & settings.keys() & fields.keys()
+    if settings[name] is not None or fields[name].default is not None
+  )
 
 
 def _read(path):

@@ -45,6 +45,8 @@ PATHS = frozenset(
   name for name, field in fields_of(None).items() if 'is_path' in field.metadata
 )
 """Settings that hold a path."""
+MAY_MOVE = PATHS & MAY_CHANGE
+"""Settings whose files a resumed run knows by their content."""
 
 
 def field_of_any(dotted: str) -> dataclasses.Field | None:

@@ -29,9 +29,9 @@ def resolve(
   sections = dict(sections)
   training = sections['training']
   if training.start_from is not None:
-    # All spellings of one start are the same run.
-    start_from = os.path.realpath(training.start_from)
-    sections['training'] = dataclasses.replace(training, start_from=start_from)
+    sections['training'] = dataclasses.replace(
+      training, start_from=absolute(training.start_from)
+    )
   sections['model'] = _with_directory_sizes(**sections)
   sections['resolved'] = _image_facts(sections['data'], facts)
   return sections
@@ -45,6 +45,8 @@ def facts_of(values: Any) -> ResolvedConfig:
   """
   try:
     facts = ResolvedConfig(**values)
+    if len({value is None for value in dataclasses.astuple(facts)}) > 1:
+      raise ValueError('a fact is missing')
     # Names may hold a wrong escape.
     _ = facts.classes and facts.class_names
   except (TypeError, ValueError) as error:
@@ -54,10 +56,11 @@ def facts_of(values: Any) -> ResolvedConfig:
   return facts
 
 
-def absolute(path: Any) -> Any:
+def absolute(path: Any, directory: str = '') -> Any:
   """Returns a path, absolute; 'demo' and addresses of stores as they are."""
-  is_name = not isinstance(path, str) or path == 'demo' or '://' in path
-  return path if is_name else os.path.abspath(os.path.expanduser(path))
+  if not isinstance(path, str) or path == 'demo' or '://' in path:
+    return path
+  return os.path.abspath(os.path.join(directory, os.path.expanduser(path)))
 
 
 def _with_directory_sizes(model, data, training, **_):

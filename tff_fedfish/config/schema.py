@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
@@ -103,21 +102,21 @@ class TrainConfig:
       raise ConfigError(problems)
 
   @property
-  def given(self) -> Mapping[str, Any]:
-    """Values by 'section.setting' as they were given, before defaults.
+  def given(self) -> frozenset[str]:
+    """Settings, as 'section.setting', that were given before defaults.
 
-    Of a config that was built in Python, all values that are no defaults.
+    Of a config that was built in Python, all that are no defaults.
     """
-    return getattr(self, '_given', None) or {
-      f'{field.name}.{name}': value
+    return getattr(self, '_given', None) or frozenset(
+      f'{field.name}.{name}'
       for field in dataclasses.fields(self)
       if field.name != ResolvedConfig.section
-      for name, value in getattr(self, field.name).changed().items()
-    }
+      for name in getattr(self, field.name).changed()
+    )
 
-  def with_given(self, settings: Mapping[str, Any]) -> 'TrainConfig':
-    """Returns the config, which remembers the values that it was made of."""
-    return self._with_attribute('_given', settings)
+  def with_given(self, names: frozenset[str]) -> 'TrainConfig':
+    """Returns the config, which remembers the names of given settings."""
+    return self._with_attribute('_given', names)
 
   def _with_attribute(self, name: str, value: Any) -> 'TrainConfig':
     """Returns a copy with an attribute that is no setting, so no field."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -29,7 +29,6 @@ def split_clients(
   split_seed: int,
   held_out_fraction: float | None,
   own_held_out: Collection[bytes] = (),
-  on_clients: Callable[[int], None] = lambda num_clients: None,
 ) -> ClientSplit:
   """Splits clients into participating and held-out ones.
 
@@ -42,7 +41,6 @@ def split_clients(
     own_held_out: Clients that the corpus's own split holds out. They never
       participate. With a fraction they are on neither side: what is chosen by
       a fraction of the others has not seen them.
-    on_clients: Called after every so many ids are hashed, with their number.
 
   Returns:
     Both sides, each in the order of `client_ids`.
@@ -53,7 +51,7 @@ def split_clients(
     is_own[:] = [client_id in own for client_id in client_ids]
   participating, held_out = ~is_own, is_own
   if held_out_fraction is not None:
-    by_hash = _by_hash(client_ids, split_seed, held_out_fraction, on_clients)
+    by_hash = _by_hash(client_ids, split_seed, held_out_fraction)
     participating, held_out = ~by_hash & ~is_own, by_hash & ~is_own
   return ClientSplit(
     _chosen(client_ids, participating), _chosen(client_ids, held_out)
@@ -70,14 +68,13 @@ def split_position(client_id: bytes, *, split_seed: int) -> float:
   return randomness.fraction('client_split', split_seed, client_id)
 
 
-def _by_hash(client_ids, split_seed, held_out_fraction, on_clients):
+def _by_hash(client_ids, split_seed, held_out_fraction):
   """Returns bool [num_clients]: whether it is held out."""
   sides, left = [np.empty(0, bool)], iter(client_ids)
   while few := list(itertools.islice(left, _HASHED_AT_ONCE)):
     words = randomness.first_words('client_split', split_seed, few)
     # As `randomness.fraction` does it: 53 bits, exact in a double.
     sides.append((words >> np.uint64(11)) / 2.0**53 < held_out_fraction)
-    on_clients(len(few))
   return np.concatenate(sides)
 
 

@@ -9,7 +9,6 @@ clients train again, one after the other, as the process trains them.
 Most of the barrier is there before any aggregation: it ranks nothing.
 """
 
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -30,8 +29,6 @@ from tff_fedfish.run.client_state import ClientStates
 from tff_fedfish.run.cohorts import TrainingClient
 from tff_fedfish.runtime import round_options
 
-Tensors = Sequence[np.ndarray]
-
 
 def replay_round(
   config: TrainConfig,
@@ -40,9 +37,7 @@ def replay_round(
   client_rows: ClientRows,
   states: ClientStates | None,
 ) -> tuple[list[ClientBarrier], EffectiveClients]:
-  """Runs the round after a checkpoint again, and measures its clients.
-
-  It is the round that the run would go on with, or went on with, bit for bit.
+  """Runs the round after a checkpoint again, bit for bit; measures its clients.
 
   Args:
     config: The run's, in the phase of the checkpoint.
@@ -83,8 +78,7 @@ def replay_round(
   with round_options.use_round_options(options):
     with stage('replaying the round'):
       new_state = process.next(state, list(cohort)).state
-    # Each client is trained, then the server's model is scored on it.
-    with Progress('barrier', 2 * len(cohort), unit='step') as progress:
+    with Progress('barrier', len(cohort), unit='client') as progress:
       barriers = measure_clients(
         process,
         state,
@@ -94,7 +88,6 @@ def replay_round(
         on_client_trained=lambda trained: sums.add(
           trained['update'], trained['client_weight']
         ),
-        before_scoring=progress.advance,
       )
   return barriers, sums.summary()
 
@@ -102,15 +95,12 @@ def replay_round(
 def measure_clients(
   process: Any,
   state: Any,
-  new_weights: Tensors,
+  new_weights: Sequence[np.ndarray],
   evaluator: ClientEvaluator,
   clients: Iterable[TrainingClient],
   *,
-  on_client_trained: Callable[[Mapping[str, Any]], None] = (
-    lambda trained: None
-  ),
+  on_client_trained: Callable[[Mapping[str, Any]], None] = lambda trained: None,
   on_failure: Callable[[TrainingClient, Exception], None] | None = None,
-  before_scoring: Callable[[], None] = lambda: None,
 ) -> list[ClientBarrier]:
   """Trains clients again and compares their models with the server's.
 
@@ -124,38 +114,37 @@ def measure_clients(
       each client.
     on_failure: Called with a client that raises, and its exception; the client
       is left out. None: the exception is raised.
-    before_scoring: Called before the server's model is scored on a client. Its
-      exceptions are raised.
 
   Returns:
     An entry for each client that has sequences, in their order.
   """
   new_weights = tuple(map(np.asarray, new_weights))
-  local = []
+  entries = []
   for client in clients:
-    with _leaving_out(client, on_failure):
+    try:
       rows = _rows(client)
       if not len(rows):
         continue
       trained = _train(process, state, client)
       on_client_trained(trained)
-      local.append((client, evaluator.score(trained['trainable'], rows)))
+      local = evaluator.score(trained['trainable'], rows)
       # One such model at a time; its update is as large, or twice that.
       del trained
-  entries = []
-  for client, score in local:
-    before_scoring()
-    with _leaving_out(client, on_failure):
-      after = evaluator.score(new_weights, _rows(client))
-      entries.append(
-        ClientBarrier(
-          client_id=client.client_id,
-          local_loss=score.loss,
-          global_loss=after.loss,
-          local_accuracy=score.accuracy,
-          global_accuracy=after.accuracy,
-        )
+      after = evaluator.score(new_weights, rows)
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      if on_failure is None:
+        raise
+      on_failure(client, error)
+      continue
+    entries.append(
+      ClientBarrier(
+        client_id=client.client_id,
+        local_loss=local.loss,
+        global_loss=after.loss,
+        local_accuracy=local.accuracy,
+        global_accuracy=after.accuracy,
       )
+    )
   return entries
 
 
@@ -163,17 +152,6 @@ def _advancing(cohort, progress):
   for client in cohort:
     yield client
     progress.advance()
-
-
-@contextlib.contextmanager
-def _leaving_out(client, on_failure):
-  """Passes on a client's exception; raises it if there is no `on_failure`."""
-  try:
-    yield
-  except Exception as error:  # pylint: disable=broad-exception-caught
-    if on_failure is None:
-      raise
-    on_failure(client, error)
 
 
 def _train(process, state, client):

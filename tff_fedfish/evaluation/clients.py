@@ -109,8 +109,7 @@ def halve_client(
 ) -> Halves | None:
   """Halves a client's data as a function of (split_seed, client_id).
 
-  The seeds of the noise that images are fine-tuned under are such a function,
-  too.
+  So is the noise that images are fine-tuned under.
 
   Args:
     client_rows: Rows of all clients; of text, also their documents.
@@ -127,40 +126,40 @@ def halve_client(
     The halves. None for a client with fewer than `MIN_SEQUENCES` units, or with
     an empty set.
   """
-  rows, documents = None, ()
-  if unit == 'documents':
-    documents = client_rows.documents(client_id)
-    generator = randomness.generator(
-      'client_document_halves', split_seed, client_id
-    )
-  else:
-    rows = client_rows.sequences(client_id)
-    # The first name of this module: another purpose would be another split.
-    generator = randomness.generator('client_halves', split_seed, client_id)
-  num_units = len(documents if rows is None else rows)
-  if num_units < MIN_SEQUENCES:
+  order, build = _permuted(client_rows, client_id, split_seed, unit)
+  if len(order) < MIN_SEQUENCES:
     return None
-  order = generator.permutation(num_units)
-  if rows is not None:
-    order = order[:max_sequences]
-
-  def build(chosen, cap):
-    if rows is not None:
-      return rows.select(chosen)
-    built = client_rows.build([documents[position] for position in chosen])
-    return sequences_lib.take(built, cap)
-
   limit = sys.maxsize if max_sequences is None else max_sequences
+  if unit == 'sequences':
+    order = order[:limit]
   half = math.ceil(len(order) / 2)
-  evaluation = build(order[:half], math.ceil(limit / 2))
+  evaluation = sequences_lib.take(build(order[:half]), math.ceil(limit / 2))
   personalization = {}
   for fraction in (f for f in fractions if f > 0):
-    chosen = order[half : half + math.floor(fraction * len(order))]
-    tuning = build(chosen, math.floor(fraction * limit))
-    if tuning.noise_seeds is not None:
+    rows = build(order[half : half + math.floor(fraction * len(order))])
+    rows = sequences_lib.take(rows, math.floor(fraction * limit))
+    if rows.noise_seeds is not None:
       # Otherwise all clients would be fine-tuned under the same noise.
-      tuning = sequences_lib.with_noise(tuning, split_seed, 0, client_id)
-    personalization[fraction] = tuning
+      rows = sequences_lib.with_noise(rows, split_seed, 0, client_id)
+    personalization[fraction] = rows
   if not all(map(len, (evaluation, *personalization.values()))):
     return None
   return Halves(evaluation, personalization)
+
+
+def _permuted(client_rows, client_id, split_seed, unit):
+  """Returns positions of a client's units, and what builds rows of some."""
+  if unit == 'documents':
+    documents = client_rows.documents(client_id)
+    # With the name below, purposes that never change: they make the halves.
+    generator = randomness.generator(
+      'client_document_halves', split_seed, client_id
+    )
+    return generator.permutation(
+      len(documents)
+    ), lambda chosen: client_rows.build(
+      [documents[position] for position in chosen]
+    )
+  rows = client_rows.sequences(client_id)
+  generator = randomness.generator('client_halves', split_seed, client_id)
+  return generator.permutation(len(rows)), rows.select

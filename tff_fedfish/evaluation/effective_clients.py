@@ -64,16 +64,15 @@ class MassSums:
     """Starts without clients.
 
     Args:
-      mass: Mass function, which returns `num_tensors` tensors.
-      num_tensors: Trainable tensors of the model.
+      mass: Returns `num_tensors` tensors.
+      num_tensors: Number of trainable tensors of the model.
       aggregator_state: State of the process's aggregator before the round.
-      plain_mean_fraction: s: fraction of the mean weighted by w_i in the mean
+      plain_mean_fraction: s, fraction of the mean weighted by w_i in the mean
         that the server takes.
     """
-    self._num_tensors = num_tensors
-    self._fraction = plain_mean_fraction
+    self._num_tensors, self._fraction = num_tensors, plain_mean_fraction
     # Sums over clients of m, m^2 and, with a part of the plain mean, w m.
-    self._sums: list[tuple[np.ndarray, ...]] | None = None
+    self._sums: list[np.ndarray] = []
     # w_i of each client that takes part, and of each that has mass.
     self._plain_weights: list[float] = []
     self._weights: list[float] = []
@@ -109,43 +108,37 @@ class MassSums:
         'Correct it.'
       )
     masses = [np.asarray(mass, np.float64) for mass in tensors]
-    if self._sums is None:
+    if not self._sums:
       num_sums = 3 if self._fraction else 2
-      self._sums = [
-        tuple(np.zeros(mass.shape) for _ in range(num_sums)) for mass in masses
-      ]
+      self._sums = [np.zeros((num_sums, *mass.shape)) for mass in masses]
     if takes_part:
       self._plain_weights.append(float(client_weight))
     if any(mass.any() for mass in masses):
       self._weights.append(float(client_weight))
-    for (mass_sum, squared_sum, *weighted_sum), mass in zip(
-      self._sums, masses, strict=True
-    ):
-      mass_sum += mass
-      squared_sum += np.square(mass)
-      for total in weighted_sum:
-        total += client_weight * mass
+    for sums, mass in zip(self._sums, masses, strict=True):
+      sums[0] += mass
+      sums[1] += np.square(mass)
+      if self._fraction:
+        sums[2] += client_weight * mass
 
   def summary(self) -> EffectiveClients:
     """Returns the effective number of the clients that were added."""
     total, num_informed, num_weights = 0.0, 0, 0
-    for sums in self._sums or ():
+    for sums in self._sums:
       effective = self._effective(*sums)
       total += float(effective.sum())
       num_informed += int(np.count_nonzero(effective))
       num_weights += effective.size
-    num_uninformed, weights = (
-      num_weights - num_informed,
-      np.array(self._weights),
-    )
+    of_weights = uninformed_fraction = None
+    if self._weights:
+      weights = np.array(self._weights)
+      of_weights = float(_kish(weights.sum(), np.square(weights).sum()))
+    if num_weights:
+      uninformed_fraction = (num_weights - num_informed) / num_weights
     return EffectiveClients(
       mean=total / num_informed if num_informed else None,
-      uninformed_fraction=num_uninformed / num_weights if num_weights else None,
-      of_weights=(
-        float(_kish(weights.sum(), np.square(weights).sum()))
-        if self._weights
-        else None
-      ),
+      uninformed_fraction=uninformed_fraction,
+      of_weights=of_weights,
     )
 
   def _effective(self, mass_sum, squared_sum, *weighted_sum):

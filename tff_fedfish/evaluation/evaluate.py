@@ -8,8 +8,8 @@ import sys
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.options import EvaluationOptions
 from tff_fedfish.evaluation.plan import Plan, plan_evaluation
-from tff_fedfish.evaluation.results import write_evaluation
 from tff_fedfish.evaluation.summary import Summary
+from tff_fedfish.progress import stage
 from tff_fedfish.run import divergence
 
 
@@ -39,20 +39,14 @@ def evaluate(
       be used.
   """
   plan = plan_evaluation(checkpoint, data, output, options)
-  # Late: the errors above must not wait for TensorFlow.
-  from tff_fedfish.evaluation import measure
+  with stage('importing TensorFlow Federated'):
+    # Late: the errors above must not wait for it.
+    from tff_fedfish.evaluation import measure
 
-  measured = measure.measure(plan)
-  write_evaluation(
-    plan.output,
-    measured.summary,
-    measured.clients,
-    measured.barriers,
-    measured.affinities,
-  )
-  if all(row.loss.mean is None for row in measured.summary.fractions):
+  summary = measure.measure(plan)
+  if all(row.loss.mean is None for row in summary.fractions):
     _warn_of_non_finite_losses(plan)
-  return plan.output, measured.summary
+  return plan.output, summary
 
 
 def _warn_of_non_finite_losses(plan: Plan) -> None:

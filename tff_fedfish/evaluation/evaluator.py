@@ -140,15 +140,14 @@ def evaluate_clients(
   Args:
     evaluator: Scores and fine-tunes.
     trainable: The global model's weights; every client starts from them.
-    clients: Client id and split. The split has a personalization set for
-      every fraction above 0.
-    fractions: Fractions of the client's data to fine-tune on; 0 for none.
+    clients: Client id and halves.
+    fractions: Fractions of the client's data to fine-tune on. 0: none.
     num_local_epochs: Passes of fine-tuning, >= 1.
     learning_rate: Its step size, > 0.
     non_trainable: The model's weights that are held fixed.
 
   Yields:
-    For each client its entries, one per fraction.
+    Each client's entries, one per fraction.
   """
   for client_id, halves in clients:
     before = evaluator.score(trainable, halves.evaluation, non_trainable)
@@ -167,19 +166,41 @@ def evaluate_clients(
         )
         after = evaluator.score(tuned, halves.evaluation, non_trainable)
       entries.append(
-        ClientEvaluation(
-          client_id=client_id,
+        client_evaluation(
+          client_id,
+          len(halves.evaluation),
+          before,
+          after,
           fraction=fraction,
-          num_evaluation_sequences=len(halves.evaluation),
-          num_evaluation_tokens=before.num_tokens,
           num_personalization_sequences=num_sequences,
-          loss_before=before.loss,
-          accuracy_before=before.accuracy,
-          loss_after=after.loss,
-          accuracy_after=after.accuracy,
         )
       )
     yield entries
+
+
+def client_evaluation(
+  client_id: bytes,
+  num_rows: int,
+  before: Score,
+  after: Score,
+  *,
+  fraction: float = 0.0,
+  num_personalization_sequences: int = 0,
+  model: str = 'global',
+) -> ClientEvaluation:
+  """Returns a client's row of per_client.csv; see `ClientEvaluation`."""
+  return ClientEvaluation(
+    client_id=client_id,
+    fraction=fraction,
+    num_evaluation_sequences=num_rows,
+    num_evaluation_tokens=before.num_tokens,
+    num_personalization_sequences=num_personalization_sequences,
+    loss_before=before.loss,
+    accuracy_before=before.accuracy,
+    loss_after=after.loss,
+    accuracy_after=after.accuracy,
+    model=model,
+  )
 
 
 def mean_score(

@@ -1,8 +1,7 @@
-"""Measures what an evaluation planned. Imports TensorFlow."""
+"""Measures what an evaluation planned, and writes it. Imports TensorFlow."""
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
 from typing import Any
 
 from tff_fedfish.data import unknown_tokens
@@ -15,15 +14,15 @@ from tff_fedfish.evaluation.clients import (
   ClientSample,
   choose_clients,
 )
-from tff_fedfish.evaluation.evaluator import build_evaluator, evaluate_clients
+from tff_fedfish.evaluation.evaluator import (
+  build_evaluator,
+  client_evaluation,
+  evaluate_clients,
+)
 from tff_fedfish.evaluation.options import OWN_ROWS
 from tff_fedfish.evaluation.plan import Plan
+from tff_fedfish.evaluation.results import write_evaluation
 from tff_fedfish.evaluation.summary import Summary, summarize_evaluation
-from tff_fedfish.evaluation.tables import (
-  Affinity,
-  ClientBarrier,
-  ClientEvaluation,
-)
 from tff_fedfish.progress import Progress, stage
 from tff_fedfish.run import checkpoints, model_state
 from tff_fedfish.run.checkpoints import Checkpoint
@@ -31,25 +30,16 @@ from tff_fedfish.run.row_source import row_source
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Measured:
-  """What an evaluation writes."""
-
-  summary: Summary
-  clients: Sequence[ClientEvaluation]
-  barriers: Sequence[ClientBarrier] | None = None
-  affinities: Sequence[Affinity] = ()
-
-
-def measure(plan: Plan) -> Measured:
-  """Measures a plan.
+def measure(plan: Plan) -> Summary:
+  """Measures a plan and writes its directory; returns the summary.
 
   Raises:
     UserError: If no client can be scored, or the checkpoint is not of the
       config's model.
   """
-  has_own_rows = plan.facts['kind'] in OWN_ROWS
-  return _measure_own_rows(plan) if has_own_rows else _measure_halves(plan)
+  if plan.facts['kind'] in OWN_ROWS:
+    return _measure_own_rows(plan)
+  return _measure_halves(plan)
 
 
 def num_scored_bytes(rows: Sequences, tokenizer: Tokenizer) -> int:
@@ -66,7 +56,7 @@ def num_scored_bytes(rows: Sequences, tokenizer: Tokenizer) -> int:
   )
 
 
-def _measure_halves(plan: Plan) -> Measured:
+def _measure_halves(plan: Plan) -> Summary:
   """Scores clients on one half, before and after fine-tuning on the other."""
   config, options, tokenizer = plan.config, plan.options, plan.tokenizer
   with stage('choosing clients'):
@@ -117,10 +107,11 @@ def _measure_halves(plan: Plan) -> Measured:
     and {i: num_scored_bytes(rows, tokenizer) for i, rows in halves.items()},
     **plan.facts,
   )
-  return Measured(summary=summary, clients=clients, barriers=barriers)
+  write_evaluation(plan.output, summary, clients, barriers)
+  return summary
 
 
-def _measure_own_rows(plan: Plan) -> Measured:
+def _measure_own_rows(plan: Plan) -> Summary:
   """Scores the clients that train, each on rows of its own."""
   kind = plan.facts['kind']
   with stage('building the model'):
@@ -135,18 +126,7 @@ def _measure_own_rows(plan: Plan) -> Measured:
     for client_id, num_rows, score in scores:
       progress.advance(loss=score.loss)
       clients.append(
-        ClientEvaluation(
-          client_id=client_id,
-          fraction=0.0,
-          num_evaluation_sequences=num_rows,
-          num_evaluation_tokens=score.num_tokens,
-          num_personalization_sequences=0,
-          loss_before=score.loss,
-          accuracy_before=score.accuracy,
-          loss_after=score.loss,
-          accuracy_after=score.accuracy,
-          model=model,
-        )
+        client_evaluation(client_id, num_rows, score, score, model=model)
       )
   if not clients:
     raise UserError(
@@ -168,11 +148,9 @@ def _measure_own_rows(plan: Plan) -> Measured:
     },
     **plan.facts,
   )
-  return Measured(
-    summary=summary,
-    clients=clients,
-    affinities=own_tests.affinities(tests, plan.corpus),
-  )
+  affinities = own_tests.affinities(tests, plan.corpus)
+  write_evaluation(plan.output, summary, clients, affinities=affinities)
+  return summary
 
 
 def _personalization(plan: Plan) -> dict[str, Any]:

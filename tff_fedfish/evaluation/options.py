@@ -31,6 +31,9 @@ class EvaluationOptions:
   are held out. own_test: the clients that train, each on its own test rows and
   with its personal model if it has one. own_validation: the same on validation
   rows."""
+  held_out_from: float = number(0.0, at_least=0, below=1)
+  """Lowest place in [0, 1) of a held-out client of the run's own corpus; those
+  below it are not read (docs/sweep.md)."""
   max_clients: int | None = number(None, at_least=1)
   """Maximum number of clients. Default: all with at least 4 documents; 4
   sequences or images where data is halved by these."""

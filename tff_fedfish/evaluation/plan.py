@@ -1,6 +1,6 @@
 """What an evaluation measures, and everything that it refuses.
 
-Nothing here imports TensorFlow: what can be refused is refused at once.
+Refusals come before TensorFlow, which the vocabulary imports.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ from typing import Any
 
 from tff_fedfish import files
 from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data import client_splits
 from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
@@ -18,6 +19,7 @@ from tff_fedfish.evaluation.options import OWN_ROWS, EvaluationOptions
 from tff_fedfish.huggingface import pretrained
 from tff_fedfish.progress import stage
 from tff_fedfish.run import (
+  checkpoints,
   client_data,
   client_state,
   corpus_identity,
@@ -50,8 +52,8 @@ class Plan:
   corpus: Corpus
   split: ClientSplit | None
   """Clients of the run's own corpus; None: of another one."""
-  client_ids: Sequence[bytes]
-  """Clients that may be scored by halves."""
+  client_ids: Sequence[bytes] | None
+  """Clients that may be scored by halves; None: by rows of their own."""
   states: ClientStates | None
   """What clients kept, where it is read."""
   facts: dict[str, Any]
@@ -83,7 +85,7 @@ def plan_evaluation(
   options: EvaluationOptions,
 ) -> Plan:
   """Opens checkpoint and corpus; see `evaluate.evaluate`."""
-  run, names = None, {}
+  typed, run, is_own = checkpoint, None, False
   if pretrained.is_pretrained(checkpoint):
     if output is None:
       raise UserError(
@@ -91,9 +93,6 @@ def plan_evaluation(
         'run. Name a new directory.'
       )
     config = pretrained_run.config_of(checkpoint, data)
-    # A path may hold bytes that are no text.
-    typed = os.fsencode(checkpoint).decode('utf-8', 'backslashreplace')
-    names = {'directory': typed}
   else:
     checkpoint = divergence.resolve_checkpoint(checkpoint)
     run = checkpoint.parent.parent
@@ -102,23 +101,17 @@ def plan_evaluation(
   with stage('opening the corpus'):
     corpus = client_data.open_corpus(config, data)
   output = files.require_usable_output(output, '--output')
+  identity, config_of_run = corpus_identity.identify(config, corpus), config
+  if run is not None:
+    opened = checkpoints.load_checkpoint(checkpoint, None, verify=False)
+    config = config.in_round(opened.round_num)
+    trained_on = opened.contents.get('corpus_fingerprint')
+    is_own = trained_on == identity.fingerprint
+  require_measurable(config, options, data, is_own_corpus=is_own)
   with stage('opening the checkpoint'):
     open_checkpoint = (client_data if run else pretrained_run).open_checkpoint
-    opened, tokenizer = open_checkpoint(config, checkpoint)
-  config = config.in_round(opened.round_num)
-  identity = corpus_identity.identify(config, corpus)
-  fingerprint = opened.contents.get('corpus_fingerprint')
-  is_own = fingerprint == identity.fingerprint
-  require_measurable(config, options, data, is_own_corpus=is_own)
-  split, client_ids = None, corpus.client_ids
-  own_rows, kind = _own_rows(config, options), options.client_split
-  if is_own:
-    split = row_source(config).split(corpus)
-    client_ids = getattr(split, options.client_split, ())
-    if not own_rows and not client_ids:
-      _raise_no_clients(config, options)
-  elif not _is_other_part(run, fingerprint, identity):
-    kind = 'transfer'
+    opened, tokenizer = open_checkpoint(config_of_run, checkpoint)
+  split = row_source(config).split(corpus) if is_own else None
   return Plan(
     config=config,
     options=options,
@@ -129,13 +122,13 @@ def plan_evaluation(
     tokenizer=tokenizer,
     corpus=corpus,
     split=split,
-    client_ids=client_ids,
+    client_ids=_client_ids(config, options, corpus, split),
     states=_states(config, options, opened),
     facts=dict(
-      kind=own_rows or kind,
+      kind=_kind(config, options, run, identity, is_own),
       corpus=identity.label(data),
       corpus_identity=identity,
-      checkpoint={'round': opened.round_num, **names},
+      checkpoint={'round': opened.round_num, **_directory(run, typed)},
     ),
   )
 
@@ -160,7 +153,7 @@ def require_measurable(
   """
   needs_own = (
     "needs the run's own corpus as `--data`, but "
-    f'{str(data)!r} is another one. Leave it out.'
+    f"{str(data)!r} is another one. Name the run's, or leave the option out."
   )
   if options.barrier:
     is_replayed = config.method.solver is None and len(config.phases) <= 1
@@ -183,10 +176,10 @@ def require_measurable(
       _raise_no_clients(config, options)
   longest, wanted = config.data.sequence_length, options.sequence_length
   if wanted is not None and (longest is None or wanted > longest):
-    most = 'left out with images' if longest is None else f'at most {longest}'
-    raise UserError(
-      f'`--sequence_length` must be {most}, as in training, found {wanted}.'
-    )
+    most = 'left out with images'
+    if longest is not None:
+      most = f'at most {longest}, as in training'
+    raise UserError(f'`--sequence_length` must be {most}, found {wanted}.')
 
 
 def _own_rows(config: TrainConfig, options: EvaluationOptions) -> str | None:
@@ -222,12 +215,49 @@ def _require_own_rows(config, options, part):
     )
 
 
+def _client_ids(config, options, corpus, split):
+  """Returns the clients that may be scored by halves; None: own rows."""
+  if split is None:
+    return corpus.client_ids
+  if _own_rows(config, options):
+    return None
+  client_ids = getattr(split, options.client_split)
+  lowest, seed = options.held_out_from, config.seeds.split_seed
+  if options.client_split == 'held_out' and lowest:
+    client_ids = [
+      client_id
+      for client_id in client_ids
+      if client_splits.split_position(client_id, split_seed=seed) >= lowest
+    ]
+  if not client_ids:
+    _raise_no_clients(config, options)
+  return client_ids
+
+
 def _raise_no_clients(config, options):
   raise UserError(
     f'`--client_split` is {options.client_split!r}, but the run has no such '
     'clients (held_out_fraction '
-    f'{config.client_splits.held_out_fraction}). Name the other split.'
+    f'{config.client_splits.held_out_fraction}). Raise it, or name another '
+    'split.'
   )
+
+
+def _kind(config, options, run, identity, is_own):
+  """Returns the kind of the evaluation; another part of a split is held out."""
+  trained_on = run and corpus_identity.read_identity(run)
+  is_part = trained_on and trained_on.grouping == identity.grouping
+  if not is_own and not is_part:
+    return 'transfer'
+  return _own_rows(config, options) or options.client_split
+
+
+def _directory(run, typed):
+  """Returns `directory` of a model without a run, as it was typed."""
+  if run is not None:
+    return {}
+  # A path may hold bytes that are no text.
+  return {'directory': os.fsencode(typed).decode('utf-8', 'backslashreplace')}
 
 
 def _states(config, options, checkpoint):
@@ -236,16 +266,3 @@ def _states(config, options, checkpoint):
   if has_models or (options.barrier and config.kept_slots):
     return client_state.states_of_checkpoint(checkpoint)
   return None
-
-
-def _is_other_part(run, fingerprint, identity):
-  """Says whether a corpus is another part of the grouping of a run's corpus."""
-  trained_on = run and corpus_identity.read_identity(run)
-  if trained_on is None:
-    return False
-  if trained_on.fingerprint != fingerprint:
-    raise UserError(
-      f'{str(run / corpus_identity.CORPUS_NAME)!r} must name the corpus that '
-      'the checkpoint was trained on, but names another. Restore the file.'
-    )
-  return trained_on.grouping == identity.grouping

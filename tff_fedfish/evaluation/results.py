@@ -60,24 +60,26 @@ def write_evaluation(
     directory: Must not exist, or be empty.
     summary: Their summary.
     clients: Rows of per_client.csv; written by client id and fraction.
-    barriers: Rows of barrier.csv. None: no such file.
+    barriers: Rows of barrier.csv, by client id. None: no such file.
     affinities: Rows of affinity.csv, in the order to write. (): no such file.
 
   Raises:
     UserError: If `directory` holds something, is a file or cannot be written.
   """
   directory = files.require_usable_output(directory, '--output')
-  # Elsewhere the model is always the global one.
-  without = '' if summary.kind in OWN_ROWS else 'model'
-  rows = tables.in_order(clients)
   with files.write_directory_atomically(directory) as temporary:
     tables.write_rows(
-      temporary / _CLIENTS_FILE, ClientEvaluation, rows, without
+      temporary / _CLIENTS_FILE,
+      ClientEvaluation,
+      sorted(clients, key=lambda row: (row.client_id, row.fraction)),
+      # Elsewhere the model is always the global one.
+      without='' if summary.kind in OWN_ROWS else 'model',
     )
     if affinities:
       tables.write_rows(temporary / _AFFINITIES_FILE, Affinity, affinities)
     if barriers is not None:
-      tables.write_barriers(temporary / _BARRIERS_FILE, barriers)
+      rows = sorted(barriers, key=lambda row: row.client_id)
+      tables.write_rows(temporary / _BARRIERS_FILE, ClientBarrier, rows)
     files.write_json(temporary / _SUMMARY_FILE, summary.to_json_dict())
 
 
@@ -92,15 +94,15 @@ def read_evaluation(directory: str | os.PathLike) -> Evaluation:
   tables.require_file(path)
   with files.explained(path, 'the summary of an evaluation', tables.ADVICE):
     summary = files.read_json(path, schema=Summary)
-  barriers = directory / _BARRIERS_FILE
-  affinities = directory / _AFFINITIES_FILE
+  path, barriers = directory / _BARRIERS_FILE, None
+  if path.exists():
+    barriers = tables.read_rows(path, ClientBarrier)
+  path, affinities = directory / _AFFINITIES_FILE, tables.as_table(Affinity, [])
+  if path.exists():
+    affinities = tables.read_rows(path, Affinity)
   return Evaluation(
     summary=summary,
     clients=tables.read_rows(directory / _CLIENTS_FILE, ClientEvaluation),
-    barriers=tables.read_barriers(barriers) if barriers.exists() else None,
-    affinities=(
-      tables.read_rows(affinities, Affinity)
-      if affinities.exists()
-      else tables.as_table(Affinity, [])
-    ),
+    barriers=barriers,
+    affinities=affinities,
   )

@@ -10,11 +10,7 @@ from tff_fedfish.errors import require_one_of
 from tff_fedfish.evaluation import intervals
 from tff_fedfish.evaluation.intervals import ClientStatistics
 from tff_fedfish.evaluation.options import OWN_ROWS
-from tff_fedfish.evaluation.tables import (
-  ClientBarrier,
-  ClientEvaluation,
-  in_order,
-)
+from tff_fedfish.evaluation.tables import ClientBarrier, ClientEvaluation
 from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 KINDS = ('held_out', 'participating', *OWN_ROWS, 'transfer')
@@ -140,13 +136,13 @@ def summarize_evaluation(
     barriers: One entry per client of the cohort. None: not measured.
     effective_clients: Those of the same cohort. None: not measured.
     unknown_token_fraction: See `Summary`.
-    num_bytes: `scored_bytes` of each client's evaluation half. None: images.
+    num_bytes: Bytes of the scored text of each client. None: images.
     skipped_clients: See `Summary`.
     **facts: The other fields of `Summary`: kind, corpus, corpus_identity,
       checkpoint, personalization.
   """
   by_fraction: dict[float, list[ClientEvaluation]] = {}
-  for client in in_order(clients):
+  for client in sorted(clients, key=lambda row: row.client_id):
     by_fraction.setdefault(client.fraction, []).append(client)
   return Summary(
     num_clients=len({client.client_id for client in clients}),
@@ -170,15 +166,14 @@ def summarize_evaluation(
 
 def summarize_barriers(barriers: Sequence[ClientBarrier]) -> BarrierSummary:
   """Summarizes the barriers of a cohort's clients, given in any order."""
-  barriers = in_order(barriers)
+  barriers = sorted(barriers, key=lambda row: row.client_id)
   losses = [b.global_loss - b.local_loss for b in barriers]
   # (1 - global accuracy) - (1 - local accuracy).
   errors = [
     b.local_accuracy - b.global_accuracy if math.isfinite(loss) else math.nan
     for b, loss in zip(barriers, losses, strict=True)
   ]
-  pairs = zip(barriers, losses, strict=True)
-  finite = [barrier for barrier, loss in pairs if math.isfinite(loss)]
+  finite = [b for b in barriers if math.isfinite(b.global_loss - b.local_loss)]
   return BarrierSummary(
     loss=intervals.summarize(losses),
     error=intervals.summarize(errors),

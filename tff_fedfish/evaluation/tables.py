@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import os
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -60,32 +59,6 @@ class Affinity:
   """Cluster of its data; -1: the clients have none."""
   candidate_id: bytes
   affinity: float
-
-
-def write_barriers(
-  path: str | os.PathLike, barriers: Iterable[ClientBarrier]
-) -> None:
-  """Writes a row per client of a cohort, by client id.
-
-  The file appears whole or not at all. Its directory must exist.
-  """
-  write_rows(pathlib.Path(path), ClientBarrier, in_order(barriers))
-
-
-def read_barriers(path: str | os.PathLike) -> pd.DataFrame:
-  """Reads what `write_barriers` wrote; a column per field of `ClientBarrier`.
-
-  Raises:
-    UserError: If there is no such file, or a line of it is damaged.
-  """
-  return read_rows(pathlib.Path(path), ClientBarrier)
-
-
-def in_order(rows: Iterable[Any]) -> list[Any]:
-  """Returns rows in the order of client id and fraction."""
-  return sorted(
-    rows, key=lambda row: (row.client_id, getattr(row, 'fraction', 0.0))
-  )
 
 
 def write_rows(

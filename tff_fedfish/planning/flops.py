@@ -39,7 +39,7 @@ class RoundFlops:
   local_training: int
   """Products of forward and backward passes in local steps."""
   after_training: int
-  """Those of the method's passes after local training."""
+  """Operations of the method's passes after local training."""
   updates: int
   """Work over all weights: optimizers, clipping, noise, deltas and sums."""
 

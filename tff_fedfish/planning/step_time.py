@@ -79,7 +79,10 @@ def round_time(config: TrainConfig, step: float) -> RoundTime:
   steps, engine = client_steps(config), config.engine
   num_clients = config.cohort_size or 1
   if engine.kind == 'ray' and engine.ray_address != 'local':
-    num_clients = math.ceil(num_clients / engine.num_workers)
+    # Workers take parts of the cohort, in turns.
+    num_parts = config.num_partial_sums
+    num_turns = math.ceil(num_parts / engine.num_workers)
+    num_clients = num_turns * num_clients / num_parts
   local_step = flops.local_step_factor(config) * step
   passes_after = steps.num_passes - config.client_work.num_local_epochs
   # By rows: the last batch may be smaller.

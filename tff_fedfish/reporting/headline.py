@@ -10,6 +10,7 @@ from tff_fedfish.reporting.comparisons import (
   shown_interval,
   verdict,
 )
+from tff_fedfish.reporting.match import Arm
 from tff_fedfish.reporting.runs import HELD_OUT, OWN_TEST
 from tff_fedfish.reporting.scores import Scores
 from tff_fedfish.reporting.studies import studies
@@ -92,7 +93,7 @@ def _comparison(scores: Scores, line: Any) -> str:
   order = line.arm, line.baseline_arm
   if verdict(line) == f'{line.baseline} lower':
     order = order[::-1]
-  units = [_uplink(arms[arm]) for arm in order]
+  units = [_uplink(arms[arm], line.round) for arm in order]
   if all(units):
     both = ' against '.join(dict.fromkeys(units))
     sentence += f', for an uplink of {both} models'
@@ -138,7 +139,7 @@ def _lowest(scores: Scores, losses: dict[str, Any]) -> str:
     f'nats per {words_of(scores.runs).unit} ({ends}{_sizes(best)})'
   )
   arm = next(arm for arm in scores.arms if arm.label == best.arm)
-  if units := _uplink(arm):
+  if units := _uplink(arm, best.round):
     sentence += f', for an uplink of {units} models'
   return sentence
 
@@ -148,8 +149,8 @@ def _sizes(row: Any) -> str:
   return f'{counted(clients, "client")}, {counted(seeds, "seed")}'
 
 
-def _uplink(arm) -> str:
-  units = arm.last('communication/uplink_units')
+def _uplink(arm: Arm, round_num: int) -> str:
+  units = arm.in_round('communication/uplink_units', round_num)
   return '' if units is None else f'{units:g}'
 
 

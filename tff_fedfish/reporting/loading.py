@@ -12,12 +12,12 @@ from typing import Any
 import pandas as pd
 
 from tff_fedfish import files, json_values
+from tff_fedfish.config import given
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.config.load import CONFIG_NAME
 from tff_fedfish.data.tokenizers import METADATA_FILE
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import read_evaluation
-from tff_fedfish.evaluation.tables import read_barriers
 from tff_fedfish.reporting.runs import (
   NamedEvaluation,
   Run,
@@ -54,13 +54,8 @@ def load_runs(directories: Iterable[str | os.PathLike]) -> list[Run]:
 def _load_run(directory: pathlib.Path) -> Run:
   _require_run(directory)
   config = _read_object(directory / CONFIG_NAME)
+  config = {k: v for k, v in config.items() if k not in given.ABOUT}
   remarks: list[str] = []
-  metrics = tuple(read_metrics(directory / 'metrics.csv'))
-  # The round's row comes last: what has none is not finished.
-  barriers = {
-    row['round']: directory / 'barrier' / f'round_{row["round"]:08d}.csv'
-    for row in metrics
-  }
   timings = directory / 'timings.csv'
   environment = directory / 'environment.json'
   return Run(
@@ -69,14 +64,9 @@ def _load_run(directory: pathlib.Path) -> Run:
     train_config=config_loading.from_json_dict(
       config, str(directory / CONFIG_NAME)
     ),
-    metrics=metrics,
+    metrics=tuple(read_metrics(directory / 'metrics.csv')),
     timings=tuple(read_metrics(timings)) if timings.exists() else (),
     environment=_read_object(environment) if environment.exists() else {},
-    round_barriers={
-      round_num: with_barriers(read_barriers(path))
-      for round_num, path in barriers.items()
-      if path.is_file()
-    },
     identity=read_identity(directory),
     vocabulary=_vocabulary(directory),
     evaluations=tuple(_load_evaluations(directory, remarks)),

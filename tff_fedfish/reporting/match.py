@@ -8,7 +8,6 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting import keys
@@ -196,26 +195,6 @@ def paired_evaluations(
 
   best = max(by_key.values(), key=rank, default=[{}, {}])
   return tuple(best) if best[0].keys() & best[1].keys() else ({}, {})
-
-
-def repeated_evaluations(
-  arm: Arm,
-) -> Iterator[tuple[Subject | None, dict[str, NamedEvaluation]]]:
-  """Yields the subject of evaluations that are alike, and these by the seeds.
-
-  Some of one run may differ in their fractions or the barrier only: then the
-  first, by name, of one seed belongs to the first of another.
-  """
-  by_key: dict[Any, dict[str, NamedEvaluation]] = {}
-  subject_of = {}
-  for run in arm.runs:
-    seen: collections.Counter = collections.Counter()
-    for evaluation in sorted(run.evaluations, key=lambda e: e.name):
-      seen[key := keys.evaluation_key(run, evaluation)] += 1
-      by_key.setdefault((key, seen[key]), {})[run.seeds] = evaluation
-      subject_of[key] = run.subject_of(evaluation)
-  for (key, _), evaluations in by_key.items():
-    yield subject_of[key], evaluations
 
 
 def subjects(runs: Iterable[Run]) -> list[Subject]:

@@ -4,11 +4,12 @@ Seeds and clients are drawn independently of each other and crossed in the
 intervals (`evaluation/intervals.py`).
 """
 
+import collections
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -19,8 +20,6 @@ from tff_fedfish.reporting.runs import NamedEvaluation, Subject
 
 SCORES = ['loss_before', 'accuracy_before', 'loss_after', 'accuracy_after']
 """Scores of a client; 'before' is before personalization."""
-
-_NOTHING = (math.nan, math.nan)
 
 
 class Mean(NamedTuple):
@@ -40,9 +39,6 @@ class Mean(NamedTuple):
   model: str
   """'personal' if each client was scored with its own model, or 'global'."""
   num_seeds: int
-  num_clients: int
-  num_left_out: int
-  """Clients without a finite score in some of the seeds; they count in none."""
   is_shown: bool
   """Whether it is of the evaluation that stands for its subject: that of most
   seeds, then of the latest round, then the last by name."""
@@ -50,18 +46,21 @@ class Mean(NamedTuple):
   """The same among the evaluations after the last planned round."""
   scale: tuple
   """What rows must share to be ranked: clients, round and fine-tuning."""
-  fraction: float
-  """Fraction of the client's data that was personalized on; NaN: none is
-  meant."""
+  num_clients: int
   measure: str
   """'loss' in nats, 'accuracy' in [0, 1], 'hurt' (share of the clients whose
   loss personalization raised), 'bits_per_byte', 'p10', 'p50', 'p90', 'worst';
   'unknown_tokens', 'barrier/loss' and the like, 'effective_clients' without a
   fraction."""
   mean: float
-  low: float
+  low: float = math.nan
   """End of the 95 % interval; NaN where there is none."""
-  high: float
+  high: float = math.nan
+  fraction: float = math.nan
+  """Fraction of the client's data that was personalized on; NaN: none is
+  meant."""
+  num_left_out: int = 0
+  """Clients without a finite score in some of the seeds; they count in none."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,11 +102,20 @@ class Repeated:
 
 
 def repeated_evaluations(arm: Arm) -> list[Repeated]:
-  """Returns the evaluations of an arm, those that are alike together."""
-  return [
-    Repeated(subject, evaluations)
-    for subject, evaluations in match.repeated_evaluations(arm)
-  ]
+  """Returns the evaluations of an arm, those that are alike together.
+
+  Some of one run may differ in their fractions or the barrier only: then the
+  first, by name, of one seed belongs to the first of another.
+  """
+  groups: dict[Any, Repeated] = {}
+  for run in arm.runs:
+    seen: collections.Counter = collections.Counter()
+    for evaluation in sorted(run.evaluations, key=lambda e: e.name):
+      seen[key := keys.evaluation_key(run, evaluation)] += 1
+      group = Repeated(run.subject_of(evaluation), {})
+      group = groups.setdefault((key, seen[key]), group)
+      group.evaluations[run.seeds] = evaluation
+  return list(groups.values())
 
 
 def shown(groups: Iterable[Repeated]) -> dict[Subject, Repeated]:
@@ -124,40 +132,26 @@ def means_of(arm: Arm) -> Iterator[Mean]:
   """Yields the means of all evaluations of an arm."""
   groups = repeated_evaluations(arm)
   last = [g for g in groups if g.first.round_num == arm.num_rounds]
-  shown_groups, final = list(shown(groups).values()), shown(last).values()
-  barriers = [group for group in groups if group.first.has_barrier]
-  barrier = max(barriers, key=lambda group: group.rank, default=None)
-  clients = {run.seeds: keys.client_key(run) for run in arm.runs}
+  of_subjects, final = shown(groups).values(), shown(last).values()
+  with_barrier = [group for group in groups if group.first.has_barrier]
+  barrier = max(with_barrier, key=lambda group: group.rank, default=None)
   for group in groups:
-    run = next(run for run in arm.runs if run.seeds in group.evaluations)
-
-    @functools.cache
-    def scale(fraction, run=run, group=group):
-      own = None if math.isnan(fraction) else fraction
-      key = keys.evaluation_key(run, group.first, own)
-      return clients[run.seeds], key
-
-    for is_barrier, rows in ((False, _scores(group)), (True, _barrier(group))):
-      is_shown = group is barrier if is_barrier else group in shown_groups
-      for fraction, counts, measure, mean, *ends in rows:
-        if mean is not None:
-          yield Mean(
-            arm.label,
-            group.first.name,
-            '' if is_barrier else str(group.subject or ''),
-            group.first.summary.kind,
-            group.first.round_num,
-            group.first.model,
-            len(group.evaluations),
-            *counts,
-            is_shown,
-            group in final,
-            scale(fraction),
-            fraction,
-            measure,
-            mean,
-            *(ends or _NOTHING),
-          )
+    row = functools.partial(
+      Mean,
+      arm=arm.label,
+      evaluation=group.first.name,
+      kind=group.first.summary.kind,
+      round=group.first.round_num,
+      model=group.first.model,
+      num_seeds=len(group.evaluations),
+      is_final=group in final,
+    )
+    subject = str(group.subject or '')
+    is_shown = group in of_subjects
+    rows = _scores(arm, group, row, subject=subject, is_shown=is_shown)
+    yield from (mean for mean in rows if mean.mean is not None)
+    rows = _barrier(group, row, subject='', is_shown=group is barrier)
+    yield from (mean for mean in rows if mean.mean is not None)
 
 
 def clients_of(arm: Arm) -> Iterator[pd.DataFrame]:
@@ -176,60 +170,69 @@ def clients_of(arm: Arm) -> Iterator[pd.DataFrame]:
       yield means.assign(**place).reset_index()
 
 
-def _scores(group: Repeated) -> Iterator[tuple]:
-  """Yields (fraction, counts, measure, mean[, low, high])."""
+def _scores(
+  arm: Arm, group: Repeated, row: Callable[..., Mean], **place: Any
+) -> Iterator[Mean]:
+  """Yields the scores at each fraction, then what has no fraction."""
+  run = next(run for run in arm.runs if run.seeds in group.evaluations)
+  clients_key = keys.client_key(run)
   summaries = [e.summary for e in group.evaluations.values()]
   for fraction, clients in group.clients.items():
     num_clients = len(next(iter(clients.values())))
-    counts = num_clients, group.num_left_out(fraction)
-    of_seeds = [
-      scores
-      for summary in summaries
-      for scores in summary.fractions
-      if scores.fraction == fraction
-    ]
-    if len(summaries) == 1:
-      counts = summaries[0].num_clients, 0
+    score = functools.partial(
+      row,
+      **place,
+      scale=(clients_key, keys.evaluation_key(run, group.first, fraction)),
+      fraction=fraction,
+      num_clients=num_clients,
+      num_left_out=group.num_left_out(fraction),
+    )
+    of_seeds = [s for summary in summaries for s in summary.fractions]
+    of_seeds = [s for s in of_seeds if s.fraction == fraction]
     for measure in ('loss', 'accuracy'):
-      mean = getattr(of_seeds[0], measure)
-      numbers = mean.mean, mean.ci_low, mean.ci_high
-      if len(summaries) > 1:
+      if len(of_seeds) == 1:
+        own = getattr(of_seeds[0], measure)
+        numbers = own.mean, own.ci_low, own.ci_high
+      else:
         numbers = _crossed(clients, f'{measure}_after')
-      yield fraction, counts, measure, *numbers
-    bits = _mean_of_some([scores.bits_per_byte for scores in of_seeds])
-    yield fraction, counts, 'bits_per_byte', bits
+      yield score(**_interval(*numbers), measure=measure)
     if num_clients:
       losses = sum(r['loss_after'] for r in clients.values()) / len(clients)
-      for name, quantile in (('p10', 0.1), ('p50', 0.5), ('p90', 0.9)):
-        yield fraction, counts, name, float(losses.quantile(quantile))
-      yield fraction, counts, 'worst', intervals.worst_decile(losses)
-    hurt = match.mean([scores.share_of_clients_hurt for scores in of_seeds])
-    yield fraction, counts, 'hurt', hurt
+      for measure, quantile in (('p10', 0.1), ('p50', 0.5), ('p90', 0.9)):
+        yield score(measure=measure, mean=float(losses.quantile(quantile)))
+      yield score(measure='worst', mean=intervals.worst_decile(losses))
+    bits = _mean_of_some([s.bits_per_byte for s in of_seeds])
+    yield score(measure='bits_per_byte', mean=bits)
+    hurt = match.mean([s.share_of_clients_hurt for s in of_seeds])
+    yield score(measure='hurt', mean=hurt)
   unknown = match.mean([s.unknown_token_fraction for s in summaries])
-  yield (
-    math.nan,
-    (group.first.summary.num_clients, 0),
-    'unknown_tokens',
-    unknown,
-  )
+  count = {'num_clients': summaries[0].num_clients, 'scale': ()}
+  yield row(**place, **count, measure='unknown_tokens', mean=unknown)
 
 
-def _barrier(group: Repeated) -> Iterator[tuple]:
-  """Yields the same of the barrier."""
+def _barrier(
+  group: Repeated, row: Callable[..., Mean], **place: Any
+) -> Iterator[Mean]:
   summaries = [e.summary for e in group.evaluations.values()]
   barriers = [s.client_server_barrier for s in summaries]
-  counts = sum(b.num_clients for b in barriers if b), 0
+  barriers = [barrier for barrier in barriers if barrier]
+  count = {'num_clients': sum(b.num_clients for b in barriers), 'scale': ()}
   for name in ('loss', 'error', 'local_loss', 'global_loss'):
-    found = [getattr(barrier, name) for barrier in barriers if barrier]
-    ends = ()
-    if len(summaries) == 1 and name in ('loss', 'error') and found:
-      ends = found[0].ci_low, found[0].ci_high
-    mean = _mean_of_some([one.mean for one in found])
-    yield math.nan, counts, f'barrier/{name}', mean, *ends
-  effective = _mean_of_some(
-    [s.effective_clients and s.effective_clients.mean for s in summaries]
-  )
-  yield math.nan, counts, 'effective_clients', effective
+    means = [getattr(barrier, name) for barrier in barriers]
+    numbers = {'mean': _mean_of_some([mean.mean for mean in means])}
+    if len(summaries) == 1 and means and name in ('loss', 'error'):
+      numbers = _interval(means[0].mean, means[0].ci_low, means[0].ci_high)
+    yield row(**place, **count, **numbers, measure=f'barrier/{name}')
+  effective = [s.effective_clients for s in summaries if s.effective_clients]
+  mean = _mean_of_some([one.mean for one in effective])
+  yield row(**place, **count, measure='effective_clients', mean=mean)
+
+
+def _interval(
+  mean: float | None, low: float | None, high: float | None
+) -> dict[str, float | None]:
+  ends = {} if low is None else {'low': low, 'high': high}
+  return {'mean': mean} | ends
 
 
 def _crossed(

@@ -109,6 +109,10 @@ class Measured:
     values = self.series(name)
     return values[-1][0] if values else None
 
+  def in_round(self, name: str, round_num: int) -> float | None:
+    """Returns a metric in one round; None where it is not finite."""
+    return dict(self.series('round', name)).get(round_num)
+
   def typical(self, name: str) -> float | None:
     """Returns the median of a timing over the rounds; of memory the maximum.
 
@@ -149,10 +153,6 @@ class Run(Measured):
   """Finished evaluations, by name."""
   remarks: tuple[str, ...] = ()
   """Clauses on what was left out while reading."""
-  round_barriers: dict[int, pd.DataFrame] = dataclasses.field(
-    default_factory=dict
-  )
-  """Round -> barriers measured while training; see `with_barriers`."""
   identity: CorpusIdentity | None = None
   """Identity of the corpus; None: the run has no corpus.json."""
   vocabulary: str | None = None
@@ -233,15 +233,11 @@ class Run(Measured):
   def barriers_by_round(self) -> dict[int, pd.DataFrame]:
     """Returns the barriers of each round that has some, ascending.
 
-    An evaluation of round r replays round r + 1; what was measured while
-    training comes first.
+    An evaluation of round r replays round r + 1.
     """
     replayed = [e for e in self.evaluations if len(e.barriers)]
-    barriers = {e.round_num + 1: e.barriers for e in replayed}
-    barriers |= {
-      r: rows for r, rows in self.round_barriers.items() if len(rows)
-    }
-    return {r: barriers[r] for r in sorted(barriers)}
+    replayed.sort(key=lambda evaluation: evaluation.round_num)
+    return {e.round_num + 1: e.barriers for e in replayed}
 
 
 def with_barriers(rows: pd.DataFrame) -> pd.DataFrame:

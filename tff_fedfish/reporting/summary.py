@@ -16,8 +16,6 @@ from tff_fedfish.reporting.match import Arm
 from tff_fedfish.reporting.runs import Run, Subject
 from tff_fedfish.reporting.scores import means_of
 
-_SCORES = ('loss', 'accuracy', 'bits_per_byte', 'unknown_tokens')
-_SPREAD = ('p10', 'p50', 'p90', 'worst', 'hurt')
 _BARRIERS = tuple(
   f'barrier/{name}' for name in ('loss', 'global_loss', 'local_loss', 'error')
 )
@@ -67,13 +65,12 @@ def find_columns(arms: Sequence[Arm], means: pd.DataFrame) -> list[Column]:
     arms: The rows.
     means: `Scores.means` of them.
   """
-  columns = list(_scores(arms, means))
-  by_key = {column.key: column for column in columns if not column.subject}
-  columns = [column for column in columns if column.subject]
+  shown = means[means['is_shown']]
+  columns = list(_scores(arms, shown))
   for key in (*_BARRIERS, 'effective_clients'):
     # Where no round was replayed, as measured while training.
     trained = {arm.label: arm.last(key) for arm in arms}
-    replayed = by_key[key].values if key in by_key else {}
+    replayed = _values(shown[shown['measure'] == key])
     columns.append(_column(key, trained | replayed))
   for key in _TRAFFIC:
     columns.append(_column(key, {arm.label: arm.last(key) for arm in arms}))
@@ -106,48 +103,49 @@ def summary_csv(runs: Sequence[Run]) -> str:
   return files.csv_file(header, lines)
 
 
-def _scores(arms: Sequence[Arm], means: pd.DataFrame) -> Iterator[Column]:
-  """Yields the scores on each subject, then their spread, then the barrier."""
+def _scores(arms: Sequence[Arm], shown: pd.DataFrame) -> Iterator[Column]:
+  """Yields the scores on each subject, then how they spread over clients."""
   subjects = match.subjects(run for arm in arms for run in arm.runs)
-  places = {str(subject): place for place, subject in enumerate(subjects)}
+  tables = {s: shown[shown['subject'] == str(s)] for s in subjects}
+  for subject, rows in tables.items():
+    fractions = sorted(rows['fraction'].dropna().unique())
+    for measure in ('loss', 'accuracy', 'bits_per_byte'):
+      for fraction in fractions:
+        key = f'{measure}/{fraction:g}'
+        yield _score(subject, rows, key, measure, fraction)
+    yield _score(subject, rows, 'unknown_tokens', 'unknown_tokens')
+  for subject, rows in tables.items():
+    for fraction in sorted(rows['fraction'].dropna().unique()):
+      for measure in ('p10', 'p50', 'p90', 'worst', 'hurt'):
+        key = f'spread/{fraction:g}/{measure}'
+        yield _score(subject, rows, key, measure, fraction)
 
-  def place(key):
-    (subject, measure, fraction), _ = key
-    if measure in _SCORES:
-      order = 0, places[subject], _SCORES.index(measure), fraction
-    elif measure in _SPREAD:
-      order = 1, places[subject], fraction, _SPREAD.index(measure)
-    else:
-      order = 2, 0, 0, 0
-    return order
 
-  groups = means[means['is_shown']].groupby(
-    ['subject', 'measure', 'fraction'], dropna=False
+def _score(
+  subject: Subject,
+  rows: pd.DataFrame,
+  key: str,
+  measure: str,
+  fraction: float | None = None,
+) -> Column:
+  rows = rows[rows['measure'] == measure]
+  if fraction is not None:
+    rows = rows[rows['fraction'] == fraction]
+  return Column(
+    key=f'{subject.key}/{key}',
+    measure=measure,
+    values=_values(rows),
+    subject=subject,
+    fraction=fraction,
   )
-  for (subject, measure, fraction), rows in sorted(groups, key=place):
-    values = {
-      row.arm: Value(
-        row.mean,
-        *([None] * 2 if math.isnan(row.low) else [row.low, row.high]),
-        row.scale,
-      )
-      for row in rows.itertuples()
-    }
-    if not subject:
-      yield Column(key=measure, measure=measure, values=values)
-      continue
-    own = subjects[places[subject]]
-    share = [] if math.isnan(fraction) else [f'{fraction:g}']
-    parts = [measure, *share]
-    if measure in _SPREAD:
-      parts = ['spread', *share, measure]
-    yield Column(
-      key='/'.join([own.key, *parts]),
-      measure=measure,
-      values=values,
-      subject=own,
-      fraction=fraction if share else None,
-    )
+
+
+def _values(rows: pd.DataFrame) -> dict[str, Value]:
+  values = {}
+  for row in rows.itertuples():
+    ends = (None, None) if math.isnan(row.low) else (row.low, row.high)
+    values[row.arm] = Value(row.mean, *ends, row.scale)
+  return values
 
 
 def _column(key: str, values: dict[str, Value | float | None]) -> Column:

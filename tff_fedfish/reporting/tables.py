@@ -163,7 +163,7 @@ def _comparison(scores: Scores, line: Any, largest: float) -> list[Cell]:
     hurt = scores.shown(line.subject, 'hurt', largest)
     shares = [hurt[arm].mean if arm in hurt else None for arm in arms]
     cells.append(_both(shares, _SHOW['hurt']))
-  units = {arm.label: arm.last(_UPLINK) for arm in scores.arms}
+  units = {a.label: a.in_round(_UPLINK, line.round) for a in scores.arms}
   return [*cells, _both([units[arm] for arm in arms], _number)]
 
 

@@ -41,15 +41,6 @@ def words_of(runs: Iterable[Run]) -> Words:
   return Words('token', 'token accuracy')
 
 
-def interval_sample(num_seeds: Iterable[int]) -> str:
-  """Returns what the intervals of means over some seeds each are over."""
-  counts = set(num_seeds) or {1}
-  if counts == {1}:
-    return 'clients'
-  seeds = f'{min(counts)} to {max(counts)}' if len(counts) > 1 else max(counts)
-  return f'clients and {seeds} seeds, crossed'
-
-
 def listed(words: Sequence[str]) -> str:
   """Returns 'a', 'a and b' or 'a, b and c'."""
   return ' and '.join(
@@ -60,11 +51,6 @@ def listed(words: Sequence[str]) -> str:
 def capitalized(text: str) -> str:
   """Returns a text whose first letter is a capital; the rest is unchanged."""
   return f'{text[:1].upper()}{text[1:]}'
-
-
-def uncapitalized(text: str) -> str:
-  """Returns a text whose first letter is small; the rest is unchanged."""
-  return f'{text[:1].lower()}{text[1:]}'
 
 
 def shown(value: float, places: int, scale: float = 1.0, sign: str = '') -> str:

@@ -175,6 +175,8 @@ def _not_a_checkpoint(path, option):
   found = f'holds neither {STATE_FILE} nor checkpoints/round_*'
   if not path.exists():
     found = 'does not exist'
+  elif (path / 'sweep.json').is_file():
+    found = f'is a sweep, whose runs are in {str(path / "arms")!r}'
   elif (path / 'SHA256SUMS').is_file():
     found = 'is a model that `fedfish export` wrote, without the state of a run'
   return (

@@ -272,7 +272,9 @@ def states_of_checkpoint(checkpoint: checkpoints.Checkpoint) -> ClientStates:
     states.require_as_after(round_num, checkpoint.contents.get('client_states'))
   except UserError as error:
     newest = checkpoints.list_rounds(directory)[-1]
-    if round_num == newest:
+    # Superseded ones are gone; a file that is there is damaged.
+    is_there = isinstance(error, DamagedError) and error.path.exists()
+    if round_num == newest or is_there:
       raise
     raise UserError(
       f'`--checkpoint` is of round {round_num}, whose client states are no '

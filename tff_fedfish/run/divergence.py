@@ -17,6 +17,7 @@ from tff_fedfish.run import (
   checkpoints,
   columns,
   run_directory,
+  store,
   tables,
 )
 
@@ -90,7 +91,7 @@ class RoundHistory:
     Args:
       *saved_rounds: Rounds that count as saved besides those that are.
     """
-    rounds = checkpoints.list_rounds(self._run / run_directory.CHECKPOINTS_NAME)
+    rounds = checkpoints.list_rounds(self._run / store.CHECKPOINTS)
     finite = [
       r
       for r in (*rounds, *saved_rounds)
@@ -103,7 +104,7 @@ class RoundHistory:
   def last_good_checkpoint(self) -> pathlib.Path:
     """Returns the path of the last good checkpoint, or of round 0's."""
     good, _ = self.good_and_finite()
-    return checkpoints.path_of(self._run / run_directory.CHECKPOINTS_NAME, good)
+    return checkpoints.path_of(self._run / store.CHECKPOINTS, good)
 
   def require_not_diverged(self) -> None:
     """Raises FailedError if the run stops, or has stopped before."""

@@ -39,11 +39,6 @@ class RowSource:
   test_fraction: float
 
   @property
-  def has_tests(self) -> bool:
-    """Whether clients have test rows."""
-    return self.partition.has_twins or self.test_fraction > 0
-
-  @property
   def merge(self) -> Merge | None:
     """The groups that become one client; None: each is its own."""
     if not self.partition.merges_groups:

@@ -5,6 +5,7 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import operator
 import os
 import pathlib
 import shutil
@@ -19,22 +20,19 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.environment import environment_facts
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoints, corpus_identity, tables
+from tff_fedfish.run import checkpoints, corpus_identity, store, tables
 from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 CONFIG_NAME = config_loading.CONFIG_NAME
-CHECKPOINTS_NAME = 'checkpoints'
-UPLOADS_NAME = 'uploads'
 VOCABULARY_NAME = 'vocabulary'
 MAY_CHANGE = names.MAY_CHANGE
 
 _VOCABULARY_KEY = 'vocabulary_fingerprint'
-_SETTINGS_KEY = 'settings_fingerprint'
+_SETTINGS_KEY = 'settings'
 _WIDTHS_KEY = 'model_widths'
 
 _WRITTEN_NAMES = (
   CONFIG_NAME,
-  config_loading.GIVEN_NAME,
   corpus_identity.CORPUS_NAME,
   VOCABULARY_NAME,
   'environment.json',
@@ -81,11 +79,11 @@ def checkpoint_to_resume(
   different = config_loading.differences(kept, config)
   if changed := [name for name in different if name not in MAY_CHANGE]:
     raise UserError(
-      f'`--workdir` {str(workdir)!r} holds a run with another config, '
-      f'different in {", ".join(changed)}. Name another directory for a new '
-      'run, or take back the changes to continue that one.'
+      f'`--workdir` {str(workdir)!r} holds a run with another config: '
+      f'{_shown(changed, kept, config)}. To continue it, give the same values '
+      'or leave --config out; for a new run, name another directory.'
     )
-  directory = workdir / CHECKPOINTS_NAME
+  directory = workdir / store.CHECKPOINTS
   if not checkpoints.list_rounds(directory):
     return None
   path = checkpoints.latest_checkpoint(
@@ -136,10 +134,7 @@ def start(
     # Of a process that was killed while it wrote.
     for leftover in workdir.glob(f'.{name}.*'):
       shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-  files.write_json(workdir / CONFIG_NAME, config_loading.to_json_dict(config))
-  given = workdir / config_loading.GIVEN_NAME
-  if not given.exists():
-    files.write_json(given, config_loading.to_given_dict(config))
+  config_loading.write_config(workdir / CONFIG_NAME, config)
   corpus_identity.write_identity(workdir, corpus)
   vocabulary = workdir / VOCABULARY_NAME
   if tokenizer is not None and not vocabulary.exists():
@@ -152,13 +147,13 @@ def checkpoint_contents(
   config: TrainConfig,
   corpus_fingerprint: str | None,
   tokenizer: Tokenizer | None,
-) -> dict[str, str | None]:
+) -> dict[str, Any]:
   """Returns what a checkpoint of a run keeps beside its tensors."""
   return {
     'algorithm': config.algorithm.name,
     'corpus_fingerprint': corpus_fingerprint,
     _VOCABULARY_KEY: vocabulary_fingerprint(tokenizer),
-    _SETTINGS_KEY: settings_fingerprint(config),
+    _SETTINGS_KEY: settings_of_numbers(config),
   }
 
 
@@ -182,18 +177,17 @@ def model_shape(
   return dataclasses.replace(shape, widths=tuple(widths))
 
 
-def settings_fingerprint(config: TrainConfig) -> str:
-  """Returns the SHA-256 of the settings that fix a run's numbers.
+def settings_of_numbers(config: TrainConfig) -> dict[str, Any]:
+  """Returns the settings that fix a run's numbers, by 'section.setting'.
 
-  Settings at their default are left out: a setting that is added changes no
-  fingerprint.
+  Without the model that it started from: weights of its own are stored.
   """
-  values = {}
-  for part in dataclasses.fields(config):
-    for name, value in getattr(config, part.name).changed().items():
-      if f'{part.name}.{name}' not in MAY_CHANGE:
-        values[f'{part.name}.{name}'] = value
-  return _sha256(values)
+  return {
+    f'{section}.{name}': value
+    for section, values in dataclasses.asdict(config).items()
+    for name, value in values.items()
+    if f'{section}.{name}' not in MAY_CHANGE | {'training.start_from'}
+  }
 
 
 def vocabulary_fingerprint(tokenizer: Tokenizer | None) -> str | None:
@@ -217,26 +211,42 @@ def require_same_run(
       f'The checkpoint {str(path)!r} was made with another vocabulary '
       f'than {str(vocabulary)!r} holds. Restore the vocabulary of the run.'
     )
-  if found.get(_SETTINGS_KEY) != settings_fingerprint(config):
+  # Another version may have added settings, or removed some.
+  made_with = found.get(_SETTINGS_KEY) or {}
+  different = [
+    f'{name} {made_with[name]!r}, not {value!r}'
+    for name, value in settings_of_numbers(config).items()
+    if made_with.get(name, value) != value
+  ]
+  if different or not made_with:
     raise UserError(
       f'The checkpoint {str(path)!r} was made with other settings than '
-      f'{str(path.parent.parent / CONFIG_NAME)!r} holds. Restore that '
-      'file.'
+      f'{str(path.parent.parent / CONFIG_NAME)!r} holds: '
+      f'{", ".join(different) or "with none"}. Restore that file.'
     )
 
 
 def _config_or_none(run_directory):
   path = run_directory / CONFIG_NAME
-  try:
-    value = files.parse_json(path.read_text(encoding='utf-8'))
-  except FileNotFoundError:
-    return None
-  except (ValueError, OSError) as error:
-    raise UserError(
-      f'{str(path)!r} must hold the config of a run, but cannot be read '
-      f'({error}). Restore the file.'
-    ) from error
+  with files.explained(path, 'the config of a run', 'Restore the file.'):
+    try:
+      value = files.parse_json(path.read_bytes())
+    except FileNotFoundError:
+      return None
   return config_loading.from_json_dict(value, str(path))
+
+
+def _shown(names_of_settings, kept, config):
+  """Returns "seeds.model_seed 7 there, 1 here", for at most three settings."""
+  shown = [
+    '{} {!r} there, {!r} here'.format(
+      name, *(operator.attrgetter(name)(each) for each in (kept, config))
+    )
+    for name in names_of_settings[:3]
+  ]
+  if more := len(names_of_settings) - len(shown):
+    shown.append(f'{more} more')
+  return '; '.join(shown)
 
 
 def _try_lock(workdir, stack):

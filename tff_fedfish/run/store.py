@@ -44,7 +44,7 @@ class Manifest:
   schema_version: int = 1
   round: int
   files: Mapping[str, StoredFile]
-  """By key: of clients, their ids in hexadecimal digits."""
+  """Files by key; a client's key is its id in hexadecimal digits."""
   contents: Mapping[str, Any]
   """JSON values that are kept beside the files."""
 

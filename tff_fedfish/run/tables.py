@@ -239,6 +239,7 @@ def _read(path):
     ) from error
   # What follows the last end of line was cut off, or is still being written.
   whole = data[: data.rfind(b'\n') + 1]
+  rows, line_num = [], 1
   try:
     text = io.StringIO(whole.decode('utf-8'), newline='')
     header, *lines = csv.reader(text)
@@ -247,11 +248,15 @@ def _read(path):
     # Editors end a line that was cut off.
     if lines and len(lines[-1]) < len(header):
       del lines[-1]
-    return header, [_row(header, cells) for cells in lines]
+    for cells in lines:
+      line_num += 1
+      rows.append(_row(header, cells))
+    return header, rows
   except (ValueError, csv.Error) as error:
     raise UserError(
       f'{str(path)!r} must hold one number per column in every line, but does '
-      f'not ({error}). Restore the file, or leave this run out.'
+      f'not in line {line_num} ({error}). Restore the file, or name another '
+      'directory.'
     ) from error
 
 

@@ -42,10 +42,12 @@ class DamagedError(UserError):
   """A stored file that is not as it was written.
 
   Attributes:
+    path: The file.
     problem: The message without the advice.
   """
 
   def __init__(self, path: str | os.PathLike, what: str):
+    self.path = pathlib.Path(path)
     self.problem = f'{os.fspath(path)!r} is damaged: it {what}'
     super().__init__(f'{self.problem}. {ADVICE}')
 

@@ -25,7 +25,8 @@ def print_sweep(
   Raises:
     UserError: If the sweep cannot be run, or `workdir` holds another one.
   """
-  directory = pathlib.Path(workdir or '').resolve()
+  # Without one no run has been started: nothing is below a file.
+  directory = pathlib.Path(workdir or os.devnull).resolve()
   arms = expand_arms(file, directory)
   if workdir:
     record.require_same_sweep(directory, file)

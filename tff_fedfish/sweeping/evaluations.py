@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -77,8 +78,12 @@ def parse_evaluation(entry: Any) -> EvaluationRequest:
   for name in ('data', 'name'):
     if not isinstance(values.get(name), str | None):
       raise ValueError(f'`{name}` must be a string or None')
-  if '/' in (values.get('name') or ''):
-    raise ValueError("`name` must be the name of a directory, without '/'")
+    if values.get(name) == '':
+      raise ValueError(f'`{name}` must not be empty')
+  if re.search('^[.]|/', values.get('name') or ''):
+    raise ValueError(
+      "`name` must be the name of a directory, without '/' and a leading '.'"
+    )
   if entry.get('client_split') == 'own_validation':
     raise ValueError(
       "`client_split` must not be 'own_validation', by which "

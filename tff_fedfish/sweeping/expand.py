@@ -43,6 +43,7 @@ def expand_arms(
       values = dict(name=name, point=point, budgets=budgets)
       arm = _run(workdir / ARMS, config, file.evaluations, **values)
       arms.setdefault(config, arm)
+  _require_own_names(arms.values())
   axes = (*file.axes, *(file.search.settings if file.search else ()))
   _require_read(arms, [n for a in axes for n in a.names], repr(file.path))
   _require_read(arms, file.values.overridden, 'the overrides')
@@ -88,6 +89,7 @@ def expand_search(
   for rates in grid.product(file.search.settings):
     run = search_run(file, group, rates, arms)
     runs.setdefault(run.config, run)
+  _require_own_names(runs.values())
   return [run for run in runs.values() if run.rates]
 
 
@@ -136,6 +138,18 @@ def require_searched(file: SweepFile, tried: Sequence[Settings]) -> None:
           'search is for a method that reads it. Leave it out, or add '
           "'algorithm.name' to `per`."
         )
+
+
+def _require_own_names(runs: Iterable[Run]) -> None:
+  """Raises UserError if two runs would have one directory."""
+  names = set()
+  for run in runs:
+    if run.name in names:
+      raise UserError(
+        f'Two runs of the sweep would be called {run.name!r}. Spell the values '
+        'of `grid` and `learning_rate_search` so that their names differ.'
+      )
+    names.add(run.name)
 
 
 def _read_rates(file: SweepFile, settings: Settings, rates: Settings):

@@ -63,13 +63,19 @@ def run_jobs(
   """
   num_threads = max(1, len(os.sched_getaffinity(0)) // num_at_a_time)
   waiting, running, is_told = collections.deque(runs), [], False
-  with Interruption('rounds') as interruption:
+  with Interruption('rounds', _kill_children) as interruption:
     try:
       while running or (waiting and not interruption.requested):
         has_room = len(running) < num_at_a_time
         while waiting and has_room and not interruption.requested:
           run = waiting.popleft()
-          running.append((run, _start(run_command, run, num_threads)))
+          try:
+            running.append((run, _start(run_command, run, num_threads)))
+          except OSError as error:
+            # Its log. The others go on.
+            print(f'fedfish: error: {error}', file=sys.stderr)
+            on_end(run, 1)
+            continue
           on_start(run)
           has_room = len(running) < num_at_a_time
         if interruption.requested and not is_told:
@@ -142,6 +148,11 @@ def _carry_out(
   for command in evaluations:
     if code := run_command(command):
       sys.exit(code)
+
+
+def _kill_children() -> None:
+  for process in multiprocessing.active_children():
+    process.kill()
 
 
 def _end_with_parent() -> None:

@@ -1,5 +1,6 @@
 """sweep.json: the definition of a sweep, the choices of searches, the runs."""
 
+import dataclasses
 import json
 import math
 import pathlib
@@ -7,8 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from tff_fedfish import files
-from tff_fedfish.config import load
+from tff_fedfish.config import load, names
 from tff_fedfish.errors import UserError
+from tff_fedfish.sweeping import sweep_file
 from tff_fedfish.sweeping.runs import Run
 from tff_fedfish.sweeping.searches import Search
 from tff_fedfish.sweeping.sweep_file import KEYS, SweepFile
@@ -100,13 +102,25 @@ def _differences(
 ) -> list[str]:
   """Returns the names of what changed since sweep.json was written."""
   base = load.from_json_dict(recorded['base'], source)
+  recorded = {key: recorded[key] for key in KEYS if key in recorded}
   # As JSON: a tuple is a list there.
   now = files.parse_json(json.dumps(file.definition))
-  before, grid = recorded['grid'], now['grid']
-  if before.keys() == grid.keys() and all(
-    value in grid[key] for key, values in before.items() for value in values
+  before, now = map(sweep_file.parse_definition, (recorded, now))
+  axes = {axis.key: axis.values for axis in now['grid']}
+  if [axis.key for axis in before['grid']] == list(axes) and all(
+    {*axis.values} <= {*axes[axis.key]} for axis in before['grid']
   ):
-    now['grid'] = before
-  return load.differences(base, file.base) + [
-    f'`{key}`' for key in KEYS if recorded.get(key) != now.get(key)
-  ]
+    now['grid'] = before['grid']
+  for parsed in (before, now):
+    if search := parsed['learning_rate_search']:
+      # Values may be added to its axes, too.
+      keys = tuple(axis.key for axis in search.per)
+      parsed['learning_rate_search'] = dataclasses.replace(search, per=keys)
+    parsed['reference_local_epochs'] = (
+      parsed['reference_local_epochs'] or base.client_work.num_local_epochs
+    )
+  return [
+    name
+    for name in load.differences(base, file.base)
+    if name not in names.MAY_MOVE
+  ] + [f'`{key}`' for key in KEYS if before[key] != now[key]]

@@ -10,7 +10,6 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 
-from tff_fedfish import files
 from tff_fedfish.config import load
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError, UserErrors
@@ -45,8 +44,8 @@ def run_sweep(
     0; 1 if a run failed, after all others; 130 or 143 after a signal.
 
   Raises:
-    UserError: If the sweep, its corpora or the directory cannot be used, or
-      the runs do not fit into memory side by side.
+    UserError: If the sweep or its corpora cannot be used, the directory holds
+      another sweep, or the runs do not fit into memory side by side.
   """
   if num_jobs < 1:
     raise UserError(f'`--jobs` must be at least 1, found {num_jobs}. Raise it.')
@@ -142,7 +141,7 @@ class _Sweep:
     for run in pending:
       # Editing the sweep file must not change runs that are to come.
       run.config_path.parent.mkdir(parents=True, exist_ok=True)
-      files.write_json(run.config_path, load.to_json_dict(run.config))
+      load.write_config(run.config_path, run.config)
     num_done = len(runs) - len(pending)
     with Progress(title, len(runs), unit='run', completed=num_done) as progress:
 

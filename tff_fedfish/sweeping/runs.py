@@ -4,10 +4,10 @@ import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
 
-from tff_fedfish.config import load
+from tff_fedfish.config import load, names
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoints, divergence, run_directory
+from tff_fedfish.run import checkpoints, divergence, run_directory, store
 from tff_fedfish.sweeping.grid import Settings
 
 
@@ -57,7 +57,7 @@ class Run:
 
   def saved_round(self) -> int:
     """Returns the last round that is saved; 0 if there is none."""
-    directory = self.directory / run_directory.CHECKPOINTS_NAME
+    directory = self.directory / store.CHECKPOINTS
     return max(checkpoints.list_rounds(directory), default=0)
 
   def diverged_checkpoint(self) -> pathlib.Path | None:
@@ -75,9 +75,8 @@ class Run:
     ):
       return False
     try:
-      return not load.differences(
-        run_directory.read_config(self.directory), self.config
-      )
+      kept = run_directory.read_config(self.directory)
+      return names.MAY_MOVE.issuperset(load.differences(kept, self.config))
     except UserError:
       # `fedfish train` says what is wrong with it.
       return False

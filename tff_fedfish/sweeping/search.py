@@ -11,7 +11,6 @@ clients on their own validation rows instead.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -48,7 +47,7 @@ class LearningRateSearch:
   validation_fraction: float = number(0.1, above=0, below=1)
   """v: fraction of all clients that is set aside to choose by."""
   num_clients: int | None = number(None, at_least=0)
-  """Validation clients to score, approximately. 0: all. None: the base's
+  """Validation clients to score, at most. 0: all. None: the base's
   `evaluation.num_clients`."""
   max_extensions: int = number(0, at_least=0)
   """Maximum number of further values of the one setting that is searched, while
@@ -98,7 +97,9 @@ def search_settings(
   if scored_on_own_rows:
     _require_validation_rows(base, scored_on_own_rows)
     return settings, options | {'client_split': 'own_validation'}
-  held_out, validation = held_out_share(base), search.validation_fraction
+  # None: the corpus says itself who is held out, and they are left aside.
+  held_out = base.client_splits.held_out_fraction or 0.0
+  validation = search.validation_fraction
   together = held_out + validation
   if not together < 1:
     raise UserError(
@@ -107,15 +108,7 @@ def search_settings(
       f'{held_out}, and both together must be below 1. Lower one.'
     )
   settings['client_splits.held_out_fraction'] = together
-  # About so many of all below f + v are validation clients. Rounded: 24 / 0.5
-  # may come out a little above 48.
-  num_clients = math.ceil(round(num_clients / (validation / together), 6))
-  return settings, options | {'max_clients': num_clients or None}
-
-
-def held_out_share(config: TrainConfig) -> float:
-  """Returns f; 0 where the corpus says itself who is held out."""
-  return config.client_splits.held_out_fraction or 0.0
+  return settings, options | {'held_out_from': held_out}
 
 
 def parse_search(value: Any, axes: Sequence[Axis]) -> LearningRateSearch | None:
@@ -172,7 +165,10 @@ def _require_apart(search: LearningRateSearch, axes: Sequence[Axis]) -> None:
   """Raises ValueError where the grid and the search confuse each other."""
   searched = [name for axis in search.settings for name in axis.names]
   for name in searched:
-    if name == 'training.num_rounds' or name.startswith(_DECIDE_HELD_OUT):
+    # Methods are scored on other rows, and read other settings.
+    if name in ('training.num_rounds', 'algorithm.name') or name.startswith(
+      _DECIDE_HELD_OUT
+    ):
       raise ValueError(f'`settings` must not search {name!r}')
     if any(name in axis.names for axis in axes):
       raise ValueError(f'{name!r} must not be in `grid`, too')

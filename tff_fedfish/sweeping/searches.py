@@ -4,14 +4,12 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from tff_fedfish.data import client_splits
-from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.options import OWN_ROWS
 from tff_fedfish.evaluation.results import Evaluation, read_evaluation
+from tff_fedfish.fields import ConfigError
 from tff_fedfish.sweeping import expand, grid
 from tff_fedfish.sweeping.grid import Settings
 from tff_fedfish.sweeping.runs import Run
-from tff_fedfish.sweeping.search import LearningRateSearch, held_out_share
+from tff_fedfish.sweeping.search import LearningRateSearch
 from tff_fedfish.sweeping.sweep_file import SweepFile
 
 # By metric: the field of `ClientEvaluation`, and what finds its best value.
@@ -52,7 +50,7 @@ class Search:
     """Settings whose best value is the smallest or the largest one tried."""
     edges = []
     for name, rate in self.rates.items():
-      values = {run.rates[name] for run in self.runs}
+      values = {r.rates[name] for r in self.runs if name in r.rates}
       has_order = all(isinstance(value, int | float) for value in values)
       if has_order and len(values) > 1 and rate in (min(values), max(values)):
         edges.append(name)
@@ -73,11 +71,12 @@ class Search:
     others = {run.rates[name] for run in self.runs} - {best}
     neighbour = min(others, key=lambda value: abs(math.log(value / best)))
     # A ratio of neighbours such as 0.003 / 0.0015 leaves a last bit too many.
-    return {name: float(f'{best * best / neighbour:.6g}')}
+    further = float(f'{best * best / neighbour:.6g}')
+    return {name: int(further) if type(best) is int else further}
 
   @property
   def problem(self) -> str:
-    """What prevents a choice; '' if nothing does or none is needed."""
+    """The obstacle to a choice; '' if there is none, or no choice is needed."""
     for run in self.runs:
       if not run.is_done():
         # To choose among the others would compare with other rates later.
@@ -107,8 +106,7 @@ def read_searches(file: SweepFile, arms: Sequence[Run]) -> list[Search]:
     arms: Its arms with the base's rates.
 
   Raises:
-    UserError: If a search cannot be run, nobody is left to choose by, or an
-      evaluation cannot be read.
+    UserError: If a search cannot be run, or an evaluation cannot be read.
   """
   searches = []
   for group in expand.search_groups(file):
@@ -119,7 +117,11 @@ def read_searches(file: SweepFile, arms: Sequence[Run]) -> list[Search]:
       rates = search.extension
       if rates is None:
         break
-      runs = [*search.runs, expand.search_run(file, group, rates, arms)]
+      try:
+        runs = [*search.runs, expand.search_run(file, group, rates, arms)]
+      except ConfigError:
+        # Beyond a bound of the setting.
+        break
       search = Search(search=file.search, group=group, runs=runs)
     searches.append(search)
   tried = [run.rates for search in searches for run in search.runs]
@@ -146,42 +148,21 @@ def arms_with_rates(
   return ready, waiting
 
 
-def validation_score(
-  evaluation: Evaluation,
-  metric: str,
-  *,
-  split_seed: int,
-  held_out_fraction: float,
-) -> tuple[float, int]:
+def validation_score(evaluation: Evaluation, metric: str) -> tuple[float, int]:
   """Returns the mean over validation clients, and how many there are.
 
   Args:
-    evaluation: A search run's, of all clients below f + v, or of clients'
-      validation rows: then every client counts.
+    evaluation: A search run's, of validation clients or rows.
     metric: As `LearningRateSearch.metric`. The mean is NaN if a client's loss
       is not finite.
-    split_seed: Split seed of the search run and of the arms.
-    held_out_fraction: f of the arms.
-
-  Raises:
-    UserError: If there is no validation client among them.
   """
   field, _ = _METRICS[metric]
-  if evaluation.summary.kind in OWN_ROWS:
-    held_out_fraction = 0.0
   values = [
     # A diverged model still has an accuracy, that of its NaNs.
     getattr(client, field) if math.isfinite(client.loss_before) else math.nan
     for client in evaluation.clients.itertuples()
     if client.fraction == 0
-    and held_out_fraction
-    <= client_splits.split_position(client.client_id, split_seed=split_seed)
   ]
-  if not values:
-    raise UserError(
-      '`learning_rate_search` found no validation client with at least 4 '
-      'sequences. Raise `validation_fraction` or `num_clients`.'
-    )
   return math.fsum(values) / len(values), len(values)
 
 
@@ -190,12 +171,8 @@ def _scored(file: SweepFile, search: Search) -> Search:
   scores, num_clients = [], 0
   for run in search.runs:
     [output] = run.evaluations
-    arm = file.config(run.point | run.rates, run.name)
     score, num_clients = validation_score(
-      read_evaluation(output),
-      file.search.metric,
-      split_seed=run.config.seeds.split_seed,
-      held_out_fraction=held_out_share(arm),
+      read_evaluation(output), file.search.metric
     )
     # A diverged run has the score of its last good checkpoint.
     scores.append(math.nan if run.diverged_checkpoint() else score)

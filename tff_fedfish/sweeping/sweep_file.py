@@ -34,7 +34,7 @@ class SweepFile:
   path: str
   """As typed."""
   definition: Mapping[str, Any]
-  """What `get_sweep()` returned."""
+  """The dictionary that `get_sweep()` returned."""
   values: given.Given
   """Settings of the base and the overrides, of any method of the grid."""
   base: TrainConfig
@@ -121,11 +121,12 @@ def read_sweep_file(
   values = given.read_values(path, overrides)
   sweep = given.call_in_file(path, 'get_sweep', _ADVICE)
   try:
-    parsed = _parse_sweep(sweep)
+    parsed = parse_definition(sweep)
   except ValueError as error:
     raise UserError(f'Invalid sweep {str(path)!r}: {error}.') from error
-  varied = {name: 'grid' for axis in parsed['axes'] for name in axis.names}
-  for axis in parsed['search'].settings if parsed['search'] else ():
+  axes, search = parsed['grid'], parsed['learning_rate_search']
+  varied = {name: 'grid' for axis in axes for name in axis.names}
+  for axis in search.settings if search else ():
     varied |= dict.fromkeys(axis.names, 'learning_rate_search')
   for name in sorted(values.overridden & varied.keys()):
     raise UserError(
@@ -133,17 +134,20 @@ def read_sweep_file(
       'varies it.'
     )
   # The base may hold settings of any method of the grid.
-  for point in grid.product(parsed['axes']):
+  for point in grid.product(axes):
     registry.find_or_none(str(point.get(_METHOD, '')))
   base = load.build_config(values)[0]
-  epochs = parsed.pop('epochs') or base.client_work.num_local_epochs
   return SweepFile(
     path=str(path),
     definition=sweep,
     values=values,
     base=base,
-    reference_local_epochs=epochs,
-    **parsed,
+    axes=axes,
+    budgets=parsed['budget'],
+    reference_local_epochs=parsed['reference_local_epochs']
+    or base.client_work.num_local_epochs,
+    search=search,
+    evaluations=parsed['evaluate'],
   )
 
 
@@ -157,8 +161,12 @@ def is_unread(setting: str, method: Method) -> bool:
   )
 
 
-def _parse_sweep(sweep: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns fields of a `SweepFile`; a ValueError says what is wrong."""
+def parse_definition(sweep: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns what `get_sweep()` returned, checked, by key.
+
+  Raises:
+    ValueError: Naming what is wrong with it.
+  """
   for name in sorted({*map(str, sweep)} - {*KEYS}):
     raise ValueError(f'`{name}` is unknown; known are {", ".join(KEYS)}')
   axes = grid.parse_grid(sweep.get('grid'))
@@ -186,10 +194,12 @@ def _parse_sweep(sweep: Mapping[str, Any]) -> dict[str, Any]:
       requests.append(parse_evaluation(entry))
     except ValueError as error:
       raise ValueError(f'`evaluate`, number {number}: {error}') from error
-  return dict(
-    axes=axes,
-    budgets=tuple(name for name in _BUDGETS if name in budgets),
-    epochs=epochs,
-    search=parse_search(sweep.get('learning_rate_search'), axes),
-    evaluations=tuple(requests),
-  )
+  return {
+    'grid': axes,
+    'budget': tuple(name for name in _BUDGETS if name in budgets),
+    'reference_local_epochs': epochs,
+    'learning_rate_search': parse_search(
+      sweep.get('learning_rate_search'), axes
+    ),
+    'evaluate': tuple(requests),
+  }

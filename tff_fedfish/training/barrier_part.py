@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from tff_fedfish.evaluation import barrier
 from tff_fedfish.evaluation.summary import summarize_barriers
-from tff_fedfish.run import build, cohorts
+from tff_fedfish.run import cohorts
 from tff_fedfish.run.client_inputs import ClientInputs
 from tff_fedfish.runtime import round_options
 from tff_fedfish.runtime.round_options import RoundInterrupted
@@ -36,14 +36,10 @@ class BarrierPart(RoundPart):
     """Measures nothing yet.
 
     Args:
-      run: The run.
+      run: The run; its process gives its clients' models.
       should_stop: Is asked before each client.
       inputs: See `cohort`.
-
-    Raises:
-      UserError: If the process does not give its clients' models.
     """
-    build.require_trained_models(run.config, run.process)
     self._run, self._should_stop, self._inputs = run, should_stop, inputs
 
   def measure(self, done: FinishedRound) -> None:
@@ -60,7 +56,6 @@ class BarrierPart(RoundPart):
       run.evaluator,
       self._clients(done),
       on_failure=lambda client, error: failures.append((client, error)),
-      before_scoring=self._require_going_on,
     )
     for client, error in failures[:MAX_FAILURES_SHOWN]:
       failure = round_options.describe_failure(0, error, while_loading=False)

@@ -12,6 +12,7 @@ import os
 import pathlib
 from collections.abc import Callable, Iterable
 
+from tff_fedfish import corpora
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.data.tokenizers import Tokenizer
@@ -176,6 +177,11 @@ class _Check:
       self.step(lambda require=require: require(self._config, split))
 
   def open_vocabulary(self):
+    path = self._vocabulary
+    if self.run.corpus is None and path is not None:
+      # Nothing will be tokenized: TensorFlow need not be imported.
+      if corpora.vocabulary_path(path).exists():
+        return
     self.run.tokenizer = client_data.open_tokenizer(
       self._config, self._vocabulary
     )

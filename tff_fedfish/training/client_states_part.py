@@ -102,7 +102,7 @@ class ClientStatesPart(RoundPart):
     Raises:
       OSError: If they cannot be removed.
     """
-    written = self._checkpoints.rounds()
+    written = {*self._checkpoints.rounds()}
     whole = [r for r in self._saved_rounds if r in written]
     # Two of them, as the newest may be damaged; one that is being written; and
     # the last good one of a run that diverges.

@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable, Iterator
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SHOW_CURSOR = '\x1b[?25h'
 
 _Handler = Callable[[int, types.FrameType | None], None]
 
@@ -61,13 +62,17 @@ class Interruption:
 
   Args:
     unit: What is finished after the first signal, such as 'round'.
+    on_second: Called before the second ends the process, such as to kill its
+      children.
 
   Attributes:
     requested: The number of the first signal that came, or None.
   """
 
-  def __init__(self, unit: str = 'round'):
-    self._unit = unit
+  def __init__(
+    self, unit: str = 'round', on_second: Callable[[], object] = lambda: None
+  ):
+    self._unit, self._on_second = unit, on_second
     self.requested: int | None = None
     self._handlers = contextlib.ExitStack()
 
@@ -87,15 +92,17 @@ class Interruption:
     # Below a progress bar, whose line has no end.
     start = '\n' if os.isatty(2) else ''
     if self.requested is not None:
-      _write(f'{start}fedfish: interrupted.\n')
+      # A progress bar has hidden the cursor.
+      _write(f'{start and _SHOW_CURSOR}{start}fedfish: interrupted.\n')
+      self._on_second()
       os._exit(128 + signal_num)
     self.requested = signal_num
     again = 'send SIGTERM again'
     if signal_num == signal.SIGINT:
       again = 'press Ctrl-C again'
     _write(
-      f'{start}fedfish: finishing the {self._unit} in hand; {again} to abandon '
-      'it.\n'
+      f'{start}fedfish: finishing the {self._unit} in hand; {again} to end at '
+      'once.\n'
     )
 
 

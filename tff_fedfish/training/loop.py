@@ -143,6 +143,8 @@ def _build_process(config, participating):
     process = build.build_learning_process(
       config, num_clients=len(participating)
     )
+    if config.evaluation.barrier_every_num_rounds:
+      build.require_trained_models(config, process)
     return process, build_evaluator(config)
 
 
