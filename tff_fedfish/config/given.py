@@ -181,8 +181,9 @@ def _portable(values, overridden):
     for name, value in values.settings.items()
     if name not in derived
   }
-  for name in names.PATHS & settings.keys():
-    settings[name] = absolute(settings[name], values.working_directory)
+  if values.working_directory:
+    for name in names.PATHS & settings.keys():
+      settings[name] = absolute(settings[name], values.working_directory)
   is_of_other_images = {'data.directory', 'data.corpus'} & overridden.keys()
   facts = {} if is_of_other_images else values.facts
   return dataclasses.replace(values, settings=settings, facts=facts)
