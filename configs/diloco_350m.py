@@ -1,8 +1,9 @@
 """DiLoCo with the `350m` model on C4, 8 workers with an accelerator each.
 
 The settings of Douillard et al. (2023), "DiLoCo: Distributed low-communication
-training of language models", for 8 workers and 500 local steps; docs/diloco.md
-says what differs. Batches of 512 sequences pass through the model 16 at a time.
+training of language models", for 8 workers and 500 local steps.
+docs/optimizers.md says what differs. Batches of 512 sequences pass through the
+model 16 at a time.
 """
 
 

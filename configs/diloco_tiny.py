@@ -1,9 +1,9 @@
 """DiLoCo with the `tiny` model on Debian's package descriptions.
 
 FedAvg with AdamW clients and Nesterov momentum on the server: 4 large clients,
-all of which take part in every round and take 50 local steps. docs/diloco.md
-says what differs from Douillard et al. (2023), and how the corpus of `make
-demo` is tokenized first.
+all of which take part in every round and take 50 local steps.
+docs/optimizers.md says what differs from Douillard et al. (2023), and how the
+corpus of `make demo` is tokenized first.
 """
 
 

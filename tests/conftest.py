@@ -49,7 +49,7 @@ _TRAINING = tuple(
   f'tests/{name}'
   for name in (
     'test_demo.py',
-    'test_first_model.py',
+    'docs/test_commands_run.py',
     'test_fixture_runs.py',
     'test_examples.py',
     'training/',

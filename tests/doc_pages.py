@@ -35,6 +35,8 @@ class Command(NamedTuple):
   """Path of the page below the root."""
   arguments: tuple[str, ...]
   """The program and its arguments."""
+  needs: str = ''
+  """Input that no test has, which the page names by a line '# needs ...'."""
 
   def __str__(self) -> str:
     return f'{pathlib.Path(self.page).stem}: {" ".join(self.arguments[:4])}'
@@ -48,21 +50,21 @@ def commands(*programs: str) -> list[Command]:
   Args:
     programs: Of 'fedfish', 'make' and 'python'.
   """
-  found = []
-  for page in PAGES:
-    name = str(page.relative_to(ROOT))
-    for line in _lines(page):
-      found += [
-        Command(name, arguments)
-        for arguments in _split(line)
-        if arguments[0] in programs
-      ]
-  return found
+  return [
+    Command(str(page.relative_to(ROOT)), arguments, needs)
+    for page in PAGES
+    for line, needs in _lines(page)
+    for arguments in _split(line)
+    if arguments[0] in programs
+  ]
 
 
-def _lines(page: pathlib.Path) -> list[str]:
-  blocks = '\n'.join(_BLOCK.findall(page.read_text('utf-8')))
-  return blocks.replace('\\\n', ' ').splitlines()
+def _lines(page: pathlib.Path) -> Iterator[tuple[str, str]]:
+  """Yields the lines of all blocks, each with what its block needs."""
+  for block in _BLOCK.findall(page.read_text('utf-8')):
+    needs = ', '.join(re.findall(r'^# needs (.+)', block, re.MULTILINE))
+    for line in block.replace('\\\n', ' ').splitlines():
+      yield line, needs
 
 
 def _split(line: str) -> Iterator[tuple[str, ...]]:

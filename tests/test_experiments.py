@@ -147,6 +147,20 @@ def test_readme_quotes_the_answer():
   assert f'**{answer}**' in readme
 
 
+def test_tables_of_the_paper():
+  _, *sections = re.split('^## Table ', _page('paper'), flags=re.MULTILINE)
+  lines = {text[0]: text.splitlines() for text in sections}
+  path = result_tables.RESULTS / 'paper' / 'fed_fish_results.csv'
+  with open(path, newline='') as file:
+    for row in csv.DictReader(file):
+      start = f'| {row["corpus"]} | {row["num_local_epochs"]} | '
+      found = [x for x in lines[row['table']] if x.startswith(start)]
+      for share in ('0', '0.25', '0.5'):
+        scores = [row[f'{score} {share}'] for score in ('accuracy', 'loss')]
+        cell = ' / '.join(filter(None, scores))
+        assert any(f'| {cell}' in line for line in found), (row, cell)
+
+
 def test_tables_of_debian():
   found, text = result_tables.numbers('debian'), _page('debian')
   for corpus in ('', 'sotu_by_president', 'stack_exchange'):

@@ -6,7 +6,7 @@ from tff_fedfish.errors import UserError
 
 COMMANDS: dict[str, str] = {
   'laboratory': 'Run docs/examples/weightings_in_one_round.py.',
-  'toy': 'Run the script that docs/toy.md names.',
+  'toy': 'Run docs/examples/fed_fish_on_one_function.py.',
 }
 """Advice by the name of a command."""
 

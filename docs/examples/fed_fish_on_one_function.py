@@ -7,7 +7,8 @@ overlap fully, in part, or not at all. FedAvg takes the mean of their weights;
 FedFish weighs each by F, the sum over the client's inputs of (df / dtheta)^2.
 The table has the Client-Server Barrier, the error of the global model minus
 that of the clients' own; the picture has the functions of seed 0. After figures
-1 and 2 of Dhawan et al. (2024); docs/toy.md says what comes out.
+1 and 2 of Dhawan et al. (2024). docs/experiments/one_function.md has the
+result.
 """
 
 import sys

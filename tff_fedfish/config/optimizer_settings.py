@@ -110,9 +110,9 @@ class ClientWorkConfig(OptimizerSettings):
   all."""
   num_local_steps: int | None = number(None, at_least=1, below=10**7)
   """Local steps H per round, in place of passes: each round takes the next H
-  batches of the client's endless stream of shuffled passes (docs/diloco.md).
-  Requires num_local_epochs 1 and max_sequences_per_client None. None: the steps
-  of num_local_epochs passes."""
+  batches of the client's endless stream of shuffled passes
+  (docs/optimizers.md). Requires num_local_epochs 1 and max_sequences_per_client
+  None. None: the steps of num_local_epochs passes."""
   learning_rate: float = number(above=0)
   """Base learning rate of the client optimizer."""
   micro_batch_size: int | None = number(None, at_least=1)

@@ -21,7 +21,7 @@ class ModelConfig(Section, section='model'):
 
   preset: Literal[*TEXT_PRESETS, *IMAGE_MODELS]
   """A preset (below); 'custom': all four sizes are given here;
-  'from_directory': those of `training.start_from` (docs/huggingface.md). For
+  'from_directory': those of `training.start_from` (docs/export.md). For
   images one of the last five, which read nothing else of this section."""
   num_layers: int | None = number(None, at_least=1, read_with=_TEXT)
   """Blocks of attention and MLP."""
@@ -123,7 +123,7 @@ class TrainingConfig(Section, section='training'):
   start_from: str | None = path(None)
   """Weights that a new run begins with: a checkpoint, a run (its last
   checkpoint), or a directory with a GPT-2 of transformers
-  (docs/huggingface.md). Text requires the same vocabulary. A head for another
+  (docs/export.md). Text requires the same vocabulary. A head for another
   number of classes is drawn; of more positions than the run has, the first are
   taken. The server optimizer starts fresh. None: weights are drawn. Not read
   again when a run is resumed."""

@@ -2,7 +2,7 @@
 
 One client has all of the data that is not held out, and the server takes its
 model as it is: a round is 50 steps of plain SGD in one loop over the data. The
-corpus is that of `make demo`, tokenized as docs/diloco.md says.
+corpus is that of `make demo`, tokenized as docs/optimizers.md says.
 """
 
 from tff_fedfish.config.given import base
