@@ -42,7 +42,7 @@ class Plot:
   """File name without suffix: lower-case letters, digits and '_'."""
   title: str
   caption: str
-  """What the plot shows and how to read it."""
+  """Text on how to read the plot."""
   kind: str
   """'line', 'bar', 'scatter' or 'heat'."""
   table: pd.DataFrame
