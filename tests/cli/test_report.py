@@ -78,8 +78,7 @@ def test_figure_formats(run_directory, tmp_path, file_format, start):
   argv = ['--runs', str(run_directory), '--output', str(output)]
   assert main(['report', *argv, '--figure_format', file_format]) == 0
   picture, numbers = (
-    output / 'figures' / f'curves.{suffix}'
-    for suffix in (file_format, 'csv')
+    output / 'figures' / f'curves.{suffix}' for suffix in (file_format, 'csv')
   )
   assert set((output / 'figures').iterdir()) == {picture, numbers}
   assert picture.read_bytes().startswith(start)

@@ -1,11 +1,9 @@
 """The page of a report: its sections, rendered as one HTML file."""
 
 import dataclasses
-import importlib.resources
 from collections.abc import Iterator, Mapping, Sequence
 
 import jinja2
-import markupsafe
 import pandas as pd
 
 from tff_fedfish.reporting import headline, notes, settings, tables
@@ -74,7 +72,6 @@ def render_page(
   environments = settings.compare([run.environment for run in runs])
   methods = dict.fromkeys(run.method for run in runs)
   return _template().render(
-    style=markupsafe.Markup(_style()),
     generator=f'{GENERATOR} {__version__}',
     version=__version__,
     title=f'Federated pretraining: {listed(list(methods))}',
@@ -107,11 +104,6 @@ def _template() -> jinja2.Template:
     keep_trailing_newline=True,
   )
   return environment.get_template('report.html.j2')
-
-
-def _style() -> str:
-  folder = importlib.resources.files('tff_fedfish.reporting') / 'templates'
-  return (folder / 'report.css').read_text(encoding='utf-8')
 
 
 def _first_plot(
