@@ -237,10 +237,10 @@ def test_without_growth_the_model_is_the_clients(small_images, tmp_path):
       '`config.model.preset` must be a model without residuals with '
       "algorithm.name 'pfnm', found 'resnet18'",
     ),
-    (dict(model__preset='tiny'), '`config.model.preset` must be one of emnist'),
+    (dict(model__preset='tiny'), "`config.model.preset` must be 'emnist"),
     (
       dict(model__preset='tiny', algorithm__name='fed_fisher'),
-      '`config.model.preset` must be one of emnist',
+      "`config.model.preset` must be 'emnist",
     ),
     (
       dict(algorithm__max_growth=0.5),

@@ -106,7 +106,7 @@ class TestText:
   def test_another_start_is_another_run(self, run, small_inputs, capsys):
     settings = dict(training__start_from='elsewhere', training__num_rounds=2)
     assert small_runs.train(small_inputs, run, **settings) == 2
-    assert 'different in training.start_from.' in capsys.readouterr().err
+    assert 'another config: training.start_from ' in capsys.readouterr().err
 
   def test_an_export_does_not_name_the_directory(self, run, start):
     config = json_config(load_trained_model(run))
