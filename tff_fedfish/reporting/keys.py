@@ -1,4 +1,4 @@
-"""What runs and evaluations must share to be compared, as keys.
+"""Keys of runs and evaluations: those of equal key are compared.
 
 A config falls into the method (its settings and the optimizers, which every
 method needs its own of), the seeds, and the setting: all the rest that may

@@ -93,7 +93,7 @@ class Pair:
   """Two arms that differ in the method, its optimizers and seeds only."""
 
   setting: str
-  """What tells it from pairs of other settings, such as 'E = 8'; or ''."""
+  """Difference from pairs of other settings, such as 'E = 8'; or ''."""
   method: str
   """Name of the method with what tells its variants apart."""
   baseline: str

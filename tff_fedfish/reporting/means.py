@@ -45,7 +45,7 @@ class Mean(NamedTuple):
   is_final: bool
   """The same among the evaluations after the last planned round."""
   scale: tuple
-  """What rows must share to be ranked: clients, round and fine-tuning."""
+  """Clients, round and fine-tuning: rows of equal scale are ranked."""
   num_clients: int
   measure: str
   """'loss' in nats, 'accuracy' in [0, 1], 'hurt' (share of the clients whose

@@ -51,11 +51,11 @@ class Column:
   measure: str
   """`Mean.measure`; of what is not of an evaluation, the key."""
   values: dict[str, Value]
-  """By the arm's label; not empty."""
+  """Values by the arm's label; not empty."""
   subject: Subject | None = None
   """Clients that were scored; None: it is not of an evaluation."""
   fraction: float | None = None
-  """Of the client's data that was personalized on."""
+  """Fraction of the client's data that was personalized on."""
 
 
 def find_columns(arms: Sequence[Arm], means: pd.DataFrame) -> list[Column]:
