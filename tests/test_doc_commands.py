@@ -16,7 +16,7 @@ _MISSING = re.compile(
   r'does not exist|matches none|cannot be read \(No such file'
   r'|needs packages that|\(No module named|Could not find any running Ray'
   r'|A vocabulary must be a directory with|failed: .(s3|gs)://bucket/'
-  r'|how the store is reached|is not there'
+  r'|how the store is reached|is not there|with a config.json of transformers'
 )
 # They read no corpus, and so succeed.
 _NEED_NOTHING = (('plan', '--config'), ('sweep', '--dry_run'))
