@@ -320,3 +320,16 @@ def test_repetitions_are_one_row(tmp_path, write_sweep):
   # Six runs are rows, not columns.
   differing = text[text.index('What differs between the runs') :]
   assert differing.count('<th scope="row">FedAvg, E = 1 (fed_avg-E1') == 3
+
+
+def test_the_table_on_top_is_short(tmp_path, write_sweep):
+  gains = {
+    (name, epochs, 2): 1.0
+    for name in ('fed_avg', 'fed_fish')
+    for epochs in range(1, 15)
+  }
+  text = _render(write_sweep(tmp_path, gains, num_seeds=1))
+  top, further = text.split('<summary id="comparisons">')
+  # 14 pairs: 12, and the two of the most local epochs.
+  assert top.count('<th scope="row">FedFish − FedAvg') == 12
+  assert further.count('<th scope="row">FedFish − FedAvg') == 2

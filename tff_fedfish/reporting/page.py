@@ -20,6 +20,8 @@ SCRIPT = 'reproduce.sh'
 """File with all commands, beside the page."""
 
 _MAX_NOTES = 5
+# Rows of the table on top.
+_MAX_ROWS = 12
 # Anchor: title, what it needs ('' if its absence is no news), is it folded.
 _SECTIONS = {
   'personalization': (
@@ -66,7 +68,7 @@ def render_page(
   """
   runs = scores.runs
   first_plot, plots = _first_plot(plots)
-  first_table, *comparisons = tables.comparison_tables(scores) or [None]
+  first_table, comparisons = _comparisons(scores)
   sections = _sections(scores, plots, comparisons)
   config = settings.compare([settings.published(run.config) for run in runs])
   environments = settings.compare([run.environment for run in runs])
@@ -118,6 +120,19 @@ def _first_plot(
     if rest.get(name):
       return rest[name].pop(0), rest
   return None, rest
+
+
+def _comparisons(scores: Scores) -> tuple[Table | None, list[Table]]:
+  """Returns the table on top of the page, and the others."""
+  found = tables.comparison_tables(scores)
+  if not found:
+    return None, []
+  first, *others = found
+  if len(first.rows) > _MAX_ROWS:
+    name, rows = f'{first.name}_further', first.rows[_MAX_ROWS:]
+    others.insert(0, dataclasses.replace(first, name=name, rows=rows))
+    first = dataclasses.replace(first, rows=first.rows[:_MAX_ROWS])
+  return first, others
 
 
 def _sections(
