@@ -13,7 +13,6 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import read_evaluation
-from tff_fedfish.reporting.loading import read_json_object
 from tff_fedfish.run import (
   checkpoint_writer,
   corpus_identity,
@@ -45,7 +44,6 @@ def test_parse_json():
     ('summary.json', lambda path: read_evaluation(path.parent)),
     ('tokenizer.json', lambda path: load_tokenizer(path.parent)),
     ('sweep.json', lambda path: require_same_sweep(path.parent, None)),
-    ('environment.json', read_json_object),
   ],
 )
 def test_nested_too_deeply(tmp_path, name, read):

@@ -65,8 +65,8 @@ def test_writes_a_page_and_says_where(run_directory, tmp_path, capsys):
   assert capsys.readouterr().out == f'Report: {output / "index.html"}\n'
   page = (output / 'index.html').read_text()
   assert 'FedFish, E = 4' in page
-  assert '7.250' in page
-  assert (output / 'figures' / 'curve_held_out_loss.png').is_file()
+  assert '7.25' in page
+  assert (output / 'figures' / 'curves.png').is_file()
 
 
 @pytest.mark.parametrize(
@@ -78,16 +78,15 @@ def test_figure_formats(run_directory, tmp_path, file_format, start):
   argv = ['--runs', str(run_directory), '--output', str(output)]
   assert main(['report', *argv, '--figure_format', file_format]) == 0
   picture, numbers = (
-    output / 'figures' / f'curve_held_out_loss.{suffix}'
-    for suffix in (file_format, 'csv')
+    output / 'figures' / f'curves.{suffix}' for suffix in (file_format, 'csv')
   )
   assert set((output / 'figures').iterdir()) == {picture, numbers}
   assert picture.read_bytes().startswith(start)
   # Round 1 has no loss.
   assert numbers.read_text() == (
-    'series,point,x,y,low,high\n'
-    '"FedFish, E = 4",0,0,8.0,,\n'
-    '"FedFish, E = 4",2,2,7.25,,\n'
+    'panel,series,point,x,y\n'
+    'Held-out loss (nats per token),"FedFish, E = 4",0,0,8.0\n'
+    'Held-out loss (nats per token),"FedFish, E = 4",2,2,7.25\n'
   )
   # Whatever the files are, the page shows the same and links to them.
   page = (output / 'index.html').read_text()

@@ -6,10 +6,8 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-import markupsafe
 import pytest
 
-from tff_fedfish.reporting import figures
 from tff_fedfish.reporting.loading import load_runs
 from tff_fedfish.reporting.report import write_report
 
@@ -345,29 +343,6 @@ def write_sweep(
 @pytest.fixture(name='write_sweep', scope='session')
 def _write_sweep():
   return write_sweep
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-  """Name -> matplotlib's figure of what a test draws; nothing is rendered."""
-  found = {}
-
-  def keep(figure, *, name, title, caption, alternative_text):
-    found[name] = figure
-    return figures.Figure(
-      name,
-      title,
-      caption,
-      alternative_text,
-      markupsafe.Markup('<svg></svg>'),
-      b'',
-      False,
-      figure.numbers_csv(),
-      figure,
-    )
-
-  monkeypatch.setattr(figures, 'render', keep)
-  return found
 
 
 @pytest.fixture(name='write_run', scope='session')

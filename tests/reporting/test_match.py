@@ -4,10 +4,8 @@ import json
 
 import pytest
 
-from tff_fedfish.reporting import barriers, comparisons, findings, match
+from tff_fedfish.reporting import comparisons, keys, match, scores, studies
 from tff_fedfish.reporting.loading import load_runs
-from tff_fedfish.reporting.repetitions import pool_repetitions
-from tff_fedfish.reporting.tables import build_main_table
 
 _FINGERPRINT = 'a' * 64
 _FINE_TUNING = {
@@ -65,7 +63,7 @@ def _write_one(tmp_path, write_run, write_evaluation):
 
 def _fractions(runs):
   """Returns the fractions at which methods are compared."""
-  found = comparisons.compare_methods(runs)
+  found = comparisons.compare_methods(match.find_arms(runs))
   return sorted(set(found['fraction']))
 
 
@@ -101,10 +99,8 @@ def test_what_changes_no_result_is_compared(write_one, changes):
   runs = load_runs(
     [write_one('fish', 'fed_fish'), write_one('avg', 'fed_avg', **changes)]
   )
-  assert match.comparable(runs[0]) == match.comparable(runs[1])
+  assert len(match.find_pairs(match.find_arms(runs))) == 1
   assert _fractions(runs) == _EVERYWHERE
-  assert len(barriers.find_pairs(runs)) == 1
-  assert not any('not measured' in note for note in findings.notes(runs))
 
 
 @pytest.mark.parametrize(
@@ -135,9 +131,7 @@ def test_other_runs_are_not_compared(write_one, changes):
   runs = load_runs(
     [write_one('fish', 'fed_fish'), write_one('avg', 'fed_avg', **changes)]
   )
-  assert match.comparable(runs[0]) != match.comparable(runs[1])
   assert _fractions(runs) == _NOWHERE
-  assert barriers.find_pairs(runs) == []
 
 
 @pytest.mark.parametrize(
@@ -173,41 +167,21 @@ def test_runs_are_compared_by_an_evaluation_that_both_have(
     losses={0.0: (6.0, 7.0, 5.0, 6.0), 0.5: (1.0,) * 4},
     personalization=_FINE_TUNING | {'learning_rate': 9.0},
   )
-  found = comparisons.compare_methods(load_runs(runs))
+  found = scores.read_scores(load_runs(runs)).comparisons
   assert list(found['mean']) == [0.0] * 4
 
 
-def test_other_fine_tuning_is_named(write_one):
-  runs = load_runs(
-    [
-      write_one('fish', 'fed_fish'),
-      write_one('avg', 'fed_avg', fine_tuning={'learning_rate': 1.0}),
-    ]
-  )
-  assert (
-    'The evaluations on held-out clients are not alike, and only those that '
-    'are are compared: they differ in learning_rate (0.1 / 1.0).'
-  ) in findings.notes(runs)
-
-
-def test_a_best_value_is_one_of_equal_evaluations(write_one):
-  runs = load_runs(
-    [
-      write_one('fish', 'fed_fish'),
-      write_one(
-        'avg',
-        'fed_avg',
-        losses={0.0: (5.0,) * 4, 0.5: (3.0,) * 4},
-        fine_tuning={'learning_rate': 1.0},
-      ),
-    ]
-  )
-  best = {
-    column.key: [cell.is_best for cell in column.cells]
-    for column in build_main_table(runs)
-  }
-  assert best['held_out/loss/0'] == [False, True]
-  assert best['held_out/loss/0.5'] == [False, False]
+def test_the_last_by_number_stands_for_equal_evaluations(
+  write_one, write_evaluation
+):
+  run = write_one('fish', 'fed_fish')
+  for name in ('run9', 'run10'):
+    write_evaluation(run, name, personalization=_FINE_TUNING)
+  means = scores.read_scores(load_runs([run])).means
+  assert set(means['evaluation'][means['is_shown']]) == {'run10', 'e'}
+  # Only it has a barrier.
+  shown = means[means['is_shown'] & (means['evaluation'] == 'e')]
+  assert set(shown['subject']) == {''}
 
 
 def test_the_sums_of_a_cohort_of_all_merged_clients(write_one):
@@ -220,7 +194,7 @@ def test_the_sums_of_a_cohort_of_all_merged_clients(write_one):
     config['engine'] = {'kind': 'ray', 'num_partial_sums': num_parts}
     (path / 'config.json').write_text(json.dumps(config))
   runs = load_runs(paths)
-  assert match.comparable(runs[0]) == match.comparable(runs[1])
+  assert keys.setting_key(runs[0]) == keys.setting_key(runs[1])
 
 
 def test_kept_uploads_make_no_other_method(write_one):
@@ -234,8 +208,8 @@ def test_kept_uploads_make_no_other_method(write_one):
       write_one('b', 'fisher_merge', settings=settings | keeps),
     ]
   )
-  [pooled] = pool_repetitions(runs)
-  assert pooled.num_seeds == 2
+  [arm] = match.find_arms(runs)
+  assert arm.num_seeds == 2
 
 
 def test_a_moved_corpus_makes_no_other_repetition(write_one):
@@ -249,5 +223,126 @@ def test_a_moved_corpus_makes_no_other_repetition(write_one):
       ),
     ]
   )
-  [pooled] = pool_repetitions(runs)
-  assert pooled.num_seeds == pooled.held_out().num_seeds == 2
+  [arm] = match.find_arms(runs)
+  assert arm.num_seeds == 2
+
+
+def test_labels_name_what_else_differs(tmp_path, write_sweep):
+  directories = write_sweep(
+    tmp_path,
+    {('fed_avg', 4, 2): 1, ('fed_fish', 4, 2): 1, ('fed_fish', 4, 3): 1},
+    num_seeds=2,
+  )
+  arms = match.find_arms(load_runs(directories))
+  assert [arm.label for arm in arms] == [
+    'FedAvg, E = 4',
+    'FedFish, E = 4, rounds = 2',
+    'FedFish, E = 4, rounds = 3',
+  ]
+
+
+def test_without_repetitions_each_run_is_an_arm(tmp_path, write_run):
+  # Equal seeds: a copy. Another split holds out other clients.
+  for name, settings in (
+    ('a', {}),
+    ('b', {}),
+    ('c', {'seeds.split_seed': 9}),
+  ):
+    write_run(tmp_path / name, settings=settings)
+  runs = load_runs(sorted(tmp_path.iterdir()))
+  assert [arm.runs for arm in match.find_arms(runs)] == [(r,) for r in runs]
+
+
+def test_a_setting_with_its_default_is_equal(tmp_path, write_run):
+  paths = [
+    write_run(tmp_path / str(seed), settings={'seeds.model_seed': seed})
+    for seed in (1, 2, 3)
+  ]
+  for path, value in zip(paths, ('none', 'tensor_mean'), strict=False):
+    config = json.loads((path / 'config.json').read_text())
+    config['algorithm']['fisher_normalization'] = value
+    (path / 'config.json').write_text(json.dumps(config))
+  arms = match.find_arms(load_runs(paths))
+  # The third has no such setting: its default, as the first.
+  assert sorted(arm.num_seeds for arm in arms) == [1, 2]
+
+
+def test_variants_of_a_method_are_compared(write_one):
+  runs = load_runs(
+    [
+      write_one(value, 'fed_fish', settings={setting: value})
+      for setting, value in (
+        ('algorithm.fisher_estimator', 'extra_pass'),
+        ('algorithm.fisher_estimator', 'last_epoch'),
+      )
+    ]
+  )
+  [pair] = match.find_pairs(match.find_arms(runs))
+  assert pair.baseline == "FedFish (fisher_estimator 'extra_pass')"
+  assert pair.method == "FedFish (fisher_estimator 'last_epoch')"
+  assert not pair.is_against_baseline
+
+
+def test_the_baseline_is_subtracted_from_each_method(tmp_path, write_sweep):
+  gains = {(m, e, 2): 1 for m in ('fed_fish', 'fed_avg') for e in (1, 4)}
+  arms = match.find_arms(load_runs(write_sweep(tmp_path, gains, num_seeds=1)))
+  assert [
+    (pair.setting, pair.method, pair.baseline)
+    for pair in match.find_pairs(arms)
+  ] == [('E = 1', 'FedFish', 'FedAvg'), ('E = 4', 'FedFish', 'FedAvg')]
+
+
+@pytest.mark.parametrize(
+  'name, value, is_method',
+  [
+    ('client_work.optimizer', 'adamw', True),
+    ('client_work.warmup_rounds', 1, True),
+    ('server.learning_rate', 0.5, True),
+    ('algorithm.relative_floor', 0.5, True),
+    ('client_work.local_batch_size', 2, False),
+  ],
+)
+def test_what_makes_a_method(tmp_path, write_run, name, value, is_method):
+  one, other = load_runs(
+    [
+      write_run(tmp_path / 'a'),
+      write_run(tmp_path / 'b', settings={name: value}),
+    ]
+  )
+  assert (keys.method_key(one) != keys.method_key(other)) == is_method
+  assert (keys.setting_key(one) == keys.setting_key(other)) == is_method
+
+
+def test_learning_rates_of_each_number_of_local_epochs(tmp_path, write_run):
+  def lines(*shapes):
+    runs = [
+      write_run(
+        tmp_path / f'{epochs}_{rate}',
+        num_local_epochs=epochs,
+        settings={'server.learning_rate': rate},
+      )
+      for epochs, rate in shapes
+    ]
+    return list(studies.methods(match.find_arms(load_runs(runs))))
+
+  # Chosen for each E by a search: one method.
+  assert lines((1, 0.1), (4, 0.2)) == ['FedFish']
+  assert lines((2, 0.1), (2, 0.2)) == [
+    'FedFish (server learning rate 0.1)',
+    'FedFish (server learning rate 0.2)',
+  ]
+
+
+def test_budgets_of_local_epochs(tmp_path, write_sweep):
+  shapes = ((1, 8), (4, 8), (4, 2), (2, 5))
+  gains = {('fed_avg', epochs, rounds): 1 for epochs, rounds in shapes}
+  arms = match.find_arms(load_runs(write_sweep(tmp_path, gains, num_seeds=1)))
+  [study] = studies.studies(arms).values()
+  assert {
+    name: [(arm.num_local_epochs, arm.num_rounds) for arm in members]
+    for name, members in studies.budgets(study).items()
+  } == {
+    '8 rounds': [(1, 8), (4, 8)],
+    # 1 x 8 and 4 x 2; 2 x 5 is alone.
+    '8 local epochs in all': [(1, 8), (4, 2)],
+  }

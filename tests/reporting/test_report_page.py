@@ -2,7 +2,6 @@
 
 import html.parser
 import pathlib
-import re
 import shutil
 
 import pytest
@@ -11,13 +10,7 @@ from hypothesis import strategies as st
 
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import UserError
-from tff_fedfish.reporting import (
-  comparisons,
-  loading,
-  page,
-  repetitions,
-  report,
-)
+from tff_fedfish.reporting import loading, page, report, scores
 
 _VOID = {'meta', 'link', 'br', 'img', 'hr', 'input'}
 
@@ -52,9 +45,11 @@ class _Outline(html.parser.HTMLParser):
     return [value for key, value in self.attributes if key == name]
 
 
-def _render(runs):
+def _render(directories):
   """Renders the page without its plots, which take seconds."""
-  return page.render_page(runs, runs, comparisons.compare_methods(runs), {})
+  return page.render_page(
+    scores.read_scores(loading.load_runs(directories)), {}
+  )
 
 
 @pytest.fixture
@@ -65,7 +60,7 @@ def written(report_of_pair):
 
 @pytest.fixture
 def one_plot(tmp_path, write_run):
-  """A run whose report has one plot and is therefore written in no time."""
+  """A run whose report has one plot and is written in no time."""
   directory = write_run(tmp_path / 'one_plot')
   (directory / 'metrics.csv').write_text('round,held_out/loss\n0,8.0\n1,7.0\n')
   return loading.load_runs([directory])
@@ -79,34 +74,20 @@ def copied(written, tmp_path):
 
 def test_files_of_a_report(written):
   found = {
-    str(path.relative_to(written)): path
+    str(path.relative_to(written))
     for path in written.rglob('*')
     if path.is_file()
   }
-  assert {name for name in found if '/' not in name} == {
-    'index.html',
-    'summary.csv',
-    'comparisons.csv',
-    'reproduce.py',
+  figures = {
+    *('differences', 'held_out_scores', 'held_out_before_after'),
+    *('transfer_1_scores', 'transfer_1_before_after'),
+    *('curves', 'cost', 'barrier'),
   }
-  pictures = {
-    'curve_held_out_loss.png',
-    'curve_held_out_accuracy.png',
-    'curve_train_loss.png',
-    'held_out_loss.png',
-    'held_out_accuracy.png',
-    'held_out_before_after.png',
-    'transfer_loss.png',
-    'transfer_accuracy.png',
-    'transfer_before_after.png',
-    'barrier_loss.png',
-    'barrier_error.png',
-    'communication_uplink.png',
-    'communication_total.png',
-  }
-  assert {name.removeprefix('figures/') for name in found if '/' in name} == {
-    *pictures,
-    *(picture.replace('.png', '.csv') for picture in pictures),
+  assert found == {
+    *('index.html', 'summary.csv', 'comparisons.csv', 'clients.csv'),
+    *('reproduce.sh', 'configs/average/config.json'),
+    'configs/fish/config.json',
+    *(f'figures/{n}.{end}' for n in figures for end in ('png', 'csv')),
   }
 
 
@@ -125,76 +106,72 @@ def test_page_is_well_formed_and_refers_to_nothing_outside(written):
   assert len(set(ids)) == len(ids)
   assert {link[1:] for link in links} <= set(ids)
   assert set(outline.values('aria-labelledby')) <= set(ids)
+  # Every plot has words.
+  assert outline.tags.count('figure') == outline.tags.count('svg') == 8
+  assert len(outline.values('aria-label')) > 8
 
 
-def test_every_plot_has_alternative_text_and_a_numbered_caption(written):
+def test_the_answer_stands_on_top(written):
   text = (written / 'index.html').read_text()
-  outline = _Outline(text)
-  assert outline.tags.count('figure') == outline.tags.count('svg') == 13
-  assert len(outline.values('aria-label')) >= 13
-  assert all(f'<b>Figure {k}.</b>' in text for k in range(1, 14))
-  assert '<b>Figure 14.</b>' not in text
-
-
-def test_page_shows_numbers_and_sections_in_order(written):
-  text = (written / 'index.html').read_text()
-  # The navigation and the summary name some of them earlier.
   places = [
     text.index(part)
     for part in (
       '<h1>Federated pretraining: FedAvg and FedFish</h1>',
-      'At equal settings FedFish minus FedAvg is undecided',
-      'id="results"',
-      '>5.750</span>',
-      'id="comparisons"',
-      'id="learning-curves"',
-      'id="local-epochs"',
-      'id="personalization"',
-      'id="transfer"',
-      'id="clients"',
-      'id="barrier"',
-      'id="communication"',
-      'id="differences"',
-      'id="configuration"',
-      'id="environment"',
-      'id="reproduce"',
-      '<span>fedfish train</span>',
+      '<p class="lead">FedFish minus FedAvg is undecided',
+      '<h3>Loss of FedFish minus loss of FedAvg</h3>',
+      'Method against method on held-out clients',
+      # (5.5 - 6 + 6.5 - 7 + 5 - 5 + 6 - 6) / 4.
+      '<td>−0.250</td>',
+      'Keep in mind',
+      *('<h2 id="personalization"', '<h2 id="transfer"', '<h2 id="curves"'),
+      *('<summary id="barrier"', 'What differs between the runs'),
+      *('Configuration and environment', 'How to reproduce'),
+      'fedfish train --config configs/average/config.json',
     )
   ]
   assert places == sorted(places)
+  # On a phone the columns after the fourth are folded.
+  head = text[text.index('table-comparisons_1">\n<thead>') :]
+  head = head[: head.index('</thead>')]
+  assert head.count('<th ') == 8 and head.count('class="folded"') == 4
 
 
-@pytest.mark.usefixtures('drawn')
-def test_absent_sections_say_why(tmp_path, write_run):
-  directory = write_run(tmp_path / 'run')
-  (directory / 'environment.json').unlink()
-  runs = loading.load_runs([directory])
-  sections = page.build_sections(runs)
-  text = page.render_page(
-    runs, runs, comparisons.compare_methods(runs), sections
-  )
-  absent = dict(
-    re.findall('<h2 id="(.*?)">.*?</h2>\n<p class="absent">(.*?)</p>', text)
-  )
-  assert not absent.keys() & {'learning-curves', 'communication'}
-  assert 'not two numbers of local epochs' in absent['local-epochs']
-  assert 'no run has an evaluation on held-out' in absent['personalization']
-  assert 'no run has an evaluation on another' in absent['transfer']
-  assert 'per_client.csv' in absent['clients']
-  assert 'barrier.csv' in absent['barrier']
-  assert 'no run has an environment.json' in absent['environment']
-  assert 'the report holds one run' in text
+def test_all_commands_are_beside_the_page(written):
+  lines = (written / 'reproduce.sh').read_text().splitlines()
+  assert sum(line.startswith('fedfish train') for line in lines) == 2
+  assert sum(line.startswith('fedfish evaluate') for line in lines) == 4
+  assert lines[-1].startswith('fedfish report --runs runs/average runs/fish')
+  paths = [line.split()[3] for line in lines if 'fedfish train' in line]
+  assert all((written / path).is_file() for path in paths)
+
+
+def test_the_page_is_short(written):
+  text = (written / 'index.html').read_text()
+  outline = _Outline(text[text.index('<body>') : text.index('</html>')])
+  words = ' '.join(outline.texts).split()
+  assert len(words) < 1_300
+
+
+def test_absent_sections_are_named(tmp_path, write_run):
+  text = _render([write_run(tmp_path / 'run')])
+  absent = text[text.index('Left out, as there is no data: ') :]
+  for title in ('Personalization of held-out clients', 'Transfer'):
+    assert f'{title} (needs an evaluation on' in absent
+    assert f'>{title}</h2>' not in text
+  assert 'Client-Server Barrier (needs' in absent
+  assert 'What differs between the runs' not in text
 
 
 def test_a_run_without_any_round(tmp_path, write_run):
   directory = write_run(tmp_path / 'run')
   (directory / 'metrics.csv').write_text('round\n')
-  (directory / 'timings.csv').unlink()
+  for name in ('timings.csv', 'environment.json'):
+    (directory / name).unlink()
   path = report.write_report(
     loading.load_runs([directory]), tmp_path / 'report'
   )
   text = path.read_text()
-  assert 'No results: no run has finished a round' in text
+  assert '1 run without an evaluation' in text
   assert 'no round is finished yet' in text
   assert not (path.parent / 'figures').exists()
 
@@ -204,7 +181,7 @@ def plain_tags(tmp_path_factory, write_run, write_evaluation):
   """Tags of the page about one client of one corpus, both named 'plain'."""
   directory = write_run(tmp_path_factory.mktemp('runs') / 'run')
   _write_transfer(write_evaluation, directory, 'plain', 'plain')
-  return _Outline(_render(loading.load_runs([directory]))).tags
+  return _Outline(_render([directory])).tags
 
 
 def _write_transfer(write_evaluation, directory, corpus, client):
@@ -229,8 +206,8 @@ def test_names_from_files_stay_text(
   directory = write_run(tmp_path_factory.mktemp('runs') / 'run')
   client = client_id_to_text(client_id)
   _write_transfer(write_evaluation, directory, name, client)
-  outline = _Outline(_render(loading.load_runs([directory])))
-  assert client in outline.texts
+  outline = _Outline(_render([directory]))
+  # Names of clients are in figures and CSV files only.
   assert any(name in text for text in outline.texts)
   assert outline.tags == plain_tags
 
@@ -248,11 +225,11 @@ def test_names_that_are_no_unicode_are_replaced(one_plot, tmp_path):
 def test_an_earlier_report_is_replaced_whole(copied, one_plot):
   (copied / 'figures' / 'stale.png').touch()
   first = (copied / 'index.html').read_bytes()
-  assert (copied / 'figures' / 'barrier_error.png').exists()
+  assert (copied / 'figures' / 'barrier.png').exists()
   report.write_report(one_plot, copied)
   assert {path.name for path in (copied / 'figures').iterdir()} == {
-    'curve_held_out_loss.png',
-    'curve_held_out_loss.csv',
+    'curves.png',
+    'curves.csv',
   }
   assert (copied / 'index.html').read_bytes() != first
   # Neither the old nor a temporary directory is left.
@@ -333,51 +310,26 @@ def test_a_failure_while_writing_leaves_the_earlier_report(
   assert [p.name for p in copied.parent.iterdir() if p.name[0] == '.'] == []
 
 
-def test_repetitions_are_one_row_and_every_run_is_kept(tmp_path, write_sweep):
-  runs = loading.load_runs(
-    write_sweep(
-      tmp_path,
-      {('fed_avg', 1, 2): 1.0, ('fed_fish', 1, 2): 2.0},
-      num_seeds=3,
-    )
-  )
-  pooled = repetitions.pool_repetitions(runs)
-  text = page.render_page(runs, pooled, comparisons.compare_methods(runs), {})
-  outline = _Outline(text)
-  assert 'over clients and 3 seeds, crossed' in text
-  assert 'FedFish, E = 1 (3 seeds)' in ''.join(outline.texts)
-  # 8 - 2 - 0.1.
-  assert '>5.900</span><span class="ci">5.800 to 6.000</span>' in text
-  # Percentiles and the like are in summary.csv only.
-  assert not any('p90' in words for words in outline.texts)
-  before, every_run = text.split('<summary>Every run</summary>')
-  assert 'fed_fish-E1-R2-seed1' not in before
-  assert every_run.count('<span class="name roomy">fed_fish-E1-R2-seed1<') == 3
+def test_repetitions_are_one_row(tmp_path, write_sweep):
+  gains = {('fed_avg', 1, 2): 1.0, ('fed_fish', 1, 2): 2.0}
+  text = _render(write_sweep(tmp_path, gains, num_seeds=3))
+  # 8 - 2 - 0.1, and the extreme seeds.
+  interval = '<span class="ci">5.800 to 6.000</span>'
+  assert f'5.900{interval}' in text
+  assert 'Runs that differ only in their seeds are averaged.' in text
   # Six runs are rows, not columns.
-  differing = text[text.index('id="differences"') :]
+  differing = text[text.index('What differs between the runs') :]
   assert differing.count('<th scope="row">FedAvg, E = 1 (fed_avg-E1') == 3
-  ids = outline.values('id')
-  assert len(set(ids)) == len(ids)
-  assert set(outline.values('aria-labelledby')) <= set(ids)
 
 
-def test_one_run_has_all_that_one_run_can_have(pair, drawn):
-  runs = loading.load_runs(pair[:1])
-  found = {n: len(figures) for n, figures in page.build_sections(runs).items()}
-  assert found == {
-    'learning-curves': 3,
-    'personalization': 2,
-    'transfer': 2,
-    'own-tests': 0,
-    'clients': 2,
-    'local-epochs': 0,
-    'barrier': 1,
-    'communication': 2,
+def test_the_table_on_top_is_short(tmp_path, write_sweep):
+  gains = {
+    (name, epochs, 2): 1.0
+    for name in ('fed_avg', 'fed_fish')
+    for epochs in range(1, 15)
   }
-  text = page.render_page(
-    runs,
-    runs,
-    comparisons.compare_methods([]),
-    {},
-  )
-  assert 'Mean loss (nats per token) of FedAvg, E = 8' in text
+  text = _render(write_sweep(tmp_path, gains, num_seeds=1))
+  top, further = text.split('<summary id="comparisons">')
+  # 14 pairs: 12, and the two of the most local epochs.
+  assert top.count('<th scope="row">FedFish − FedAvg') == 12
+  assert further.count('<th scope="row">FedFish − FedAvg') == 2

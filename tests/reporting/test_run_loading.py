@@ -1,6 +1,5 @@
 """Runs as they are read, and everything that can be wrong with one."""
 
-import dataclasses
 import json
 import shutil
 
@@ -8,8 +7,7 @@ import pytest
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import tables
-from tff_fedfish.reporting import loading, report
-from tff_fedfish.reporting.runs import Subject
+from tff_fedfish.reporting import loading, notes, scores
 
 
 def test_labels_and_curves_of_a_pair(pair):
@@ -23,14 +21,12 @@ def test_labels_and_curves_of_a_pair(pair):
   assert fish.last('communication/uplink_units') == 4
 
 
-def test_timings_leave_out_round_0_and_the_slow_first_one(tmp_path, write_run):
+def test_timings_are_medians_without_round_0(tmp_path, write_run):
   [run] = loading.load_runs(
     [write_run(tmp_path / 'run', held_out_losses=(8.0,) * 6)]
   )
   # Rounds 1 to 5 take 30, 2, 4, 2, 4 s: median 4 (the mean would be 8.4).
   assert run.typical('seconds') == 4.0
-  # 1001 to 1005 tokens/s; round 0 is an evaluation.
-  assert run.typical('tokens_per_second') == 1003.0
   assert run.typical('peak_memory_bytes') == 2 * 2**30
 
 
@@ -51,90 +47,19 @@ def test_equal_labels_get_the_directory_names(tmp_path, write_run):
   ]
 
 
-@pytest.mark.parametrize(
-  'section, method',
-  [
-    ({'name': 'scaffold_2'}, 'scaffold_2'),
-    ({'name': '_'}, '_'),
-    ({}, 'unnamed'),
-  ],
-)
-def test_methods_that_the_registry_does_not_know(
-  tmp_path, write_run, section, method
-):
-  [run] = loading.load_runs([write_run(tmp_path / 'run')])
-  config = run.config | {'algorithm': section}
-  assert dataclasses.replace(run, config=config).method == method
-
-
-def test_a_method_that_cannot_be_loaded(tmp_path, write_run):
-  directory = write_run(
-    tmp_path / 'run', algorithm='absent.gain', settings={'algorithm.gain': 3}
-  )
-  [run] = loading.load_runs([directory])
-  assert run.label == 'absent.gain, E = 1'
-  assert run.setting('algorithm.gain') == 3
-  assert run.train_config is None
-  assert run.remarks == (
-    "the method 'absent.gain' cannot be loaded: its settings are as written",
-  )
-
-
-def test_other_settings_of_such_a_run_are_checked(tmp_path, write_run):
-  directory = write_run(
+def test_a_run_that_diverged_says_so(tmp_path, write_run):
+  run = write_run(
     tmp_path / 'run',
-    algorithm='absent.gain',
-    settings={'cohorts.cohort_size': 0},
+    num_rounds=9,
+    settings={'training.max_non_finite_rounds': 2},
   )
-  with pytest.raises(UserError, match=r'`config.cohorts.cohort_size` must be'):
-    loading.load_runs([directory])
-
-
-def test_evaluations_are_chosen_by_kind_and_latest_round(
-  tmp_path, write_run, write_evaluation
-):
-  directory = write_run(tmp_path / 'run')
-  write_evaluation(directory, 'z_early', round_num=1)
-  write_evaluation(directory, 'a_late', round_num=2)
-  write_evaluation(directory, 'seen', kind='participating', round_num=9)
-  write_evaluation(directory, 'other', kind='transfer', corpus='sotu')
-  [run] = loading.load_runs([directory])
-  assert run.held_out().name == 'a_late'
-  assert run.evaluation(Subject('transfer', 'sotu')).name == 'other'
-  assert run.evaluation(Subject('transfer', 'shakespeare')) is None
-  assert run.barrier() is None
-
-
-def test_evaluation_scores(pair):
-  _, fish = loading.load_runs(pair)
-  evaluation = fish.held_out()
-  # (5.5 + 6.5 + 5 + 6) / 4 = 5.75; accuracies are (10 - loss) / 100.
-  assert evaluation.scores[0.0, 'loss'].mean == 5.75
-  assert evaluation.scores[0.0, 'loss'].ci_low == 5.5
-  assert evaluation.scores[0.0, 'accuracy'].mean == pytest.approx(0.0425)
-  assert list(evaluation.clients_at(0.5)['loss_after']) == [
-    5.0,
-    6.0,
-    4.5,
-    4.5,
-  ]
-  # Barriers 5.2 - 5 = 0.2 and 4.3 - 4 = 0.3; errors 0.30 - 0.25 and 0.
-  assert evaluation.barrier['loss'].mean == pytest.approx(0.25)
-  assert evaluation.barrier['error'].mean == pytest.approx(0.025)
-
-
-def test_non_finite_clients_are_left_out_and_counted(
-  tmp_path, write_run, write_evaluation
-):
-  directory = write_run(tmp_path / 'run')
-  write_evaluation(
-    directory, 'e', losses={0.0: (6.0,) * 4, 0.5: (5.0, float('nan'), 4.0, 7.0)}
-  )
-  # Python's JSON writes NaN: the mean over these clients is none.
-  [run] = loading.load_runs([directory])
-  assert len(run.held_out().clients_at(0.5)) == 3
-  assert run.held_out().num_non_finite_rows == 1
-  assert run.held_out().scores[0.5, 'loss'] is None
+  # Both rounds: one client, and its update is not finite.
+  header, first, *rest = (run / 'metrics.csv').read_text().splitlines()
+  lines = [f'{header},train/num_clients', f'{first},']
+  lines += [line.replace(',0,', ',1,', 1) + ',1' for line in rest]
+  (run / 'metrics.csv').write_text('\n'.join(lines) + '\n')
+  [loaded] = loading.load_runs([run])
+  assert loaded.label == 'FedFish, E = 1 (diverged)'
 
 
 def test_a_run_in_progress(tmp_path, write_run):
@@ -142,17 +67,11 @@ def test_a_run_in_progress(tmp_path, write_run):
   with (directory / 'metrics.csv').open('a') as file:
     file.write('3,6.0')  # Being appended; no line end yet.
   (directory / 'evaluations' / '.half.x').mkdir(parents=True)
-  (directory / 'evaluations' / 'empty').mkdir()
   (directory / 'timings.csv').unlink()
   (directory / 'environment.json').unlink()
   [run] = loading.load_runs([directory])
   assert (run.last_round, run.num_rounds) == (2, 10)
-  assert run.remarks == (
-    'the unfinished last line of metrics.csv was left out',
-    'evaluations/empty has no summary.json and was left out',
-  )
-  assert run.typical('seconds') is None
-  assert run.environment == {}
+  assert (run.remarks, run.environment, run.timings) == ((), {}, ())
 
 
 def test_a_run_before_its_first_round(tmp_path, write_run):
@@ -163,30 +82,77 @@ def test_a_run_before_its_first_round(tmp_path, write_run):
   assert run.last('train/loss') is None
 
 
-@pytest.mark.parametrize('missing', ['config.json', 'metrics.csv'])
-def test_a_directory_that_is_no_run(tmp_path, write_run, missing):
-  directory = write_run(tmp_path / 'run')
-  (directory / missing).unlink()
-  with pytest.raises(
-    UserError, match=f"`--runs` must name run dir.*run' holds no {missing}"
-  ):
-    loading.load_runs([directory])
+@pytest.mark.parametrize(
+  'file, change',
+  [
+    ('summary.json', '{"kind": "held'),
+    ('summary.json', None),
+    ('per_client.csv', 'client_id,fraction\na,much\n'),
+    ('barrier.csv', 'client_id\na\n'),
+  ],
+)
+def test_a_damaged_evaluation_costs_a_note(
+  tmp_path, write_run, write_evaluation, file, change
+):
+  run = write_run(tmp_path / 'run')
+  write_evaluation(run, 'whole')
+  path = write_evaluation(run, 'z', barriers=((4.0, 4.5, 0.2, 0.1),)) / file
+  path.unlink() if change is None else path.write_text(change)
+  runs = loading.load_runs([run])
+  assert [e.name for e in runs[0].evaluations] == ['whole']
+  [note] = notes.notes(scores.read_scores(runs))
+  assert note.startswith('FedFish, E = 1: evaluation z was left out: ')
+  assert file in note
 
 
-def test_a_path_that_is_no_directory(tmp_path):
-  with pytest.raises(UserError, match="absent' does not exist"):
-    loading.load_runs([tmp_path / 'absent'])
-  (tmp_path / 'file').touch()
-  with pytest.raises(UserError, match="file' is a file"):
-    loading.load_runs([tmp_path / 'file'])
+def test_a_round_whose_barrier_has_no_clients(pair, tmp_path):
+  run = tmp_path / 'run'
+  shutil.copytree(pair[1], run)
+  path = run / 'evaluations' / 'held_out' / 'barrier.csv'
+  tables.write_rows(path, tables.ClientBarrier, [])
+  [loaded] = loading.load_runs([run])
+  assert loaded.barriers_by_round() == {}
 
 
-def test_a_parent_of_runs_is_hinted_at(tmp_path, write_run):
-  write_run(tmp_path / 'fed_fish')
-  with pytest.raises(
-    UserError, match=r"the runs below it, such as '.*fed_fish', may be meant"
-  ):
-    loading.load_runs([tmp_path])
+def test_a_barrier_stays_beside_a_later_evaluation(
+  tmp_path, write_run, write_evaluation
+):
+  run = write_run(tmp_path / 'run')
+  write_evaluation(run, 'a', barriers=((4.0, 4.5, 0.2, 0.1),))
+  write_evaluation(run, 'b', kind='transfer', corpus='plays')
+  [loaded] = loading.load_runs([run])
+  # Of round 2, which replays round 3.
+  assert list(loaded.barriers_by_round()) == [3]
+
+
+def _no_config(run):
+  (run / 'config.json').unlink()
+  return run
+
+
+def _parent(run):
+  return run.parent
+
+
+def _sweep(run):
+  (run.parent / 'sweep.json').touch()
+  return run.parent
+
+
+@pytest.mark.parametrize(
+  'directory, message',
+  [
+    (_no_config, r"but '.*run' holds no config.json"),
+    (_parent, r"The runs below it may be meant, such as '.*run'"),
+    (_sweep, r'is a sweep\. Name its runs: --runs .*/arms/\*'),
+    (lambda run: run / 'absent', "absent' does not exist"),
+    (lambda run: run / 'config.json', "config.json' is a file"),
+  ],
+)
+def test_a_directory_that_is_no_run(tmp_path, write_run, directory, message):
+  path = directory(write_run(tmp_path / 'run'))
+  with pytest.raises(UserError, match=message):
+    loading.load_runs([path])
 
 
 def test_a_run_named_twice(tmp_path, write_run):
@@ -199,93 +165,77 @@ def test_a_run_named_twice(tmp_path, write_run):
 
 
 @pytest.mark.parametrize(
-  'line, found',
+  'file, text, message',
   [
-    ('3,six,,,,,', r"line 5 .*'six'"),
-    ('2,6.0,,,,,', r'line 5, .*`round` is 2 after 2'),
-    ('2.5,6.0,,,,,', r"line 5 .*'2.5'"),
-  ],
-)
-def test_a_damaged_line_is_named(tmp_path, write_run, line, found):
-  directory = write_run(tmp_path / 'run')
-  with (directory / 'metrics.csv').open('a') as file:
-    file.write(line + '\n')
-  with pytest.raises(UserError, match=f'metrics.csv.*{found}') as error:
-    loading.load_runs([directory])
-  assert '\n' not in str(error.value)
-
-
-def test_a_damaged_per_client_row_is_named(
-  tmp_path, write_run, write_evaluation
-):
-  directory = write_run(tmp_path / 'run')
-  evaluation = write_evaluation(directory, 'e')
-  with (evaluation / 'per_client.csv').open('a') as file:
-    file.write('e.org,0.5,4,500,4,much,0.1,6.0,0.1\n')
-  # The header and 2 fractions x 4 clients come first.
-  with pytest.raises(UserError, match=r'per_client\.csv.* line 10 '):
-    loading.load_runs([directory])
-
-
-@pytest.mark.parametrize(
-  'file, text, found',
-  [
-    ('config.json', '{\n"a": }', r"config\.json', line 2, must be JSON"),
-    ('config.json', '[1]', r'must hold a JSON object, but found a list'),
-    ('config.json', b'{"a":\n"\xff"}', r'line 2, must be UTF-8 text'),
+    ('config.json', '{\n"a": }', 'JSON object of a run, .*line 2 column 6'),
+    ('config.json', '[1]', r'must be an object, but is \[1\]'),
+    ('config.json', b'{"a":\n"\xff"}', "'utf-8' codec can't decode byte 0xff"),
     pytest.param(
       'config.json', '[' * 100_000, 'nested too deeply', id='nested'
     ),
     ('config.json', '{"schema_version": 99}', 'found 99. Update fedfish'),
-    ('config.json', '{"schema_version": "x"}', "at least 1, found 'x'"),
-    ('environment.json', f'[{"9" * 5_000}]', 'cannot be parsed'),
-    ('environment.json', '', r"environment\.json', line 1, must be JSON"),
+    ('environment.json', '', r"environment\.json' must hold a JSON object"),
+    ('metrics.csv', 'round,train/loss\n1,six\n', "metrics.csv.*'six'"),
   ],
 )
-def test_damaged_json_is_named(tmp_path, write_run, file, text, found):
+def test_damaged_files_are_named(tmp_path, write_run, file, text, message):
   directory = write_run(tmp_path / 'run')
   data = text if isinstance(text, bytes) else text.encode()
   (directory / file).write_bytes(data)
-  with pytest.raises(UserError, match=found) as error:
+  with pytest.raises(UserError, match=message) as error:
     loading.load_runs([directory])
   assert '\n' not in str(error.value)
 
 
-@pytest.mark.parametrize(
-  'change, found',
-  [
-    ({'kind': 'local'}, r"`kind` must be one of held_out, .*is 'local'"),
-    ({'fractions': {}}, '`fractions` must be a list, but is {}'),
-    ({'fractions': [1]}, '`fractions` must be a list of objects, but is 1'),
-    ({'fractions': [{}]}, 'a list with `fraction` in each, but is {}'),
-    ({'num_clients': 'x'}, "`num_clients` must be a number, but is 'x'"),
-    ({'checkpoint': 3}, '`checkpoint` must be an object, but is 3'),
-    ({'schema_version': 2}, 'summary.json.* schema version 2'),
-  ],
-)
-def test_a_wrong_summary_is_named(
-  tmp_path, write_run, write_evaluation, change, found
+def test_a_method_that_cannot_be_loaded_is_named(tmp_path, write_run):
+  run = write_run(tmp_path / 'run', algorithm='absent.gain')
+  with pytest.raises(UserError, match="'absent.gain'.* put it on PYTHONPATH"):
+    loading.load_runs([run])
+
+
+def _identity(name, fingerprint):
+  return {
+    'name': name,
+    'key': 'domain',
+    'part': None,
+    'grouping': 'g',
+    'fingerprint': fingerprint,
+  }
+
+
+def test_corpora_are_known_by_their_fingerprints(
+  tmp_path, write_run, write_evaluation
 ):
-  directory = write_run(tmp_path / 'run')
-  path = write_evaluation(directory, 'e') / 'summary.json'
-  path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-  with pytest.raises(UserError, match=found):
-    loading.load_runs([directory])
-
-
-def test_a_round_whose_barrier_has_no_clients(pair, tmp_path):
-  run = tmp_path / 'run'
-  shutil.copytree(pair[1], run)
-  tables.write_rows(
-    run / 'evaluations' / 'held_out' / 'barrier.csv', tables.ClientBarrier, []
-  )
-  (run / 'barrier').mkdir()
-  tables.write_rows(
-    run / 'barrier' / 'round_00000001.csv', tables.ClientBarrier, []
-  )
+  run = write_run(tmp_path / 'run')
+  own = {'schema_version': 1, **_identity('posts', 'own')}
+  (run / 'corpus.json').write_text(json.dumps(own))
+  for name, kind, corpus, fingerprint in (
+    # Both directories are called held_out.
+    ('news', 'transfer', 'held_out', 'news' * 4),
+    ('plays', 'transfer', 'held_out', 'plays' * 4),
+    ('own', 'held_out', 'posts, train', 'own'),
+    ('part', 'held_out', 'posts, held_out', 'part'),
+  ):
+    facts = {'corpus_identity': _identity(name, fingerprint)}
+    write_evaluation(run, name, kind=kind, corpus=corpus, facts=facts)
   [loaded] = loading.load_runs([run])
-  assert loaded.held_out().has_barrier
-  assert loaded.held_out().barrier_clients.empty
-  assert loaded.barriers_by_round() == {}
-  page = report.write_report([loaded], tmp_path / 'report').read_text()
-  assert 'no evaluation has a barrier.csv' in page
+  assert [str(loaded.subject_of(e)) for e in loaded.evaluations] == [
+    'clients of held_out (news, newsnews)',
+    'held-out clients',
+    'held-out clients of posts, held_out',
+    'clients of held_out (plays, playspla)',
+  ]
+
+
+def test_another_part_is_held_out_where_no_own_client_was_scored(
+  tmp_path, write_run, write_evaluation
+):
+  run = write_run(tmp_path / 'run')
+  facts = {'corpus_identity': _identity('posts', 'part')}
+  write_evaluation(run, 'part', facts=facts)
+  write_evaluation(run, 'seen', kind='participating')
+  [loaded] = loading.load_runs([run])
+  assert [str(loaded.subject_of(e)) for e in loaded.evaluations] == [
+    'held-out clients',
+    'None',
+  ]

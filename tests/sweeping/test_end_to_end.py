@@ -19,7 +19,7 @@ from tff_fedfish.data import client_splits
 from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import evaluator, results
-from tff_fedfish.reporting import findings, loading
+from tff_fedfish.reporting import loading, notes, scores
 from tff_fedfish.run import run_directory, tables
 from tff_fedfish.sweeping import expand, run, searches
 
@@ -252,8 +252,8 @@ def test_an_arm_that_diverges(sweep_file, small_inputs, tmp_path, capsys):
   # The report loads both and says which one it is.
   runs = loading.load_runs(sorted((workdir / 'arms').iterdir()))
   assert [run.label.endswith(' (diverged)') for run in runs] == [False, True]
-  notes = ' '.join(findings.notes(runs))
-  assert 'diverged and stopped after round 3 of 6' in notes
+  words = ' '.join(notes.notes(scores.read_scores(runs)))
+  assert 'diverged and stopped after round 3 of 6' in words
 
 
 def test_an_arm_with_personal_models_that_diverges(

@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Prints counts, sizes and drops of a grouped corpus."""
+  from tff_fedfish.cli.group_sizes import MEASURES
   from tff_fedfish.data.grouped_corpus import GroupedCorpus
-  from tff_fedfish.reporting.group_sizes import MEASURES
 
   corpus = GroupedCorpus(arguments.directory)
   plots = tokenizer = None
@@ -144,7 +144,7 @@ def _show_example(example: 'DropExample | None') -> tuple[str, str]:
 
 def _print_sizes(sizes: 'Mapping[str, np.ndarray]') -> None:
   """Prints percentiles, and what the largest groups hold of the whole."""
-  from tff_fedfish.reporting.group_sizes import (
+  from tff_fedfish.cli.group_sizes import (
     PERCENTILES,
     percentiles,
     top_shares,
@@ -226,29 +226,25 @@ def _write_plots(
   manifest: 'Manifest',
   directory: pathlib.Path,
 ) -> None:
-  # matplotlib takes half a second.
+  from tff_fedfish.cli.group_sizes import group_size_plots, percentile_table
   from tff_fedfish.files import write_atomically
-  from tff_fedfish.reporting.group_size_plots import group_size_figures
-  from tff_fedfish.reporting.group_sizes import percentile_table
 
-  figures = group_size_figures(
+  plots = group_size_plots(
     f'{manifest.corpus} by {manifest.key}'
     + (f', {manifest.split.name}' if manifest.split else '')
     + f': {printing.count(manifest.counts.num_groups, "group")}',
     {name: sizes[name] for name in ('num_examples', 'num_words')},
   )
-  captions = [
-    f'{figure.name}: {figure.title}\n{figure.caption}\n' for figure in figures
-  ]
+  captions = [f'{plot.name}: {plot.title}\n{plot.caption}\n' for plot in plots]
   contents = {
     'group_sizes.csv': percentile_table(sizes),
     'group_sizes.txt': '\n'.join(captions),
   }
-  for figure in figures:
-    contents[f'{figure.name}.svg'] = f'{figure.svg}\n'
+  for plot in plots:
+    contents[f'{plot.name}.svg'] = f'{plot.svg}\n'
     # Not group_sizes.csv: that name is taken by the percentiles.
-    contents[f'{figure.name}_figure.csv'] = figure.csv
-    contents[f'{figure.name}.png'] = figure.png
+    contents[f'{plot.name}_figure.csv'] = plot.csv
+    contents[f'{plot.name}.png'] = plot.file('png')
   for name, content in contents.items():
     is_text = isinstance(content, str)
     with write_atomically(directory / name, 'w' if is_text else 'wb') as file:

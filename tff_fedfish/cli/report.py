@@ -26,8 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar='DIR',
     help='directory to write: index.html (shows without the others), '
     'figures/*.png, figures/*.csv (the numbers of each), summary.csv, '
-    'comparisons.csv, own_tests.csv, reproduce.py; an '
-    'earlier report there is replaced',
+    'comparisons.csv, clients.csv, reproduce.sh, configs/; an earlier report '
+    'there is replaced',
   )
   parser.add_argument(
     '--figure_format',

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import operator
 import pathlib
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -114,7 +115,10 @@ def read_rows(path: pathlib.Path, kind: type) -> pd.DataFrame:
 def as_table(kind: type, rows: Sequence[Any]) -> pd.DataFrame:
   """Returns dataclasses as a table; see `read_rows`."""
   fields = dataclasses.fields(kind)
-  table = pd.DataFrame(rows, columns=[field.name for field in fields])
+  names = [field.name for field in fields]
+  # Not of dataclasses: pandas copies each of them deeply.
+  values = map(operator.attrgetter(*names), rows)
+  table = pd.DataFrame(values, columns=names)
   return table.astype(
     {f.name: f.type for f in fields if f.type in (int, float)}
   )

@@ -1,23 +1,20 @@
 """Methods compared on the same clients, with intervals over clients and seeds.
 
-Runs are compared where they differ in the method only, as `match.py` says.
+Arms are compared where they differ in the method only, as `keys.py` says.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
+from tff_fedfish import files
+from tff_fedfish.evaluation import intervals
 from tff_fedfish.reporting import match
-from tff_fedfish.reporting.repetitions import (
-  Scores,
-  client_scores,
-  paired_difference,
-)
-from tff_fedfish.reporting.runs import Run, subjects
+from tff_fedfish.reporting.match import Arm, Pair
+from tff_fedfish.reporting.runs import HELD_OUT
 
-# Of a `intervals.paired_difference`.
+# Of an `intervals.paired_difference`.
 _NUMBERS = (
   *('mean', 'ci_low', 'ci_high', 'share_below_zero'),
   *('num_seeds', 'num_clients', 'seed_means'),
@@ -26,36 +23,59 @@ _COLUMNS = (
   *('setting', 'method', 'baseline', 'subject', 'fraction', 'measure'),
   *_NUMBERS,
 )
+# Not in the CSV file.
+_FURTHER = (
+  *('arm', 'baseline_arm', 'is_against_baseline', 'kind', 'round'),
+  *('num_local_epochs', 'client_rate', 'baseline_client_rate'),
+)
 
 
-def compare_methods(runs: Sequence[Run]) -> pd.DataFrame:
-  """Returns all comparisons that the runs allow, on clients that both scored.
+def compare_methods(arms: Sequence[Arm]) -> pd.DataFrame:
+  """Returns all comparisons that the arms allow, on clients that both scored.
 
   Returns:
-    The lines of comparisons.csv by setting, pair, subject and fraction, in the
-    order of the runs; two for each, of the 'loss' (nats per token) and of the
-    'accuracy' ([-1, 1]). Intervals are the wider, at either end, of the
-    bootstrap over clients and seeds and of Student's t over three or more
-    seeds; two seeds have none. `seed_means` has the difference of each seed,
-    separated by spaces. `registry.BASELINE` is subtracted where it takes part,
-    else the first method is. `setting` tells compared runs from other compared
-    ones, such as 'E = 8'; '' if nothing does.
+    A row by setting, pair, subject and fraction, in the order of the arms; two
+    for each, of the 'loss' (nats per token) and of the 'accuracy' ([-1, 1]).
+    Intervals are the wider, at either end, of the bootstrap over clients and
+    seeds and of Student's t over three or more seeds; two seeds have none.
+    `seed_means` has the difference of each seed, separated by spaces.
+    `registry.BASELINE` is subtracted where it takes part, else the first method
+    is. `setting` tells compared arms from other compared ones, such as 'E = 8';
+    '' if nothing does. Further columns, which comparisons.csv lacks: arm and
+    baseline_arm, labels; is_against_baseline; kind; round; num_local_epochs;
+    client_rate and baseline_client_rate, learning rates of the clients.
   """
-  groups = match.grouped(runs, match.setting_of)
-  labels = match.labels(list(map(dict, groups)))
-  comparisons = []
-  for setting, members in zip(labels, groups.values(), strict=True):
-    variants = match.grouped(members, match.method_of)
-    # Of runs with equal seeds the first.
-    by_seeds = [
-      {run.seeds: run for run in reversed(found)} for found in variants.values()
-    ]
-    named = zip(match.method_names(list(variants)), by_seeds, strict=True)
-    for first, second in itertools.combinations(named, 2):
-      # The baseline comes last; without it the first method does.
-      pair = sorted((second, first), key=_is_baseline)
-      comparisons += _compare(setting, *pair)
-  return pd.DataFrame(comparisons, columns=_COLUMNS, dtype=object)
+  rows = [row for pair in match.find_pairs(arms) for row in _compare(pair)]
+  return pd.DataFrame(rows, columns=[*_COLUMNS, *_FURTHER], dtype=object)
+
+
+def comparisons_csv(comparisons: pd.DataFrame) -> str:
+  """Returns comparisons.csv."""
+  rows = comparisons[list(_COLUMNS)].itertuples(index=False)
+  return files.csv_file(_COLUMNS, rows)
+
+
+def main_comparisons(comparisons: pd.DataFrame) -> list[Any]:
+  """Returns the rows that answer which method is best: one for each pair.
+
+  They are of the loss on held-out clients, or else on the first subject that
+  was compared, with the least personalization.
+  """
+  rows = comparisons[comparisons['measure'] == 'loss']
+  if rows.empty:
+    return []
+  subjects = [str(HELD_OUT), *rows['subject']]
+  subject = next(s for s in subjects if s in set(rows['subject']))
+  rows = rows[rows['subject'] == subject]
+  return list(rows[rows['fraction'] == rows['fraction'].min()].itertuples())
+
+
+def most_personalized(comparisons: pd.DataFrame, row: Any) -> Any:
+  """Returns the row of the same pair with the most personalization, or None."""
+  rows = comparisons[comparisons['fraction'] > row.fraction]
+  for name in ('setting', 'method', 'baseline', 'subject', 'measure'):
+    rows = rows[rows[name] == getattr(row, name)]
+  return max(rows.itertuples(), key=lambda r: r.fraction, default=None)
 
 
 def verdict(row: Any) -> str:
@@ -67,28 +87,40 @@ def verdict(row: Any) -> str:
   return f'{row.baseline} lower' if row.ci_low > 0 else 'undecided'
 
 
-def shown_interval(row: Any, spec: str, scale: float) -> str:
-  """Returns the interval of a line of `compare_methods` as text.
+def shown_interval(row: Any, spec: str, scale: float = 1.0) -> str:
+  """Returns the interval of a row of `compare_methods` as text.
 
   Two seeds have their differences instead. Numbers are scaled, and shown by a
-  format such as '%+.4f'.
+  format such as '+.4f'.
   """
   numbers, between = [row.ci_low, row.ci_high], ' to '
   if row.ci_low is None:
     numbers, between = map(float, row.seed_means.split()), ' and '
-  text = between.join(spec % (scale * number) for number in numbers)
+  text = between.join(format(scale * number, spec) for number in numbers)
   return text.replace('-', '−')
 
 
-def honest_difference(
-  scores: Scores, baseline: Scores, name: str
+def difference(
+  scores: Mapping[str, pd.DataFrame],
+  baseline: Mapping[str, pd.DataFrame],
+  name: str,
 ) -> dict[str, Any]:
   """Returns a paired difference whose interval does not rest on few seeds.
 
-  It is `repetitions.paired_difference` with the interval that `compare_methods`
-  describes, and `seed_means` as a text.
+  Args:
+    scores: Seeds of a run -> its clients' scores, indexed by client.
+    baseline: The other side, the same.
+    name: Column of the score, such as 'loss_after'.
+
+  Returns:
+    `intervals.paired_difference` with the interval that `compare_methods`
+    describes, and `seed_means` as a text.
   """
-  found = paired_difference(scores, baseline, name)
+  sides = (
+    {seeds: rows[name].to_dict() for seeds, rows in side.items()}
+    for side in (scores, baseline)
+  )
+  found = intervals.paired_difference(*sides)
   low, high = found['ci_low'], found['ci_high']
   if found['seed_low'] is not None:
     low, high = min(low, found['seed_low']), max(high, found['seed_high'])
@@ -98,28 +130,40 @@ def honest_difference(
   return found | {'ci_low': low, 'ci_high': high, 'seed_means': seed_means}
 
 
-def _is_baseline(named: tuple[str, Mapping[str, Run]]) -> bool:
-  return next(iter(named[1].values())).is_baseline
-
-
-def _compare(setting, method, baseline) -> Iterator[tuple]:
-  """Yields the lines for every subject and fraction that both have."""
-  (name, runs), (baseline_name, baseline_runs) = method, baseline
-  members = [*runs.values(), *baseline_runs.values()]
-  for subject in subjects(members):
-    evaluations = [e for run in members for e in run.evaluations_on(subject)]
-    fractions = {f for e in evaluations for f in e.clients['fraction']}
+def _compare(pair: Pair) -> Iterator[tuple]:
+  """Yields the rows for every subject and fraction that both have."""
+  arms = pair.arm, pair.baseline_arm
+  runs = [run for arm in arms for run in arm.runs]
+  for subject in match.subjects(runs):
+    fractions = {
+      fraction
+      for run in runs
+      for evaluation in run.evaluations
+      if run.subject_of(evaluation) == subject
+      for fraction in evaluation.clients['fraction']
+    }
     for fraction in sorted(fractions):
-      sides = match.paired_evaluations(
-        runs.values(), baseline_runs.values(), subject, fraction
-      )
-      scores = [client_scores(side, fraction) for side in sides]
+      sides = match.paired_evaluations(pair, subject, fraction)
+      scores = [
+        {seeds: e.scores_at(fraction) for seeds, e in side.items()}
+        for side in sides
+      ]
       found = {
-        measure: honest_difference(*scores, f'{measure}_after')
+        measure: difference(*scores, f'{measure}_after')
         for measure in ('loss', 'accuracy')
       }
-      if all(difference['mean'] is not None for difference in found.values()):
-        for measure, difference in found.items():
-          numbers = (difference[number] for number in _NUMBERS)
-          words = setting, name, baseline_name, str(subject), fraction, measure
-          yield *words, *numbers
+      if any(one['mean'] is None for one in found.values()):
+        continue
+      words = pair.setting, pair.method, pair.baseline, str(subject), fraction
+      further = (
+        pair.arm.label,
+        pair.baseline_arm.label,
+        pair.is_against_baseline,
+        subject.kind,
+        next(iter(sides[0].values())).round_num,
+        pair.arm.num_local_epochs,
+        *(a.first.train_config.client_work.learning_rate for a in arms),
+      )
+      for measure, one in found.items():
+        numbers = (one[number] for number in _NUMBERS)
+        yield *words, measure, *numbers, *further

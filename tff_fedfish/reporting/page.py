@@ -1,117 +1,102 @@
-"""Assembles the report's sections and renders them as one HTML page."""
+"""The page of a report: its sections, rendered as one HTML file."""
 
-import collections
-import itertools
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 
 import jinja2
-import markupsafe
 import pandas as pd
 
-from tff_fedfish.reporting import (
-  affinities,
-  barriers,
-  bars,
-  curves,
-  findings,
-  headline,
-  local_epochs,
-  match,
-  regime_map,
-  scatters,
-  settings,
-)
-from tff_fedfish.reporting.comparisons import shown_interval, verdict
-from tff_fedfish.reporting.figures import Figure
-from tff_fedfish.reporting.own_tests import MAX_SHOWN, ClientTable
-from tff_fedfish.reporting.repetitions import NUM_BOOTSTRAP
-from tff_fedfish.reporting.runs import HELD_OUT, OWN_TEST, Run, subjects
-from tff_fedfish.reporting.style import run_styles
-from tff_fedfish.reporting.tables import build_main_table
-from tff_fedfish.reporting.words import (
-  interval_sample,
-  listed,
-  shown,
-  words_of,
-)
+from tff_fedfish.reporting import headline, notes, settings, tables
+from tff_fedfish.reporting.plots import Plot
+from tff_fedfish.reporting.runs import HELD_OUT, OWN_TEST, Run
+from tff_fedfish.reporting.scores import Scores
+from tff_fedfish.reporting.tables import Table
+from tff_fedfish.reporting.words import listed
 from tff_fedfish.version import __version__
 
 GENERATOR = 'fedfish report'
 """Beginning of `<meta name="generator">` of every page."""
+SCRIPT = 'reproduce.sh'
+"""File with all commands, beside the page."""
 
-_NUM_EXTREME_CLIENTS = 5
-_SHARE = 'by share of the client’s data used for personalization'
+_MAX_NOTES = 5
+# Rows of the table on top.
+_MAX_ROWS = 12
+# Anchor: title, what it needs ('' if its absence is no news), is it folded.
+_SECTIONS = {
+  'personalization': (
+    'Personalization of held-out clients',
+    'an evaluation on held-out clients',
+    False,
+  ),
+  'transfer': ('Transfer', 'an evaluation on another corpus', False),
+  'own-tests': ('Own test rows of the clients that train', '', False),
+  'curves': ('Curves and cost', 'a finished round with a loss', False),
+  'local-epochs': ('Local epochs', '', True),
+  'barrier': ('Client-Server Barrier', 'a measured barrier', True),
+  'comparisons': ('Further comparisons', '', True),
+  'training': ('Training: last values', '', True),
+}
 
 
-def build_sections(
-  pooled: Sequence[Run], runs: Sequence[Run] | None = None
-) -> dict[str, list[Figure]]:
-  """Returns the plots by the anchor of their section, in the page's order.
+@dataclasses.dataclass(frozen=True)
+class Section:
+  """A part of the page with a heading."""
 
-  Args:
-    pooled: The runs of the report, repetitions pooled.
-    runs: The same as they are; None: none was repeated.
-  """
-  every_run = pooled if runs is None else runs
-  _, *others = subjects(pooled)
-  transfers = _file_names([s for s in others if s.kind == 'transfer'])
-  parts = _file_names([s for s in others if s.kind == 'held_out'], 'part')
-  held_out = {HELD_OUT: 'held_out', **parts}
-
-  def scores(names):
-    drawn = []
-    for subject, name in names.items():
-      drawn += bars.fraction_bars(pooled, subject=subject, name=name)
-    return drawn
-
-  clients = [
-    scatters.personalization_scatter(
-      pooled, subject=subject, name=f'{name}_before_after'
-    )
-    for subject, name in (held_out | transfers).items()
-  ]
-  return {
-    'learning-curves': curves.learning_curves(pooled),
-    'local-epochs': [
-      *local_epochs.local_epoch_figures(pooled),
-      *regime_map.regime_maps(every_run),
-    ],
-    'personalization': scores(held_out),
-    'transfer': scores(transfers),
-    'own-tests': [
-      *scores({OWN_TEST: OWN_TEST.kind}),
-      *affinities.affinity_maps(pooled),
-    ],
-    'clients': [figure for figure in clients if figure],
-    'barrier': [
-      *curves.barrier_curves(pooled),
-      *barriers.barrier_scatters(every_run),
-    ],
-    'communication': curves.cost_curves(pooled),
-  }
+  anchor: str
+  title: str
+  plots: Sequence[Plot]
+  tables: Sequence[Table]
+  is_folded: bool
 
 
 def render_page(
-  runs: Sequence[Run],
-  pooled: Sequence[Run],
-  comparisons: pd.DataFrame,
-  sections: Mapping[str, Sequence[Figure]],
+  scores: Scores,
+  plots: Mapping[str, Sequence[Plot]],
   figure_format: str = 'png',
-  *,
-  client_tables: Sequence[ClientTable] = (),
+  files: Sequence[str] = (),
 ) -> str:
   """Returns the page: HTML that shows without any other file.
 
   Everything that comes from files is escaped.
 
   Args:
-    runs: The runs as they are, one per directory.
-    pooled: One for all that differ in seeds only.
-    comparisons: Lines of `compare_methods`.
-    sections: The plots, as `build_sections` returns them.
+    scores: The runs with their scores.
+    plots: What `figures_of_report.all_plots` returns.
     figure_format: Format of the plots' files beside the page.
-    client_tables: Tables of `own_tests.client_tables`.
+    files: Names of the CSV files beside the page.
   """
+  runs = scores.runs
+  first_plot, plots = _first_plot(plots)
+  first_table, comparisons = _comparisons(scores)
+  sections = _sections(scores, plots, comparisons)
+  config = settings.compare([settings.published(run.config) for run in runs])
+  environments = settings.compare([run.environment for run in runs])
+  methods = dict.fromkeys(run.method for run in runs)
+  return _template().render(
+    generator=f'{GENERATOR} {__version__}',
+    version=__version__,
+    title=f'Federated pretraining: {listed(list(methods))}',
+    sentences=[headline.headline(scores), headline.personalization(scores)],
+    notes=notes.notes(scores),
+    max_notes=_MAX_NOTES,
+    runs=runs,
+    first_plot=first_plot,
+    first_table=first_table,
+    sections=sections,
+    figure_format=figure_format,
+    differing=_differing(runs, config),
+    value_heading='Value' if len(runs) == 1 else 'Value in all runs',
+    config=list(_merged(config)),
+    environment=list(_merged(environments)),
+    commands=settings.reproduction_commands(runs[:1]),
+    script=SCRIPT,
+    absent=_absent(sections),
+    files=files,
+  )
+
+
+def _template() -> jinja2.Template:
   environment = jinja2.Environment(
     loader=jinja2.PackageLoader('tff_fedfish.reporting'),
     autoescape=True,
@@ -120,123 +105,89 @@ def render_page(
     lstrip_blocks=True,
     keep_trailing_newline=True,
   )
-  figures = itertools.chain(*sections.values())
-  config = settings.compare([settings.published(run.config) for run in runs])
-  environments = settings.compare([run.environment for run in runs])
-  methods = dict.fromkeys(run.method for run in runs)
-  lines = list(comparisons.itertuples(index=False))
-  evaluated = [
-    (run, evaluation)
-    for run in pooled
-    for subject in subjects([run])
-    if (evaluation := run.evaluation(subject))
-  ]
-  return environment.get_template('report.html.j2').render(
-    generator=f'{GENERATOR} {__version__}',
-    version=__version__,
-    title=f'Federated pretraining: {listed(list(methods))}',
-    runs=runs,
-    pooled=pooled,
-    styles=run_styles(pooled),
-    summary=headline.headline(pooled, comparisons),
-    notes=[*findings.notes(runs, pooled), *regime_map.notes(runs)],
-    words=words_of(runs),
-    interval_sample=interval_sample(e for _, e in evaluated),
-    client_tables=client_tables,
-    max_clients_shown=MAX_SHOWN,
-    own_test_rows=str(OWN_TEST),
-    panels=_panels(pooled),
-    every_run_panels=_panels(runs) if len(pooled) < len(runs) else [],
-    # Two lines of one comparison: of the loss and of the accuracy.
-    comparisons=list(zip(lines[::2], lines[1::2], strict=True)),
-    verdict=verdict,
-    shown_interval=shown_interval,
-    num_bootstrap=NUM_BOOTSTRAP,
-    drawn=sections,
-    figure_numbers={f.name: n for n, f in enumerate(figures, start=1)},
-    figure_format=figure_format,
-    extremes=[
-      (run.label, e, list(_client_rows(e)))
-      for run, e in evaluated
-      if e.largest_client_fraction() is not None
-    ],
-    differing=_differing(runs, config),
-    value_heading='Value' if len(runs) == 1 else 'Value in all runs',
-    config=list(_merged(config)),
-    environment=list(_merged(environments)),
-    commands=settings.reproduction_commands(runs),
-    reproduction_file=settings.REPRODUCTION_FILE,
-    reproduction_config=settings.reproduction_config(runs),
-  )
+  return environment.get_template('report.html.j2')
 
 
-def _panels(runs):
-  """Returns (title, columns, [(group, span)]) for each panel with columns.
+def _first_plot(
+  plots: Mapping[str, Sequence[Plot]],
+) -> tuple[Plot | None, dict[str, list[Plot]]]:
+  """Returns the figure on top of the page, and the others.
 
-  The spread over clients is in summary.csv only.
+  It is the first that there is: differences, scores, learning curves.
   """
-  columns = [c for c in build_main_table(runs) if c.measure != 'spread']
-  panels = match.grouped(columns, lambda c: c.panel)
-  return [
-    (
-      _panel_title(name, columns),
-      columns,
-      collections.Counter(column.group for column in columns).items(),
+  rest = {name: list(found) for name, found in plots.items()}
+  for name in ('answer', 'personalization', 'own-tests', 'transfer', 'curves'):
+    if rest.get(name):
+      return rest[name].pop(0), rest
+  return None, rest
+
+
+def _comparisons(scores: Scores) -> tuple[Table | None, list[Table]]:
+  """Returns the table on top of the page, and the others."""
+  found = tables.comparison_tables(scores)
+  if not found:
+    return None, []
+  first, *others = found
+  if len(first.rows) > _MAX_ROWS:
+    name, rows = f'{first.name}_further', first.rows[_MAX_ROWS:]
+    others.insert(0, dataclasses.replace(first, name=name, rows=rows))
+    first = dataclasses.replace(first, rows=first.rows[:_MAX_ROWS])
+  return first, others
+
+
+def _sections(
+  scores: Scores,
+  plots: Mapping[str, Sequence[Plot]],
+  comparisons: Sequence[Table],
+) -> list[Section]:
+  """Returns the sections that have a plot or a table."""
+  anchors = {HELD_OUT: 'personalization', OWN_TEST: 'own-tests'}
+  found = {
+    'curves': [tables.cost_table(scores)],
+    'comparisons': comparisons,
+    'training': [tables.training_table(scores)],
+  }
+  for subject, table in tables.score_tables(scores).items():
+    found.setdefault(anchors.get(subject, 'transfer'), []).append(table)
+  sections = [
+    Section(
+      anchor,
+      title,
+      plots.get(anchor, ()),
+      [t for t in found.get(anchor, ()) if len(t.headings) > 1],
+      is_folded,
     )
-    for name, columns in panels.items()
+    for anchor, (title, _, is_folded) in _SECTIONS.items()
+  ]
+  return [section for section in sections if section.plots or section.tables]
+
+
+def _absent(sections: Sequence[Section]) -> list[str]:
+  """Returns the sections that are left out, and what they need."""
+  there = {section.anchor for section in sections}
+  return [
+    f'{title} (needs {needed})'
+    for anchor, (title, needed, _) in _SECTIONS.items()
+    if needed and anchor not in there
   ]
 
 
-def _differing(runs, config):
+def _differing(
+  runs: Sequence[Run], config: pd.DataFrame
+) -> tuple[list[str], list[tuple]]:
   """Returns headings and rows: a row per setting, or per run of many runs."""
-  found = settings.differing(config)
-  names, labels = _code(found.index), [run.label for run in runs]
+  table = settings.differing(config)
+  labels = [run.label for run in runs]
+  table.columns = labels
+  name = 'Setting'
   if len(runs) > 4:
-    return ['Run', *names], list(zip(labels, found.T.to_numpy(), strict=True))
-  return ['Setting', *labels], list(zip(names, found.to_numpy(), strict=True))
+    table, name = table.T, 'Run'
+  rows = list(zip(table.index, *table.T.to_numpy(), strict=True))
+  return [name, *table.columns], rows
 
 
-def _merged(compared):
+def _merged(compared: pd.DataFrame) -> Iterator[tuple[str, str]]:
   """Yields a row per name, with the one value or all that differ."""
-  differs = markupsafe.Markup('<em>differs:</em> {}')
-  values = compared.to_numpy()
-  for name, found in zip(_code(compared.index), values, strict=True):
-    is_one = len(set(found)) == 1
-    yield name, [found[0] if is_one else differs.format(' / '.join(found))]
-
-
-def _client_rows(evaluation):
-  """Yields the clients that gained and lost most, with their losses."""
-  span = markupsafe.Markup('<span class="client">{}</span>')
-  for client, before, after in scatters.extreme_clients(
-    evaluation, _NUM_EXTREME_CLIENTS
-  ):
-    change = shown(after - before, 3, sign='+')
-    yield span.format(client), [shown(before, 3), shown(after, 3), change]
-
-
-def _code(names):
-  return [markupsafe.Markup('<code>{}</code>').format(name) for name in names]
-
-
-def _file_names(subjects, prefix='transfer'):
-  """Returns numbered names, as a corpus's own may hold anything."""
-  if len(subjects) == 1:
-    return {subjects[0]: prefix}
-  return {subject: f'{prefix}_{n}' for n, subject in enumerate(subjects, 1)}
-
-
-def _panel_title(name, columns):
-  kind, _, corpus = name.partition(': ')
-  if corpus:
-    words = {'held_out': 'Held-out clients of', 'transfer': 'Transfer to'}
-    return f'{words[kind]} {corpus}, {_SHARE}'
-  if kind == OWN_TEST.kind:
-    return 'Own test rows of the clients that train'
-  has_barrier = any(column.measure == 'barrier' for column in columns)
-  return {
-    'held_out': f'Held-out clients, {_SHARE}',
-    'cost': 'Client-Server Barrier and cost' if has_barrier else 'Cost',
-    'training': 'Training, last values',
-    'method': 'Metrics of single methods, last values',
-  }[name]
+  for name, values in zip(compared.index, compared.to_numpy(), strict=True):
+    shown = list(dict.fromkeys(values))
+    yield name, ' / '.join(shown)

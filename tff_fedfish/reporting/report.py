@@ -1,6 +1,5 @@
 """Writes a report: one page, its plots as files, its numbers as CSV."""
 
-import itertools
 import os
 import pathlib
 import re
@@ -8,23 +7,22 @@ from collections.abc import Sequence
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.files import (
-  csv_file,
   replace_directory_atomically,
   require_usable_output,
 )
-from tff_fedfish.reporting import settings
-from tff_fedfish.reporting.comparisons import compare_methods
-from tff_fedfish.reporting.own_tests import client_tables, own_tests_csv
-from tff_fedfish.reporting.page import GENERATOR, build_sections, render_page
-from tff_fedfish.reporting.repetitions import pool_repetitions
+from tff_fedfish.reporting import figures_of_report, settings
+from tff_fedfish.reporting.comparisons import comparisons_csv
+from tff_fedfish.reporting.page import GENERATOR, SCRIPT, render_page
 from tff_fedfish.reporting.runs import Run
-from tff_fedfish.reporting.tables import summary_csv
+from tff_fedfish.reporting.scores import read_scores
+from tff_fedfish.reporting.summary import summary_csv
 
 _PAGE = 'index.html'
 _CONTENTS = {
-  *(_PAGE, 'figures', settings.REPRODUCTION_FILE),
-  *('summary.csv', 'comparisons.csv', 'own_tests.csv'),
-  'paper_tables.csv',  # In reports of before.
+  *(_PAGE, SCRIPT, 'figures', settings.CONFIGS_NAME),
+  *('summary.csv', 'comparisons.csv', 'clients.csv'),
+  # In earlier reports.
+  *('own_tests.csv', 'paper_tables.csv', 'reproduce.py'),
 }
 _GENERATOR_TAG = re.compile(
   f'<meta name="generator" content="{re.escape(GENERATOR)} '
@@ -68,37 +66,30 @@ def write_report(
     UserError: If the output cannot be used.
   """
   output = check_output(output)
-  pooled = pool_repetitions(runs)
-  # In the order of the pooled runs.
-  comparisons = compare_methods(
-    [run for one in pooled for run in one.repetitions or (one,)]
-  )
-  own_tests = client_tables(pooled)
-  sections = build_sections(pooled, runs)
-  parts = runs, pooled, comparisons, sections, figure_format
-  texts = {
-    _PAGE: render_page(*parts, client_tables=own_tests),
-    'summary.csv': summary_csv(runs),
-    settings.REPRODUCTION_FILE: settings.reproduction_config(runs),
-  }
-  if len(comparisons):
-    lines = comparisons.itertuples(index=False)
-    texts['comparisons.csv'] = csv_file(comparisons.columns, lines)
-  if own_tests:
-    texts['own_tests.csv'] = own_tests_csv(own_tests)
-  figures = list(itertools.chain(*sections.values()))
-  texts |= {f'figures/{figure.name}.csv': figure.csv for figure in figures}
+  scores = read_scores(runs)
+  plots = figures_of_report.all_plots(scores)
+  texts = {'summary.csv': summary_csv(runs)}
+  if len(scores.comparisons):
+    texts['comparisons.csv'] = comparisons_csv(scores.comparisons)
+  if len(scores.clients):
+    texts['clients.csv'] = scores.clients_csv()
+  texts[_PAGE] = render_page(scores, plots, figure_format, list(texts))
+  commands = settings.reproduction_commands(runs)
+  texts[SCRIPT] = ''.join(f'{" ".join(command)}\n' for command in commands)
+  texts |= settings.reproduction_files(runs)
+  drawn = [plot for found in plots.values() for plot in found]
+  texts |= {f'figures/{plot.name}.csv': plot.csv for plot in drawn}
   # Paths may hold bytes that are no text, which Python reads as surrogates.
   files = {n: text.encode('utf-8', 'replace') for n, text in texts.items()}
   files |= {
-    f'figures/{figure.name}.{figure_format}': figure.file(figure_format)
-    for figure in figures
+    f'figures/{plot.name}.{figure_format}': plot.file(figure_format)
+    for plot in drawn
   }
   try:
     with replace_directory_atomically(output) as temporary:
       for name, data in files.items():
         path = temporary / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
   except PermissionError as error:
     raise UserError(

@@ -1,4 +1,4 @@
-"""Configurations and environments side by side, and how to reproduce runs."""
+"""Configurations and environments side by side, and how to repeat runs."""
 
 import json
 import shlex
@@ -7,11 +7,12 @@ from typing import Any
 
 import pandas as pd
 
+from tff_fedfish.config.load import CONFIG_NAME
 from tff_fedfish.evaluation.options import OWN_ROWS
-from tff_fedfish.reporting.runs import Run
+from tff_fedfish.reporting.runs import NamedEvaluation, Run
 
-REPRODUCTION_FILE = 'reproduce.py'
-"""Name of the configuration file that a report carries."""
+CONFIGS_NAME = 'configs'
+"""Directory in a report with the configuration of each run."""
 
 
 def published(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,29 +55,18 @@ def flatten(item: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
   return flat
 
 
-def reproduction_config(runs: Sequence[Run]) -> str:
-  """Returns a configuration file with what all runs have in common.
+def reproduction_files(runs: Sequence[Run]) -> dict[str, str]:
+  """Returns the config.json of each run, by its path in the report.
 
-  It is Python source with `get_config()`. Settings that differ hold the value
-  of the first run that has them; `reproduction_commands` overrides them.
+  It is what `fedfish train --config` reads; without `seeds.privacy_seed`.
   """
-  merged: dict[str, dict[str, Any]] = {}
-  for run in runs:
-    for section, values in _trained_config(run).items():
-      found = merged.setdefault(section, {})
-      found |= {k: v for k, v in values.items() if k not in found}
-  lines = [
-    '"""The configuration of the runs in this report."""',
-    '',
-    '',
-    'def get_config():',
-    '  config = {}',
-  ]
-  for section, values in merged.items():
-    lines.append(f'  config[{section!r}] = {{')
-    lines += [f'    {name!r}: {value!r},' for name, value in values.items()]
-    lines.append('  }')
-  return '\n'.join([*lines, '  return config', ''])
+  return {
+    f'{CONFIGS_NAME}/{run.name}/{CONFIG_NAME}': json.dumps(
+      published(run.config), indent=2
+    )
+    + '\n'
+    for run in runs
+  }
 
 
 def reproduction_commands(runs: Sequence[Run]) -> list[list[str]]:
@@ -85,44 +75,39 @@ def reproduction_commands(runs: Sequence[Run]) -> list[list[str]]:
   Their parts, such as an option with its value, are to be joined by spaces.
   `CORPUS_...` stands for a grouped corpus whose place the runs do not record.
   """
-  configs = [flatten(_trained_config(run)) for run in runs]
-  differing = [
-    name
-    for name in dict.fromkeys(name for values in configs for name in values)
-    # Of a setting that one method reads, the file holds the value.
-    if len({repr(values[name]) for values in configs if name in values}) > 1
-  ]
   commands = []
   workdirs = [f'runs/{run.name}' for run in runs]
-  for run, workdir, values in zip(runs, workdirs, configs, strict=True):
-    overrides = [
-      shlex.quote(f'--config.{name}={values[name]}')
-      for name in differing
-      if name in values
-    ]
-    train = ['fedfish train', f'--config {REPRODUCTION_FILE}']
-    train += [f'--workdir {shlex.quote(workdir)}', *overrides]
-    commands.append(train)
+  paths = reproduction_files(runs)
+  for run, workdir, path in zip(runs, workdirs, paths, strict=True):
+    commands.append(
+      [
+        'fedfish train',
+        f'--config {shlex.quote(path)}',
+        f'--workdir {shlex.quote(workdir)}',
+      ]
+    )
     commands += [_evaluate_command(run, e, workdir) for e in run.evaluations]
   quoted = ' '.join(map(shlex.quote, workdirs))
   commands.append(['fedfish report', f'--runs {quoted}', '--output report'])
   return commands
 
 
-def _evaluate_command(run, evaluation, workdir):
+def _evaluate_command(
+  run: Run, evaluation: NamedEvaluation, workdir: str
+) -> list[str]:
+  summary = evaluation.summary
   checkpoint = workdir
-  if evaluation.round_num not in (None, run.last_round):
+  if evaluation.round_num != run.last_round:
     checkpoint += f'/checkpoints/round_{evaluation.round_num:08d}'
-  data, corpora = run.setting('data.directory'), (run, evaluation)
-  known = {c.identity.fingerprint for c in corpora if c.identity}
-  is_other = evaluation.kind == 'transfer' or len(known) > 1
-  if is_other or not isinstance(data, str):
+  data = run.train_config.data.directory
+  own = run.identity and run.identity.fingerprint
+  is_other = own not in (None, summary.corpus_identity.fingerprint)
+  if is_other or summary.kind == 'transfer' or not isinstance(data, str):
     data = f'CORPUS_{evaluation.corpus}'
-  fine_tuning = evaluation.personalization
-  max_clients = evaluation.num_clients
-  if evaluation.kind in OWN_ROWS:
+  fine_tuning, skipped = summary.personalization, summary.skipped_clients
+  max_clients: int | None = summary.num_clients
+  if summary.kind in OWN_ROWS:
     # Those without rows count as well.
-    skipped = evaluation.skipped_clients
     max_clients += skipped.get('without_own_rows', 0)
     if not skipped.get('beyond_max_clients'):
       max_clients = None
@@ -133,11 +118,13 @@ def _evaluate_command(run, evaluation, workdir):
     # The same clients, whether or not there were more to choose from.
     'max_clients': max_clients,
     'max_sequences_per_client': fine_tuning.get('max_sequences_per_client'),
+    'sequence_length': fine_tuning.get('sequence_length'),
+    'split_unit': fine_tuning.get('split_unit'),
     'personalization_epochs': fine_tuning.get('epochs'),
     'learning_rate': fine_tuning.get('learning_rate'),
   }
-  if evaluation.kind in ('participating', *OWN_ROWS):
-    options['client_split'] = evaluation.kind
+  if summary.kind in ('participating', *OWN_ROWS):
+    options['client_split'] = summary.kind
   options['output'] = f'{workdir}/evaluations/{evaluation.name}'
   parts = [
     f'--{name} {shlex.quote(str(value))}'
@@ -148,16 +135,7 @@ def _evaluate_command(run, evaluation, workdir):
   return ['fedfish evaluate', *parts, *barrier]
 
 
-def _trained_config(run):
-  """Returns the published sections, without what the method ignores."""
-  return {
-    section: {k: v for k, v in values.items() if run.reads(f'{section}.{k}')}
-    for section, values in published(run.config).items()
-    if section not in ('schema_version', 'resolved')
-  }
-
-
-def _shown(value):
+def _shown(value: Any) -> str:
   if isinstance(value, str):
     return value
   return json.dumps(value, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""How a run looks in every plot: legible in colour and in grey.
+"""How a series looks in every plot: legible in colour and in grey.
 
 Method is hue (Okabe and Ito's palette, then Tol's, distinct under colour
 blindness) and marker fill or bar hatch, as its declaration says or the next
@@ -6,23 +6,18 @@ free ones; local epochs are line style, marker shape and shade.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.methods import registry
-from tff_fedfish.reporting.runs import Run
 
-EPOCH_HUES = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
-"""Colours for local epochs where a plot sets two methods against each other."""
-
-MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', '*', 'p', 'h')
-"""Marker shapes, in the order in which local epochs take them."""
-
-_FURTHER_HUES = (*EPOCH_HUES, '#882255', '#332288', '#999933')
+_HUES = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
+_FURTHER_HUES = (*_HUES, '#882255', '#332288', '#999933')
 _FURTHER_HATCHES = (
   *('....', 'xxxx', '\\\\\\\\', '++++', 'oooo'),
   *('----', '||||', '**'),
 )
+_MARKERS = ('o', 's', '^', 'D', 'v', 'P', 'X', '*', 'p', 'h')
 _LINES: tuple[Any, ...] = (
   '-',
   (0, (5, 2)),
@@ -66,36 +61,32 @@ RC_PARAMS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class RunStyle:
-  """The look of one run."""
+class Look:
+  """The look of one series."""
 
   color: str
-  """Hue of the method, '#rrggbb'."""
-  marker: str
-  line: Any
+  """'#rrggbb'."""
+  marker: str = 'o'
+  line: Any = '-'
   """Line style in matplotlib's notation."""
-  hatch: str
+  hatch: str = ''
   """Bar hatch in matplotlib's notation; markers without one are filled."""
   strength: float = 1.0
-  """Share of the hue in bars, less for fewer local epochs."""
+  """Fraction of the colour in bars, less for fewer local epochs."""
 
   @property
   def shade(self) -> str:
-    """The hue as in bars."""
-    return self.shaded(self.strength)
-
-  def line_arguments(self) -> dict[str, Any]:
-    """Returns keyword arguments for `Axes.plot`."""
-    return {'linestyle': self.line, **self.marker_arguments()}
-
-  def shaded(self, strength: float) -> str:
-    """Returns the hue mixed with white, '#rrggbb'; strength 1 keeps it."""
+    """The colour as in bars: mixed with white."""
     channels = (int(self.color[k : k + 2], 16) for k in (1, 3, 5))
-    mixed = (round(255 - (255 - channel) * strength) for channel in channels)
+    mixed = (round(255 - (255 - c) * self.strength) for c in channels)
     return '#' + ''.join(f'{channel:02x}' for channel in mixed)
 
+  def line_arguments(self) -> dict[str, Any]:
+    """Returns keyword arguments of `Axes.plot` for a line."""
+    return {'linestyle': self.line, **self.marker_arguments()}
+
   def marker_arguments(self) -> dict[str, Any]:
-    """Returns keyword arguments for the markers of `Axes.plot`."""
+    """Returns keyword arguments of `Axes.plot` for markers."""
     return {
       'color': self.color,
       'marker': self.marker,
@@ -103,37 +94,63 @@ class RunStyle:
       'markeredgewidth': 1.4,
     }
 
+  def face(self) -> dict[str, Any]:
+    """Returns keyword arguments of `Axes.bar`."""
+    return {
+      'facecolor': self.shade,
+      'edgecolor': 'white' if self.hatch else self.color,
+      'hatch': self.hatch,
+      'linewidth': 0.6,
+    }
 
-def run_styles(runs: Sequence[Run]) -> dict[str, RunStyle]:
-  """Returns the style of each run by its label.
 
-  It depends on the other runs of the report: two of one method and equal local
-  epochs differ in marker and line style.
+PLAIN = Look('#0072B2')
+"""The look of a series that has none."""
+
+
+def method_looks(
+  series: Iterable[tuple[str, str, float | None]],
+) -> dict[str, Look]:
+  """Returns the look of each series.
+
+  It depends on the other series: two of one method and equal local epochs
+  differ in marker and line style.
+
+  Args:
+    series: (label, `algorithm.name`, local epochs or None) of each.
   """
-  names = {run.algorithm for run in runs}
+  series = list(series)
+  names = {algorithm for _, algorithm, _ in series}
   methods = {name: registry.find_or_none(name) for name in names}
   hues, hatches = (
     _assign({n: m and getattr(m, look) for n, m in methods.items()}, further)
     for look, further in (('hue', _FURTHER_HUES), ('hatch', _FURTHER_HATCHES))
   )
-  epochs = local_epochs(runs)
-  styles, taken = {}, set()
-  for run in runs:
-    rank = epochs.index(run.num_local_epochs)
-    look = rank
-    while (run.algorithm, look) in taken:
+  # None comes first.
+  epochs = sorted({e for *_, e in series}, key=lambda e: -1 if e is None else e)
+  looks, taken = {}, set()
+  for label, algorithm, own in series:
+    rank = look = epochs.index(own)
+    while (algorithm, look) in taken:
       look += 1 if look >= len(epochs) else len(epochs) - look
-    taken.add((run.algorithm, look))
-    color, hatch = hues[run.algorithm], hatches[run.algorithm]
+    taken.add((algorithm, look))
     strength = 1.0 if len(epochs) == 1 else 0.4 + 0.6 * rank / (len(epochs) - 1)
-    styles[run.label] = RunStyle(
-      color=color,
-      marker=_cycle(MARKERS, look),
+    looks[label] = Look(
+      color=hues[algorithm],
+      marker=_cycle(_MARKERS, look),
       line=_cycle(_LINES, look),
-      hatch=hatch,
+      hatch=hatches[algorithm],
       strength=strength,
     )
-  return styles
+  return looks
+
+
+def numbered_looks(series: Iterable[str]) -> dict[str, Look]:
+  """Returns looks for series that stand for no method."""
+  return {
+    name: Look(_cycle(_HUES, n), _cycle(_MARKERS, n))
+    for n, name in enumerate(series)
+  }
 
 
 def _assign(
@@ -152,18 +169,5 @@ def _assign(
   }
 
 
-def local_epochs(runs: Sequence[Run]) -> list[int | float | None]:
-  """Returns the local epochs that occur, ascending; None comes first."""
-  return sorted(
-    {run.num_local_epochs for run in runs},
-    key=lambda epochs: -1 if epochs is None else epochs,
-  )
-
-
-def numbered_look(index: int) -> dict[str, str]:
-  """Returns color and marker where no run's style applies, by number."""
-  return {'color': _cycle(EPOCH_HUES, index), 'marker': _cycle(MARKERS, index)}
-
-
-def _cycle(values, index):
+def _cycle(values: Sequence, index: int) -> Any:
   return values[index % len(values)]

@@ -1,9 +1,8 @@
-"""Words for a model's targets: tokens of text or classes of images."""
+"""Words for a model's targets, and numbers as text."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from tff_fedfish.reporting.evaluations import Evaluation
 from tff_fedfish.reporting.runs import Run
 
 
@@ -27,36 +26,19 @@ class Words:
     return f'{self.accuracy} (%)'
 
   def label(self, measure: str) -> str:
-    """Returns the label of a measure, such as 'Token accuracy (%)'."""
-    if measure == 'bits_per_byte':
-      return 'Bits per byte'
-    return capitalized(
-      self.loss_label if measure == 'loss' else self.accuracy_label
-    )
+    """Returns the label of 'loss' or 'accuracy', such as 'Accuracy (%)'."""
+    label = self.loss_label if measure == 'loss' else self.accuracy_label
+    return capitalized(label)
 
 
-def words_of(runs: Sequence[Run]) -> Words:
+def words_of(runs: Iterable[Run]) -> Words:
   """Returns the words for what these runs, together, predict."""
-  is_image = {holds_images(run) for run in runs}
+  is_image = {run.holds_images for run in runs}
   if is_image == {True}:
     return Words('image', 'accuracy')
   if is_image == {True, False}:
     return Words('token or image', 'accuracy')
   return Words('token', 'token accuracy')
-
-
-def holds_images(run: Run) -> bool:
-  """Returns whether a run was trained on images."""
-  return run.corpus_kind != 'grouped_text'
-
-
-def interval_sample(evaluations: Iterable[Evaluation | None]) -> str:
-  """Returns what the intervals of these scores are over; None has none."""
-  counts = {e.num_seeds for e in evaluations if e} or {1}
-  if counts == {1}:
-    return 'clients'
-  seeds = f'{min(counts)} to {max(counts)}' if len(counts) > 1 else max(counts)
-  return f'clients and {seeds} seeds, crossed'
 
 
 def listed(words: Sequence[str]) -> str:
@@ -76,6 +58,6 @@ def shown(value: float, places: int, scale: float = 1.0, sign: str = '') -> str:
   return f'{scale * value:{sign}.{places}f}'.replace('-', '−')
 
 
-def uncapitalized(text: str) -> str:
-  """Returns a text whose first letter is small; the rest is unchanged."""
-  return f'{text[:1].lower()}{text[1:]}'
+def counted(count: float, noun: str) -> str:
+  """Returns '1 client' or '2 clients'."""
+  return f'{count:g} {noun}{"" if count == 1 else "s"}'
