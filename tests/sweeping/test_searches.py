@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import ClientEvaluation, Evaluation
 from tff_fedfish.sweeping import grid
 from tff_fedfish.sweeping.runs import Run
@@ -147,3 +148,8 @@ def test_score_by_hand():
 def test_diverged_client_spoils_the_score(metric):
   score, number = _score([math.inf, 2.0, math.nan], metric=metric)
   assert math.isnan(score) and number == 3
+
+
+def test_no_validation_client():
+  with pytest.raises(UserError, match='found no validation client with at'):
+    _score([])

@@ -422,14 +422,11 @@ def _client_ids(corpus, config, options, split):
     return corpus.client_ids
   client_ids = getattr(split, options.client_split)
   if options.held_out_from:
-    client_ids = [
-      client_id
-      for client_id in client_ids
-      if client_splits.split_position(
-        client_id, split_seed=config.seeds.split_seed
-      )
-      >= options.held_out_from
-    ]
+    client_ids = client_splits.split_clients(
+      client_ids,
+      split_seed=config.seeds.split_seed,
+      held_out_fraction=options.held_out_from,
+    ).participating
   if not client_ids:
     raise_no_clients(config, options)
   return client_ids
