@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import Evaluation
 from tff_fedfish.evaluation.tables import ClientEvaluation, as_table
 from tff_fedfish.sweeping import grid
@@ -152,3 +153,8 @@ def test_score_by_hand():
 def test_diverged_client_spoils_the_score(metric):
   score, number = _score([math.inf, 2.0, math.nan], metric=metric)
   assert math.isnan(score) and number == 3
+
+
+def test_no_validation_client():
+  with pytest.raises(UserError, match='found no validation client with at'):
+    _score([])

@@ -228,13 +228,12 @@ def _client_ids(config, options, corpus, split):
   if _own_rows(config, options):
     return None
   client_ids = getattr(split, options.client_split)
-  lowest, seed = options.held_out_from, config.seeds.split_seed
-  if lowest:
-    client_ids = [
-      client_id
-      for client_id in client_ids
-      if client_splits.split_position(client_id, split_seed=seed) >= lowest
-    ]
+  if options.held_out_from:
+    client_ids = client_splits.split_clients(
+      client_ids,
+      split_seed=config.seeds.split_seed,
+      held_out_fraction=options.held_out_from,
+    ).participating
   if not client_ids:
     _raise_no_clients(config, options)
   return client_ids

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 
 from tff_fedfish.config import names
+from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import Evaluation, read_evaluation
 from tff_fedfish.fields import ConfigError
 from tff_fedfish.sweeping import expand, grid
@@ -111,7 +112,8 @@ def read_searches(file: SweepFile, arms: Sequence[Run]) -> list[Search]:
     arms: Its arms with the base's rates.
 
   Raises:
-    UserError: If a search cannot be run, or an evaluation cannot be read.
+    UserError: If a search cannot be run, nobody is left to choose by, or an
+      evaluation cannot be read.
   """
   searches = []
   for group in expand.search_groups(file):
@@ -161,6 +163,9 @@ def validation_score(evaluation: Evaluation, metric: str) -> tuple[float, int]:
     evaluation: A search run's, of validation clients or rows.
     metric: As `LearningRateSearch.metric`. The mean is NaN if a client's loss
       is not finite.
+
+  Raises:
+    UserError: If there is none.
   """
   field, _ = _METRICS[metric]
   values = [
@@ -169,6 +174,11 @@ def validation_score(evaluation: Evaluation, metric: str) -> tuple[float, int]:
     for client in evaluation.clients.itertuples()
     if client.fraction == 0
   ]
+  if not values:
+    raise UserError(
+      '`learning_rate_search` found no validation client with at least 4 '
+      'sequences. Raise `validation_fraction` or `num_clients`.'
+    )
   return math.fsum(values) / len(values), len(values)
 
 
