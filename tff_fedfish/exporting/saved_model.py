@@ -40,9 +40,12 @@ def write_saved_model(
       return {'logits': IMAGE_CLASSIFIERS[shape.name].logits(values, inputs)}
     length, limit = tf.shape(inputs)[1], shape.sequence_length
     message = f'`tokens` must have at most {limit} columns.'
-    tf.debugging.assert_less_equal(length, limit, message)
-    # The transformer takes one length; what follows a token is of no account.
-    padded = tf.pad(inputs, [[0, 0], [0, limit - length]])
+    # Padding fails with words of its own where it runs before the check.
+    with tf.control_dependencies(
+      [tf.debugging.assert_less_equal(length, limit, message)]
+    ):
+      # The transformer takes one length; what follows a token is of no account.
+      padded = tf.pad(inputs, [[0, 0], [0, limit - length]])
     padded = tf.ensure_shape(padded, [None, limit])
     return {'logits': transformer.logits(shape, values, padded)[:, :length]}
 

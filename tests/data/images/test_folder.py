@@ -171,6 +171,7 @@ def _deep_png():
     (b'GIF89a' + bytes(50), 'cannot identify'),
     (b'\0' * ((1 << 24) + 1), 'it has 16,777,217 bytes, above 16'),
   ],
+  ids=['16_bits', 'gif', 'too_large'],
 )
 def test_files_that_are_refused(tmp_path, data, words):
   path = tmp_path / 'x.png'
