@@ -16,14 +16,15 @@ def _notes(directories):
 def test_an_undecided_pair(pair):
   table = _read(pair)
   assert headline.headline(table) == (
-    'FedFish minus FedAvg is undecided, −0.250 nats per token on held-out '
-    'clients (95 % interval −0.500 to +0.000; 4 clients, 1 seed), for an '
-    'uplink of 4 against 2 models.'
+    'The order is undecided: the loss of FedFish minus that of FedAvg is '
+    '−0.250 nats per token on held-out clients (95 % interval −0.500 to '
+    '+0.000; 4 clients, 1 seed), for an uplink of 4 against 2 models.'
   )
   assert headline.personalization(table) == (
-    'After personalization on 50 % of each client’s data FedFish minus FedAvg '
-    'is undecided, −0.250 (95 % interval −0.750 to +0.250); it hurts 0 % of '
-    'the clients with FedFish and 25 % of the clients with FedAvg.'
+    'After personalization on 50 % of each client’s data the order is '
+    'undecided: the loss of FedFish minus that of FedAvg is −0.250 (95 % '
+    'interval −0.750 to +0.250). Personalization hurts 0 % of the clients with '
+    'FedFish and 25 % of the clients with FedAvg.'
   )
 
 
@@ -38,8 +39,8 @@ def test_several_settings(tmp_path, write_sweep):
   assert headline.headline(table) == (
     'FedAvg has a lower loss than FedFish by 0.500 nats per token on held-out '
     'clients with E = 4 (95 % interval 0.500 to 0.500; 2 clients, 3 seeds), '
-    'for an uplink of 2 against 4 models; the lowest loss of 2 comparisons '
-    '(FedAvg lower in 2).'
+    'for an uplink of 2 against 4 models. It is the comparison with the lowest '
+    'loss; of all 2: FedAvg lower in 2.'
   )
   assert headline.personalization(table).startswith(
     'After personalization on 50 % of each client’s data the order stays: '
@@ -78,7 +79,7 @@ def test_a_run_that_is_not_compared(
   # Lower than all, but of no comparison.
   write_evaluation(mine, 'e', losses={0.0: (1.0,) * 4})
   table = _read([*pair, mine])
-  assert headline.headline(table).startswith('FedFish minus FedAvg is ')
+  assert headline.headline(table).startswith('The order is undecided')
   [note] = [n for n in notes.notes(table) if 'not compared' in n]
   assert f'{note} '.endswith(f' is not compared: it {end}. ')
 

@@ -14,17 +14,23 @@ from tff_fedfish.reporting.match import Arm
 from tff_fedfish.reporting.runs import HELD_OUT, OWN_TEST
 from tff_fedfish.reporting.scores import Scores
 from tff_fedfish.reporting.studies import studies
-from tff_fedfish.reporting.words import counted, listed, shown, words_of
+from tff_fedfish.reporting.words import (
+  capitalized,
+  counted,
+  listed,
+  shown,
+  words_of,
+)
 
 
 def headline(scores: Scores) -> str:
-  """Returns one sentence: the best method, its lead, how sure, at what traffic.
+  """Returns the best method, its lead, how sure that is, and at what traffic.
 
   Without a comparison it is the lowest loss, if the arms are of one study. No
   difference is called significant.
   """
   if line := _lead(scores):
-    return f'{_comparison(scores, line)}.'
+    return capitalized(f'{_comparison(scores, line)}.')
   losses = _losses(scores, str(HELD_OUT)) or _losses(scores, str(OWN_TEST))
   sizes = {row.num_clients for row in losses.values()}
   if len(sizes) == 1 == len(studies(scores.arms)):
@@ -48,9 +54,10 @@ def personalization(scores: Scores) -> str:
   if not later:
     return ''
   order = ''
-  if 'undecided' not in (verdict(line), verdict(later)):
-    stays = verdict(line) == verdict(later)
-    order = 'the order stays: ' if stays else 'the order changes: '
+  if verdict(line) == verdict(later) != 'undecided':
+    order = 'the order stays: '
+  elif 'undecided' not in (verdict(line), verdict(later)):
+    order = 'the order changes: '
   hurt = scores.shown(line.subject, 'hurt', later.fraction)
   names = {line.arm: line.method, line.baseline_arm: line.baseline}
   shares = [
@@ -58,11 +65,10 @@ def personalization(scores: Scores) -> str:
     for arm, name in names.items()
     if arm in hurt
   ]
+  sentence = f' Personalization hurts {listed(shares)}.' if shares else ''
   return (
     f'After personalization on {100 * later.fraction:g} % of each client’s '
-    f'data {order}{_difference(later)}'
-    + (f'; it hurts {listed(shares)}' if shares else '')
-    + '.'
+    f'data {order}{_difference(later)}.{sentence}'
   )
 
 
@@ -102,7 +108,8 @@ def _comparison(scores: Scores, line: Any) -> str:
     counts = collections.Counter(map(verdict, lines))
     parts = [f'{name} in {count}' for name, count in counts.most_common()]
     sentence += (
-      f'; the lowest loss of {len(lines)} comparisons ({listed(parts)})'
+      '. It is the comparison with the lowest loss; of all '
+      f'{len(lines)}: {", ".join(parts)}'
     )
   return sentence
 
@@ -113,7 +120,8 @@ def _difference(line: Any, where: str = '', sizes: str = '') -> str:
   if verdict(line) == 'undecided':
     kind = '95 % interval' if line.ci_low is not None else 'by seed'
     return (
-      f'{line.method} minus {line.baseline} is undecided, '
+      f'the order is undecided: the loss of {line.method} minus that of '
+      f'{line.baseline} is '
       f'{shown(line.mean, 3, 1, "+")}{where} '
       f'({kind} {shown_interval(line, "+.3f")}{sizes})'
     )

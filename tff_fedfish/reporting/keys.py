@@ -22,9 +22,6 @@ from tff_fedfish.methods import registry
 from tff_fedfish.reporting.runs import OWN_TEST, SEEDS, NamedEvaluation, Run
 from tff_fedfish.reporting.settings import flatten
 
-LOCAL_EPOCHS = 4
-"""E of Table 3 of Dhawan et al. (2024) whose rows are equal in both columns."""
-
 LOCAL_EPOCHS = 'client_work.num_local_epochs'
 NUM_ROUNDS = 'training.num_rounds'
 
