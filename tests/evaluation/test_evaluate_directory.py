@@ -62,10 +62,10 @@ def test_scores_are_those_of_the_run(
   ('options', 'words'),
   [
     ((), '`--output` is required with'),
-    (('--output', 'x', '--barrier'), "`--barrier` needs the run's own corpus"),
+    (('--output', 'x', '--barrier'), '`--barrier` is not available for'),
     (
       ('--output', 'x', '--client_split', 'own_test'),
-      "`--client_split` 'own_test' needs the run's own corpus",
+      'a model without a run. Leave it out.',
     ),
   ],
 )

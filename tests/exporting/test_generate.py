@@ -23,6 +23,7 @@ _CLIENT = 'host4.org'  # Has 5 documents.
     (dict(num_tokens=0), '`--num_tokens` must be at least 1, found 0'),
     (dict(temperature=-0.5), 'be finite and at least 0, found -0.5'),
     (dict(temperature=float('nan')), 'be finite and at least 0, found nan'),
+    (dict(temperature=1e-38), 'or at least 0.001, found 1e-38'),
     (dict(seed=2**31), 'below 2147483648, found 2147483648'),
     (dict(personalize_on='x'), '`--personalize_on` needs `--client`, which is'),
     (dict(client='x'), '`--client` needs `--personalize_on`, which is not'),

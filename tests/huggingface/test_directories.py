@@ -144,6 +144,14 @@ def test_a_padded_vocabulary_is_cut(directory, capsys):
   )
 
 
+def test_another_tokenizer_is_no_padding(directory):
+  _edit_config(directory, vocab_size=1_030)
+  assert (
+    f"`--x`: the model of '{directory}' embeds 1030 tokens, but the "
+    'tokenizer.json beside it has 5.'
+  ) in _refusal(directory)
+
+
 def _refusal(directory):
   with pytest.raises(UserError) as error:
     _read(directory)

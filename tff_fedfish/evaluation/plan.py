@@ -92,6 +92,12 @@ def plan_evaluation(
         f'`--output` is required with {str(checkpoint)!r}, a model without a '
         'run. Name a new directory.'
       )
+    for name in ('barrier', 'client_split'):
+      if getattr(options, name) != getattr(EvaluationOptions(), name):
+        raise UserError(
+          f'`--{name}` is not available for {str(checkpoint)!r}, a model '
+          'without a run. Leave it out.'
+        )
     config = pretrained_run.config_of(checkpoint, data)
   else:
     checkpoint = divergence.resolve_checkpoint(checkpoint)

@@ -20,7 +20,7 @@ class GenerationOptions:
   num_tokens: int = number(64, at_least=1)
   """Maximum number of tokens after the prompt."""
   temperature: float = number(1.0, at_least=0)
-  """Divides the logits. 0: always the likeliest token."""
+  """Divides the logits, by at least 0.001. 0: always the likeliest token."""
   top_k: int | None = number(None, at_least=1)
   """Draw from the K likeliest tokens only. Default: from all."""
   seed: int = number(0, at_least=0, below=2**31)
@@ -47,6 +47,12 @@ class GenerationOptions:
       # The others have no bounds.
       if field.metadata and (wanted := unmet_requirement(value, field)):
         problems.append(f'`--{field.name}` must be {wanted}, found {value}')
+    # Logits divided by less may be infinite.
+    if 0 < self.temperature < 1e-3:
+      problems.append(
+        '`--temperature` must be 0, for the likeliest token, or at least '
+        f'0.001, found {self.temperature}'
+      )
     if self.personalize_on is None:
       problems += [
         f'`--{name}` needs `--personalize_on`, which is not given'

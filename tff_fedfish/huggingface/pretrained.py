@@ -21,6 +21,7 @@ from tff_fedfish.huggingface import gpt2
 CONFIG_FILE = 'config.json'
 WEIGHTS_FILE = 'model.safetensors'
 _INDEX_FILE = 'model.safetensors.index.json'
+_MAX_PADDING = 1024
 
 
 def is_pretrained(path: str | os.PathLike) -> bool:
@@ -34,7 +35,7 @@ def read_shape(
   """Returns the shape of the model in a directory.
 
   Its vocabulary has the size of the tokenizer beside it: embeddings that are
-  padded to more rows than there are tokens are cut.
+  padded by up to 1,024 rows are cut.
 
   Args:
     path: The directory.
@@ -44,7 +45,8 @@ def read_shape(
 
   Raises:
     UserError: If there is no such model or no vocabulary, or it is of another
-      arrangement than GPT-2's, or has fewer positions.
+      arrangement than GPT-2's, has fewer positions, or embeds many more
+      tokens than there are.
   """
   file = pathlib.Path(path) / CONFIG_FILE
   config = _config_or_none(file)
@@ -64,6 +66,13 @@ def read_shape(
     )
   # The last one: a run's own kinds of vocabularies import TensorFlow.
   num_tokens = load_tokenizer(vocabularies(path, option)[-1]).size
+  if shape.vocabulary_size - num_tokens > _MAX_PADDING:
+    raise UserError(
+      f'`{option}`: the model of {str(path)!r} embeds {shape.vocabulary_size} '
+      f'tokens, but the {METADATA_FILE} beside it has {num_tokens}. Save the '
+      "model's own AutoTokenizer with `save_pretrained(DIR)`, or call "
+      f'model.resize_token_embeddings({num_tokens}).'
+    )
   return dataclasses.replace(
     shape,
     sequence_length=sequence_length,
