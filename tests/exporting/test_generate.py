@@ -89,7 +89,8 @@ class TestText:
     )
     words = {word for text in samples.before for word in text.split()}
     assert len(words) > 50
-    assert not {'[PAD]', '[UNK]', '[END]'} & words
+    # '[unused7]', too, of which the vocabulary has many.
+    assert not [word for word in words if '[' in word and len(word) > 1]
 
   def test_more_tokens_than_the_model_has(self, small_run):
     words = '`--top_k` must be at most 256, the token ids of the model, found 3'

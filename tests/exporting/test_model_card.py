@@ -76,7 +76,9 @@ def test_settings_that_are_read(card, run):
   assert rows['server.beta_1'] == '0.9'
   assert rows['cohorts.cohort_size'] == '3'
   assert rows['seeds.split_seed'] == '3'
-  assert 'seeds.privacy_seed' not in rows
+  for name in ('privacy_seed', 'partition_seed'):
+    assert f'seeds.{name}' not in rows
+  assert 'local_privacy.clip_norm' not in rows
   _change(run, algorithm={'name': 'fed_avg'}, server={'optimizer': 'sgd'})
   rows = _rows(_card(run))
   assert rows['server.learning_rate'] == '0.001'
@@ -114,8 +116,8 @@ def test_only_the_run_is_read(run, tmp_path):
   export.export(run, tmp_path / 'out', ['safetensors'])
   card = (tmp_path / 'out' / 'README.md').read_text()
   rows = _rows(card)
-  assert (rows['corpus'], rows['source']) == ('forum', 'posts')
-  assert (rows['part'], rows['trained from']) == ('train', 'gpt2')
+  assert (rows['corpus'], rows['source']) == ('posts, train', 'posts')
+  assert rows['trained from'] == 'gpt2'
   assert 'secret' not in card
   config = json.loads((tmp_path / 'out' / 'config.json').read_text())
   assert config['run']['training']['start_from'] == 'gpt2'

@@ -204,7 +204,7 @@ class TestEvaluate:
       ),
       (
         ['--fractions', '0.5'],
-        "`--fractions` is not read with `--client_split` 'own_test'. Leave it "
+        "`--fractions` is not read with 'fed_fomo' (personal models). Leave it "
         'out.',
       ),
     ],

@@ -1,6 +1,6 @@
 """What an evaluation measures, and everything that it refuses.
 
-Refusals come before TensorFlow, which the vocabulary imports.
+Refusals come before the vocabulary is opened, which imports TensorFlow.
 """
 
 import dataclasses
@@ -108,16 +108,21 @@ def plan_evaluation(
     corpus = client_data.open_corpus(config, data)
   output = files.require_usable_output(output, '--output')
   identity, config_of_run = corpus_identity.identify(config, corpus), config
+  states = None
   if run is not None:
     opened = checkpoints.load_checkpoint(checkpoint, None, verify=False)
     config = config.in_round(opened.round_num)
     trained_on = opened.contents.get('corpus_fingerprint')
     is_own = trained_on == identity.fingerprint
   require_measurable(config, options, data, is_own_corpus=is_own)
+  split = row_source(config).split(corpus) if is_own else None
+  client_ids = _client_ids(config, options, corpus, split)
+  kind = _kind(config, options, run, identity, is_own)
+  if run is not None:
+    states = _states(config, options, opened)
   with stage('opening the checkpoint'):
     open_checkpoint = (client_data if run else pretrained_run).open_checkpoint
     opened, tokenizer = open_checkpoint(config_of_run, checkpoint)
-  split = row_source(config).split(corpus) if is_own else None
   return Plan(
     config=config,
     options=options,
@@ -128,10 +133,10 @@ def plan_evaluation(
     tokenizer=tokenizer,
     corpus=corpus,
     split=split,
-    client_ids=_client_ids(config, options, corpus, split),
-    states=_states(config, options, opened),
+    client_ids=client_ids,
+    states=states,
     facts=dict(
-      kind=_kind(config, options, run, identity, is_own),
+      kind=kind,
       corpus=identity.label(data),
       corpus_identity=identity,
       checkpoint={'round': opened.round_num, **_directory(run, typed)},
@@ -159,7 +164,7 @@ def require_measurable(
   """
   needs_own = (
     "needs the run's own corpus as `--data`, but "
-    f"{str(data)!r} is another one. Name the run's, or leave the option out."
+    f"{str(data)!r} is another one. Name the run's."
   )
   is_held_out = is_own_corpus and options.client_split == 'held_out'
   if options.held_out_from and not is_held_out:
@@ -177,9 +182,12 @@ def require_measurable(
     if not is_own_corpus:
       raise UserError(f'`--barrier` {needs_own}')
   if part := _own_rows(config, options):
+    reader = f'`--client_split` {part!r}'
+    if options.client_split != part:
+      reader = f'{config.algorithm.name!r} (personal models)'
     if not is_own_corpus:
-      raise UserError(f'`--client_split` {part!r} {needs_own}')
-    _require_own_rows(config, options, part)
+      raise UserError(f'{reader} {needs_own}')
+    _require_own_rows(config, options, part, reader)
   elif not is_own_corpus and options.client_split != 'held_out':
     raise UserError(f'`--client_split` {options.client_split!r} {needs_own}')
   # None: the corpus holds clients out itself.
@@ -204,16 +212,16 @@ def _own_rows(config: TrainConfig, options: EvaluationOptions) -> str | None:
   return 'own_test' if config.method.personal(config) is not None else None
 
 
-def _require_own_rows(config, options, part):
+def _require_own_rows(config, options, part, reader):
   """Raises UserError where clients cannot be scored on rows of their own."""
-  split, default = f'`--client_split` {part!r}', EvaluationOptions()
+  default = EvaluationOptions()
   read = ('client_split', 'max_clients', 'max_sequences_per_client')
   for field in dataclasses.fields(EvaluationOptions):
     value = getattr(options, field.name)
     allowed = (getattr(default, field.name), (0.0,))
     if field.name not in read and value not in allowed:
       raise UserError(
-        f'`--{field.name}` is not read with {split}. Leave it out.'
+        f'`--{field.name}` is not read with {reader}. Leave it out.'
       )
   validation, test = config.row_fractions
   has_rows = validation
@@ -222,8 +230,8 @@ def _require_own_rows(config, options, part):
   if not has_rows:
     rows = part.removeprefix('own_')
     raise UserError(
-      f'{split} requires clients with {rows} rows, but the run has none. Train '
-      f'with `--config.client_splits.{rows}_fraction` above 0.'
+      f'{reader} requires clients with {rows} rows, but the run has none. '
+      f'Train with `--config.client_splits.{rows}_fraction` above 0.'
     )
 
 
@@ -260,11 +268,11 @@ def _raise_no_clients(config, options):
 
 def _kind(config, options, run, identity, is_own):
   """Returns the kind of the evaluation; another part of a split is held out."""
+  if is_own:
+    return _own_rows(config, options) or options.client_split
   trained_on = run and corpus_identity.read_identity(run)
   is_part = trained_on and trained_on.grouping == identity.grouping
-  if not is_own and not is_part:
-    return 'transfer'
-  return _own_rows(config, options) or options.client_split
+  return 'held_out' if is_part else 'transfer'
 
 
 def _directory(run, typed):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 
 import numpy as np
 
@@ -9,10 +10,18 @@ from tff_fedfish.data.client_ids import client_id_to_text, text_to_client_id
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.sequences import Rows
 from tff_fedfish.data.token_store import TokenStore, open_text
+from tff_fedfish.data.tokenizer import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.options import GenerationOptions
 from tff_fedfish.exporting.trained_model import TrainedModel, load_trained_model
 from tff_fedfish.run.row_source import row_source
+
+# Pieces without text: BERT's [CLS], [MASK] and [unused7], SentencePiece's <s>.
+_MARKER = re.compile(
+  r'\[(PAD|UNK|CLS|SEP|MASK|BOS|EOS|END|unused\d+)\]|'
+  r'</?(s|pad|unk|cls|sep|mask|bos|eos)>',
+  re.IGNORECASE,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,13 +119,12 @@ class _Sampler:
     [prompt] = tokenizer.encode_batch([options.prompt])
     # In training, too, a document follows the end of another.
     self._prompt = np.append(np.array([end], np.int32), prompt)
-    without_text = {tokenizer.padding_id, tokenizer.unknown_id}
     self._sample = generation.build_sampler(
       shape,
       num_samples=options.num_samples,
       num_tokens=options.num_tokens,
       end_of_text_id=end,
-      forbidden_ids=without_text - {end, None},
+      forbidden_ids=_without_text(tokenizer) - {end, None},
       temperature=options.temperature,
       top_k=options.top_k,
     )
@@ -136,6 +144,12 @@ class _Sampler:
       ) from error
     # An ended text is filled up with the end token, which has no text.
     return [self._tokenizer.decode([*self._prompt, *row]) for row in rows]
+
+
+def _without_text(tokenizer: Tokenizer) -> set[int | None]:
+  pieces = enumerate(tokenizer.pieces(range(tokenizer.size)))
+  markers = {i for i, piece in pieces if _MARKER.fullmatch(piece)}
+  return {*markers, tokenizer.padding_id, tokenizer.unknown_id}
 
 
 def _client_sequences(

@@ -112,9 +112,8 @@ def _data(model):
     facts['values 0 to 255'] = IMAGE_CORPORA[data.corpus].pixels
     return facts
   if identity := corpus_identity.read_identity(model.run):
+    facts['corpus'] = identity.label(data.directory)
     facts |= {'source': identity.name, 'grouped by': identity.key}
-    if identity.part:
-      facts['part'] = identity.part
   tokenizer = model.tokenizer
   facts['vocabulary'] = f'{tokenizer.kind}, {tokenizer.size:,} pieces'
   facts['lower case'] = tokenizer.lower_case
@@ -144,6 +143,10 @@ def _settings(config: TrainConfig) -> dict[str, Any]:
         facts[f'{name}.{setting}'] = value
   # Whoever knows it can take the noise of DP-SGD away.
   del facts['seeds.privacy_seed']
+  if config.partition.scheme is None:
+    del facts['seeds.partition_seed']
+  if not config.local_privacy.is_on:
+    facts.pop('local_privacy.clip_norm', None)
   return facts
 
 

@@ -177,8 +177,8 @@ def find_tensors(
         if tensor is not None:
           is_there = f'is {tensor.dtype} {list(tensor.shape)}'
         raise UserError(
-          f'{source!r}: tensor {prefix + name!r} must be '
-          f'{" or ".join(_DTYPES)} {wanted}, but {is_there}. {_REMEDY}'
+          f'{source!r}: tensor {prefix + name!r} must be of floats, of shape '
+          f'{wanted}, but {is_there}. {_REMEDY}'
         )
       used.add(prefix + name)
       found[ours].append(tensor)
