@@ -101,6 +101,28 @@ def test_what_is_written_is_read(tmp_path):
   assert results.read_evaluation(tmp_path / 'new').barriers is None
 
 
+def test_the_files_as_others_read_them(tmp_path):
+  _write(tmp_path / 'new', [_client(b'=a'), _client(b'a', 0.5)])
+  assert (tmp_path / 'new' / 'per_client.csv').read_text() == (
+    'client_id,fraction,num_evaluation_sequences,num_evaluation_tokens,'
+    'num_personalization_sequences,loss_before,accuracy_before,loss_after,'
+    'accuracy_after\n'
+    '%3Da,0.0,5,600,0,2.0,0.25,0.3333333333333333,0.5\n'
+    'a,0.5,5,600,5,2.0,0.25,0.3333333333333333,0.5\n'
+  )
+  summary = json.loads((tmp_path / 'new' / 'summary.json').read_text())
+  assert list(summary) == [
+    *('schema_version', 'kind', 'corpus', 'corpus_identity', 'checkpoint'),
+    *('num_clients', 'skipped_clients', 'unknown_token_fraction'),
+    *('personalization', 'bootstrap', 'fractions', 'client_server_barrier'),
+    'effective_clients',
+  ]
+  assert list(summary['fractions'][1]) == [
+    *('fraction', 'loss', 'accuracy', 'perplexity', 'worst_decile_loss'),
+    *('bits_per_byte', 'share_of_clients_hurt'),
+  ]
+
+
 @hypothesis.given(
   client_id=st.binary(), loss=st.floats(), accuracy=st.floats(0, 1, width=32)
 )
