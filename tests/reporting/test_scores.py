@@ -196,7 +196,7 @@ def test_comparisons_of_a_pair(of_pair):
   'gains, interval, ends',
   [
     # Two seeds have no interval, but their differences.
-    ((1.0, 3.0), '−1.0 and −3.0', None),
+    ((1.0, 3.0), 'by seed −1.0 and −3.0', None),
     # The bootstrap has -3 to -1; Student's t -2 +- 4.3027 / sqrt(3).
     ((1.0, 2.0, 3.0), '−4.5 to +0.5', (-4.4842, 0.4842)),
   ],
@@ -243,6 +243,7 @@ def test_comparisons_csv(of_pair):
     'num_seeds': '1',
     'num_clients': '4',
     'seed_means': "'-0.25",
+    'round': '2',
   }
 
 
