@@ -147,6 +147,8 @@ def test_other_runs_are_not_compared(write_one, changes):
     ({'facts': {'skipped_clients': {'beyond_max_clients': 4}}}, _NOWHERE),
     ({'facts': {'num_clients': 3}}, _NOWHERE),
     ({'kind': 'transfer', 'corpus': 'sotu'}, _NOWHERE),
+    # Both held out.
+    ({'corpus': 'other'}, _NOWHERE),
   ],
 )
 def test_other_evaluations_are_not_compared(write_one, changes, fractions):
@@ -177,11 +179,48 @@ def test_the_last_by_number_stands_for_equal_evaluations(
   run = write_one('fish', 'fed_fish')
   for name in ('run9', 'run10'):
     write_evaluation(run, name, personalization=_FINE_TUNING)
+  write_evaluation(run, 'run11', round_num=1)
   means = scores.read_scores(load_runs([run])).means
+  assert set(means['evaluation'][means['is_final']]) == {'run10'}
   assert set(means['evaluation'][means['is_shown']]) == {'run10', 'e'}
   # Only it has a barrier.
   shown = means[means['is_shown'] & (means['evaluation'] == 'e')]
   assert set(shown['subject']) == {''}
+
+
+def test_the_latest_of_several_evaluations_is_compared(
+  write_one, write_evaluation
+):
+  runs = [write_one('fish', 'fed_fish'), write_one('avg', 'fed_avg')]
+  for run in runs:
+    fewer = {'max_sequences_per_client': 16}
+    write_evaluation(run, 'f', personalization=_FINE_TUNING | fewer)
+    write_evaluation(run, 'g', round_num=1)
+  # Later, but of one arm.
+  write_evaluation(runs[0], 'h', personalization={'sequence_length': 64})
+  table = scores.read_scores(load_runs(runs)).comparisons
+  for evaluations in table['evaluations']:
+    assert [evaluation.name for evaluation in evaluations] == ['f', 'f']
+  assert list(table['round']) == [2] * 4
+
+
+def test_with_dp_sgd_noise_of_another_seed_is_a_repetition(write_one):
+  settings = {
+    'local_privacy.clip_norm': 1.0,
+    'local_privacy.noise_multiplier': 1.0,
+  }
+  runs = load_runs(
+    [
+      write_one(
+        str(seed),
+        'fed_avg',
+        settings=settings | {'seeds.privacy_seed': seed},
+      )
+      for seed in (1, 2)
+    ]
+  )
+  [arm] = match.find_arms(runs)
+  assert arm.num_seeds == 2
 
 
 def test_the_sums_of_a_cohort_of_all_merged_clients(write_one):

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 
 import pytest
 
@@ -137,6 +138,17 @@ def test_facts_of_an_evaluation_over_seeds(
   assert (barrier.mean, effective.mean) == (0.75, 2.25)
   # A mean only where all seeds have it.
   assert _means(means, 'unknown_tokens') == []
+
+
+@pytest.mark.parametrize('with_barrier', [0, 1])
+def test_a_barrier_of_one_seed(
+  tmp_path, write_run, write_evaluation, with_barrier
+):
+  options = [{}, {}]
+  options[with_barrier] = {'barriers': ((4.0, 4.5, 0.2, 0.1),)}
+  runs = _write_seeds(tmp_path, write_run, write_evaluation, *options)
+  [barrier] = _means(_read(runs).means, 'barrier/loss')
+  assert (barrier.mean, barrier.num_seeds) == (0.5, 1)
 
 
 def test_metrics_are_means_in_common_rounds(tmp_path, write_run):
@@ -275,6 +287,50 @@ def test_summary_csv(pair):
   assert fish['communication/uplink_units'] == '4'
   # No interval was computed for it: no columns for one.
   assert 'seconds_per_round/ci_low' not in fish
+
+
+def test_summary_csv_has_every_column(tmp_path, write_run, write_evaluation):
+  run = write_run(tmp_path / 'run')
+  metrics = run / 'metrics.csv'
+  names = ('train/num_tokens', 'personal/loss', 'personal/accuracy')
+  names += ('privacy/epsilon_mean', 'privacy/epsilon_max')
+  header, *lines = metrics.read_text().splitlines()
+  lines = [f'{header},{",".join(names)}', *(f'{i},5,4,3,2,1' for i in lines)]
+  metrics.write_text('\n'.join(lines) + '\n')
+  path = write_evaluation(
+    run,
+    'e',
+    losses={0.25: (5.0,) * 4},
+    barriers=((4.0, 4.5, 0.2, 0.1),),
+    effective_clients=2.5,
+    facts={'unknown_token_fraction': 0.125},
+  )
+  values = json.loads((path / 'summary.json').read_text())
+  values['fractions'][0]['bits_per_byte'] = 1.5
+  values['client_server_barrier']['local_loss']['mean'] = 4.0
+  values['client_server_barrier']['global_loss']['mean'] = 4.5
+  (path / 'summary.json').write_text(json.dumps(values))
+  text = summary.summary_csv(loading.load_runs([run]))
+  [row] = csv.DictReader(io.StringIO(text))
+  assert [name for name in row if '/ci_' not in name] == [
+    *('run', 'directory', 'method', 'num_local_epochs', 'round'),
+    *('held_out/loss/0.25', 'held_out/accuracy/0.25'),
+    *('held_out/bits_per_byte/0.25', 'held_out/unknown_tokens'),
+    *(
+      f'held_out/spread/0.25/{name}'
+      for name in ('p10', 'p50', 'p90', 'worst', 'hurt')
+    ),
+    *('barrier/loss', 'barrier/global_loss', 'barrier/local_loss'),
+    *('barrier/error', 'effective_clients'),
+    *('communication/uplink_units', 'communication/total_units'),
+    *('seconds_per_round', 'tokens_per_second', 'peak_memory_bytes'),
+    *('tokens_seen', 'train/loss', 'held_out/loss', 'held_out/accuracy'),
+    *names[1:],
+  ]
+  assert row['held_out/bits_per_byte/0.25'] == '1.5'
+  # Three rounds of 5, round 0 too.
+  assert row['tokens_seen'] == '15'
+  assert [row[name] for name in names[1:]] == ['4', '3', '2', '1']
 
 
 def test_clients_csv_has_every_client(of_pair):

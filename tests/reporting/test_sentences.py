@@ -108,7 +108,7 @@ def test_clients_hurt_are_those_of_the_compared_evaluations(
   tmp_path, write_run, write_evaluation
 ):
   runs = _write_methods(
-    tmp_path, write_run, write_evaluation, e=(2, 6.0, 5.0), early=(1, 7.0, 8.0)
+    tmp_path, write_run, write_evaluation, a=(1, 7.0, 8.0), e=(2, 6.0, 5.0)
   )
   # A later one, of FedFish only, hurts all clients.
   losses = {0.0: (9.0,) * 4, 0.5: (12.0,) * 4}
@@ -126,7 +126,7 @@ def test_clients_hurt_are_those_of_the_compared_evaluations(
   )
   [comparison] = tables.comparison_tables(table)
   assert comparison.rows[0][6].text == '0 % / 0 %'
-  # What is compared is on the page, and `early` on a curve.
+  # What is compared is on the page, and `a` on a curve.
   assert not [note for note in notes.notes(table) if 'not shown' in note]
 
 

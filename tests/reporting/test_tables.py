@@ -51,6 +51,17 @@ def test_comparison_tables_of_a_pair(pair):
   ]
 
 
+def test_two_seeds_have_differences_for_an_interval(tmp_path, write_sweep):
+  gains = {('fed_avg', 4, 2): 1.0, ('fed_fish', 4, 2): 2.0}
+  [table] = tables.comparison_tables(
+    _read(write_sweep(tmp_path, gains, num_seeds=2))
+  )
+  assert _texts(table)[0][1:6] == [
+    *('−1.000', 'by seed −1.000 and −1.000', '2 × 2', '100 %'),
+    '−1.000 [by seed −1.000 and −1.000]',
+  ]
+
+
 def test_comparisons_of_settings_and_without_personalization(
   tmp_path, write_run, write_evaluation
 ):
