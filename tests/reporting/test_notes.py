@@ -59,7 +59,7 @@ def test_an_evaluation_without_clients(tmp_path, write_run, write_evaluation):
   table = _read([run])
   assert notes.notes(table) == []
   assert headline.headline(table) == (
-    '1 run without a finite score on held-out clients.'
+    '1 run without a score on held-out clients.'
   )
 
 

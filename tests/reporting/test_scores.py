@@ -144,7 +144,7 @@ def test_facts_of_an_evaluation_over_seeds(
 def test_a_barrier_of_one_seed(
   tmp_path, write_run, write_evaluation, with_barrier
 ):
-  options = [{}, {}]
+  options = [{'kind': 'held_out'}] * 2
   options[with_barrier] = {'barriers': ((4.0, 4.5, 0.2, 0.1),)}
   runs = _write_seeds(tmp_path, write_run, write_evaluation, *options)
   [barrier] = _means(_read(runs).means, 'barrier/loss')

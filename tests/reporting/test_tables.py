@@ -85,6 +85,25 @@ def test_comparisons_of_settings_and_without_personalization(
   assert tables.comparison_tables(_read(runs[:1] + runs[3:])) == []
 
 
+def test_less_personalization_is_in_no_column_of_more(
+  tmp_path, write_run, write_evaluation
+):
+  runs = []
+  for epochs, fraction in ((1, 0.5), (4, 0.25)):
+    for algorithm in ('fed_avg', 'fed_fish'):
+      run = write_run(
+        tmp_path / f'{algorithm}{epochs}',
+        algorithm=algorithm,
+        num_local_epochs=epochs,
+      )
+      write_evaluation(run, 'e', losses={0.0: (6.0,) * 4, fraction: (5.0,) * 4})
+      runs.append(run)
+  [table] = tables.comparison_tables(_read(runs))
+  assert table.headings[5] == 'Difference after personalization on 50 %'
+  assert [row[5].text for row in table.rows] == ['+0.000', '–']
+  assert [row[6].text for row in table.rows] == ['0 % / 0 %', '–']
+
+
 def test_score_tables_of_a_pair(pair):
   held_out, sotu = tables.score_tables(_read(pair)).values()
   assert held_out.headings == [

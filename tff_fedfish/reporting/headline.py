@@ -36,8 +36,8 @@ def headline(scores: Scores) -> str:
       f'None of {number} is compared: no two differ in the method only and '
       'were evaluated alike.'
     )
-  if any(run.evaluations for run in scores.runs):
-    return f'{number} without a finite score on held-out clients.'
+  if any(run.evaluations or run.remarks for run in scores.runs):
+    return f'{number} without a score on held-out clients.'
   return f'{number} without an evaluation: `fedfish evaluate` makes one.'
 
 
