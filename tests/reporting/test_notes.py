@@ -138,9 +138,14 @@ def test_the_evaluation_of_all_seeds_is_shown(
     barriers=((4.0, 4.5, 0.2, 0.1),),
   )
   write_evaluation(runs[1], 'z', personalization={'epochs': 40})
+  runs.append(write_run(tmp_path / '3', settings={'seeds.model_seed': 3}))
+  write_evaluation(runs[2], 'e', personalization={'epochs': 41})
   assert _notes(runs)[:-1] == [
     'FedFish, E = 1 (2): evaluation z on held-out clients is not shown: e is.',
-    'FedFish, E = 1: the barrier is of 1 of 2 seeds.',
+    'FedFish, E = 1 (3): evaluation e on held-out clients is not shown: that '
+    'of other seeds is.',
+    'FedFish, E = 1: evaluation e is of 2 of 3 seeds.',
+    'FedFish, E = 1: the barrier is of 1 of 3 seeds.',
   ]
 
 

@@ -73,7 +73,7 @@ def _evaluation_clauses(
   shown: Mapping[Subject, Repeated],
   visible: Collection[NamedEvaluation],
 ) -> Iterator[str]:
-  """Yields what a score lacks, and which evaluations are on no figure.
+  """Yields what a score lacks, and which evaluations are not shown.
 
   Args:
     run: The run.
@@ -83,9 +83,7 @@ def _evaluation_clauses(
   for evaluation in run.evaluations:
     name, summary = f'evaluation {evaluation.name}', evaluation.summary
     subject = run.subject_of(evaluation)
-    if subject is None:
-      yield f'{name} is of clients or rows of the training and is not shown'
-    elif evaluation in visible:
+    if evaluation in visible:
       if evaluation.round_num != run.last_round:
         number = evaluation.round_num
         yield f'{name} is of round {number}, not of the last round'
@@ -102,13 +100,15 @@ def _evaluation_clauses(
       numbers = [scores.loss.num_non_finite for scores in summary.fractions]
       if bad := max(numbers, default=0):
         yield f'{name} left out {count(bad, "client")} with a non-finite loss'
+    elif subject is None:
+      yield f'{name} is of clients or rows of the training and is not shown'
     # An earlier score of held-out clients is a point of a curve.
     elif (
       subject != HELD_OUT
       or evaluation.round_num >= shown[subject].first.round_num
     ):
-      first = shown[subject].first
-      other = shown[subject].evaluations.get(run.seeds, first).name
+      own = shown[subject].evaluations.get(run.seeds)
+      other = own.name if own else 'that of other seeds'
       yield f'{name} on {subject} is not shown: {other} is'
 
 
