@@ -47,7 +47,8 @@ def test_notes_of_a_troubled_run(tmp_path, write_run, write_evaluation):
     'cannot express this text, so scores on it say little.',
     label + 'evaluation searched is of clients or rows of the training and is '
     'not shown.',
-    label + 'personalization on 50 % hurt 75 % of the clients of h.',
+    label + 'personalization on 50 % hurt 75 % of the clients of h in '
+    'evaluation hurt.',
   ]
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tff_fedfish.cli import demo
-from tff_fedfish.reporting import loading, scores, summary, tables
+from tff_fedfish.reporting import loading, notes, scores, summary, tables
 
 
 def _read(directories):
@@ -53,9 +53,11 @@ def test_comparison_tables_of_a_pair(pair):
 
 def test_two_seeds_have_differences_for_an_interval(tmp_path, write_sweep):
   gains = {('fed_avg', 4, 2): 1.0, ('fed_fish', 4, 2): 2.0}
-  [table] = tables.comparison_tables(
-    _read(write_sweep(tmp_path, gains, num_seeds=2))
+  of_two = _read(write_sweep(tmp_path, gains, num_seeds=2))
+  assert notes.notes(of_two)[-1].endswith(
+    ' Two have none: both differences are shown.'
   )
+  [table] = tables.comparison_tables(of_two)
   assert _texts(table)[0][1:6] == [
     *('−1.000', 'by seed −1.000 and −1.000', '2 × 2', '100 %'),
     '−1.000 [by seed −1.000 and −1.000]',

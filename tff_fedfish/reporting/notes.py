@@ -117,13 +117,13 @@ def _arm_clauses(arm: Arm, scores: Scores) -> Iterator[str]:
   table = scores.means
   table = table[table['is_shown'] & (table['arm'] == arm.label)]
   for subject, rows in table[table['subject'] != ''].groupby('subject'):
+    name, num_seeds = rows.iloc[0][['evaluation', 'num_seeds']]
     hurt = list(rows[rows['measure'] == 'hurt'].itertuples())
     if hurt and hurt[-1].mean > 0.5:
       yield (
         f'personalization on {100 * hurt[-1].fraction:g} % hurt '
-        f'{100 * hurt[-1].mean:.0f} % of the {subject}'
+        f'{100 * hurt[-1].mean:.0f} % of the {subject} in evaluation {name}'
       )
-    name, num_seeds = rows.iloc[0][['evaluation', 'num_seeds']]
     if num_seeds < arm.num_seeds:
       yield f'evaluation {name} is of {num_seeds} of {arm.num_seeds} seeds'
     if num_left_out := rows['num_left_out'].max():
