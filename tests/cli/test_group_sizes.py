@@ -69,8 +69,9 @@ def test_tables_of_the_plots():
   ]
   words = (
     'Words per group: from 0 to 10, median 1, 90 % of the groups have at most '
-    '6; of all words, the largest 41.7 %, the largest 10 100.0 %, the largest '
-    '10 % 66.7 %. Not shown: 1 group without words.'
+    '6; of all words, the largest group holds 41.7 %, the largest 10 groups '
+    '100.0 %, the largest 10 % of the groups 66.7 %. Not shown: 1 group '
+    'without words.'
   )
   assert ranks.caption == f'The largest group has rank 1. {words}'
   assert counts.caption.endswith(words)

@@ -71,45 +71,34 @@ _EVERYWHERE, _ONLY_FINE_TUNED, _NOWHERE = [0.0, 0.5], [0.0], []
 
 
 @pytest.mark.parametrize(
-  'changes',
+  'changes, fractions',
   [
-    pytest.param({'settings': settings}, id=next(iter(settings)))
-    for settings in (
-      {'evaluation.barrier_every_num_rounds': 1},
-      {'evaluation.every_num_rounds': 1},
-      {'evaluation.num_clients': 3},
-      {'data.directory': '/elsewhere/debian'},
-      {'data.vocabulary': '/elsewhere/vocabulary'},
-      {'checkpoints.every_num_rounds': 1},
-      {'training.max_non_finite_rounds': 3},
-      {'engine.kind': 'ray', 'engine.num_partial_sums': 1},
-      {'engine.num_workers': 2},
-      # Read with Ray only, and with a partition only.
-      {'engine.threads_per_worker': 4},
-      {'seeds.partition_seed': 9},
-      # Read with DP-SGD only.
-      {'seeds.privacy_seed': 9},
-      # A method's own.
-      {'client_work.learning_rate': 0.5},
-      {'server.optimizer': 'sgd'},
-    )
-  ],
-)
-def test_what_changes_no_result_is_compared(write_one, changes):
-  runs = load_runs(
-    [write_one('fish', 'fed_fish'), write_one('avg', 'fed_avg', **changes)]
-  )
-  assert len(match.find_pairs(match.find_arms(runs))) == 1
-  assert _fractions(runs) == _EVERYWHERE
-
-
-@pytest.mark.parametrize(
-  'changes',
-  [
-    pytest.param({'fingerprint': 'b' * 64}, id='corpus'),
-    pytest.param({'vocabulary': 'w'}, id='vocabulary'),
+    pytest.param({'fingerprint': 'b' * 64}, _NOWHERE, id='corpus'),
+    pytest.param({'vocabulary': 'w'}, _NOWHERE, id='vocabulary'),
     *(
-      pytest.param({'settings': {name: value}}, id=name)
+      pytest.param({'settings': settings}, _EVERYWHERE, id=next(iter(settings)))
+      for settings in (
+        {'evaluation.barrier_every_num_rounds': 1},
+        {'evaluation.every_num_rounds': 1},
+        {'evaluation.num_clients': 3},
+        {'data.directory': '/elsewhere/debian'},
+        {'data.vocabulary': '/elsewhere/vocabulary'},
+        {'checkpoints.every_num_rounds': 1},
+        {'training.max_non_finite_rounds': 3},
+        {'engine.kind': 'ray', 'engine.num_partial_sums': 1},
+        {'engine.num_workers': 2},
+        # Read with Ray only, and with a partition only.
+        {'engine.threads_per_worker': 4},
+        {'seeds.partition_seed': 9},
+        # Read with DP-SGD only.
+        {'seeds.privacy_seed': 9},
+        # A method's own.
+        {'client_work.learning_rate': 0.5},
+        {'server.optimizer': 'sgd'},
+      )
+    ),
+    *(
+      pytest.param({'settings': {name: value}}, _NOWHERE, id=f'{name} {value}')
       for name, value in (
         ('seeds.split_seed', 9),
         ('seeds.cohort_seed', 9),
@@ -127,11 +116,11 @@ def test_what_changes_no_result_is_compared(write_one, changes):
     ),
   ],
 )
-def test_other_runs_are_not_compared(write_one, changes):
+def test_which_runs_are_compared(write_one, changes, fractions):
   runs = load_runs(
     [write_one('fish', 'fed_fish'), write_one('avg', 'fed_avg', **changes)]
   )
-  assert _fractions(runs) == _NOWHERE
+  assert _fractions(runs) == fractions
 
 
 @pytest.mark.parametrize(
@@ -147,6 +136,8 @@ def test_other_runs_are_not_compared(write_one, changes):
     ({'facts': {'skipped_clients': {'beyond_max_clients': 4}}}, _NOWHERE),
     ({'facts': {'num_clients': 3}}, _NOWHERE),
     ({'kind': 'transfer', 'corpus': 'sotu'}, _NOWHERE),
+    # Both held out.
+    ({'corpus': 'other'}, _NOWHERE),
   ],
 )
 def test_other_evaluations_are_not_compared(write_one, changes, fractions):
@@ -177,11 +168,48 @@ def test_the_last_by_number_stands_for_equal_evaluations(
   run = write_one('fish', 'fed_fish')
   for name in ('run9', 'run10'):
     write_evaluation(run, name, personalization=_FINE_TUNING)
+  write_evaluation(run, 'run11', round_num=1)
   means = scores.read_scores(load_runs([run])).means
+  assert set(means['evaluation'][means['is_final']]) == {'run10'}
   assert set(means['evaluation'][means['is_shown']]) == {'run10', 'e'}
   # Only it has a barrier.
   shown = means[means['is_shown'] & (means['evaluation'] == 'e')]
   assert set(shown['subject']) == {''}
+
+
+def test_the_latest_of_several_evaluations_is_compared(
+  write_one, write_evaluation
+):
+  runs = [write_one('fish', 'fed_fish'), write_one('avg', 'fed_avg')]
+  for run in runs:
+    fewer = {'max_sequences_per_client': 16}
+    write_evaluation(run, 'f', personalization=_FINE_TUNING | fewer)
+    write_evaluation(run, 'g', round_num=1)
+  # Later, but of one arm.
+  write_evaluation(runs[0], 'h', personalization={'sequence_length': 64})
+  table = scores.read_scores(load_runs(runs)).comparisons
+  for evaluations in table['evaluations']:
+    assert [evaluation.name for evaluation in evaluations] == ['f', 'f']
+  assert list(table['round']) == [2] * 4
+
+
+def test_with_dp_sgd_noise_of_another_seed_is_a_repetition(write_one):
+  settings = {
+    'local_privacy.clip_norm': 1.0,
+    'local_privacy.noise_multiplier': 1.0,
+  }
+  runs = load_runs(
+    [
+      write_one(
+        str(seed),
+        'fed_avg',
+        settings=settings | {'seeds.privacy_seed': seed},
+      )
+      for seed in (1, 2)
+    ]
+  )
+  [arm] = match.find_arms(runs)
+  assert arm.num_seeds == 2
 
 
 def test_the_sums_of_a_cohort_of_all_merged_clients(write_one):

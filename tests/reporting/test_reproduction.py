@@ -56,14 +56,27 @@ def test_commands(tmp_path, write_run, write_evaluation):
   ]
 
 
-def test_commands_of_own_rows_name_no_number_of_clients(
-  tmp_path, write_run, write_evaluation
-):
+def test_commands_of_own_rows(tmp_path, write_run, write_evaluation):
   run = write_run(tmp_path / 'own', algorithm='local_only')
-  write_evaluation(run, 'own', kind='own_test', losses={0.0: (3.0,) * 4})
-  command = _commands([run])[1]
-  assert '--client_split own_test' in command
-  assert '--max_clients' not in command
+  options = {'kind': 'own_test', 'losses': {0.0: (3.0,) * 4}}
+  rows = {
+    'sequence_length': 128,
+    'split_seed': 3,
+    'max_sequences_per_client': 16,
+  }
+  write_evaluation(run, 'all', **options, personalization=rows)
+  skipped = {'without_own_rows': 2, 'beyond_max_clients': 5}
+  facts = {'skipped_clients': skipped}
+  write_evaluation(run, 'some', **options, facts=facts)
+  evaluate = 'fedfish evaluate --checkpoint runs/own --data corpora/debian '
+  # They are as long as in training; all clients need no number.
+  assert _commands([run])[1:3] == [
+    f'{evaluate}--fractions 0 --max_sequences_per_client 16 '
+    '--client_split own_test --output runs/own/evaluations/all',
+    # 4 with rows and 2 without.
+    f'{evaluate}--fractions 0 --max_clients 6 '
+    '--client_split own_test --output runs/own/evaluations/some',
+  ]
 
 
 def test_another_part_of_the_corpus_is_named(

@@ -7,7 +7,7 @@ import pytest
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import tables
-from tff_fedfish.reporting import loading, notes, scores
+from tff_fedfish.reporting import loading, match, notes, scores
 
 
 def test_labels_and_curves_of_a_pair(pair):
@@ -48,10 +48,13 @@ def test_equal_labels_get_the_directory_names(tmp_path, write_run):
 
 
 def test_a_run_that_diverged_says_so(tmp_path, write_run):
-  run = write_run(
-    tmp_path / 'run',
-    num_rounds=9,
-    settings={'training.max_non_finite_rounds': 2},
+  run, other = (
+    write_run(
+      tmp_path / str(seed),
+      num_rounds=9,
+      settings={'training.max_non_finite_rounds': 2, 'seeds.model_seed': seed},
+    )
+    for seed in (1, 2)
   )
   # Both rounds: one client, and its update is not finite.
   header, first, *rest = (run / 'metrics.csv').read_text().splitlines()
@@ -60,6 +63,8 @@ def test_a_run_that_diverged_says_so(tmp_path, write_run):
   (run / 'metrics.csv').write_text('\n'.join(lines) + '\n')
   [loaded] = loading.load_runs([run])
   assert loaded.label == 'FedFish, E = 1 (diverged)'
+  [arm] = match.find_arms(loading.load_runs([run, other]))
+  assert arm.label == 'FedFish, E = 1 (1 of 2 diverged)'
 
 
 def test_a_run_in_progress(tmp_path, write_run):
@@ -82,12 +87,22 @@ def test_a_run_before_its_first_round(tmp_path, write_run):
   assert run.last('train/loss') is None
 
 
+_CLIENTS = (
+  'client_id,fraction,num_evaluation_sequences,num_evaluation_tokens,'
+  'num_personalization_sequences,loss_before,accuracy_before,loss_after,'
+  'accuracy_after,model\n'
+)
+_NUMBERS = ',0.0,4,500,0,6.0,0.1,6.0,0.1,'
+
+
 @pytest.mark.parametrize(
   'file, change',
   [
     ('summary.json', '{"kind": "held'),
     ('summary.json', None),
     ('per_client.csv', 'client_id,fraction\na,much\n'),
+    ('per_client.csv', f'{_CLIENTS}a{_NUMBERS}global\nb{_NUMBERS}personal\n'),
+    ('per_client.csv', f'{_CLIENTS}a{_NUMBERS}mine\n'),
     ('barrier.csv', 'client_id\na\n'),
   ],
 )
@@ -103,6 +118,8 @@ def test_a_damaged_evaluation_costs_a_note(
   [note] = notes.notes(scores.read_scores(runs))
   assert note.startswith('FedFish, E = 1: evaluation z was left out: ')
   assert file in note
+  # Neither a path of this machine nor advice to whoever evaluated.
+  assert str(tmp_path) not in note and note.count('. ') == 0
 
 
 def test_a_round_whose_barrier_has_no_clients(pair, tmp_path):
@@ -176,6 +193,7 @@ def test_a_run_named_twice(tmp_path, write_run):
     ('config.json', '{"schema_version": 99}', 'found 99. Update fedfish'),
     ('environment.json', '', r"environment\.json' must hold a JSON object"),
     ('metrics.csv', 'round,train/loss\n1,six\n', "metrics.csv.*'six'"),
+    ('timings.csv', 'round\n2\n2\n', 'timings.csv.*line 3 .* 2, found 2'),
   ],
 )
 def test_damaged_files_are_named(tmp_path, write_run, file, text, message):

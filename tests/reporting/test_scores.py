@@ -1,11 +1,8 @@
 """The tables of a report against numbers by hand."""
 
-import csv
-import io
-
 import pytest
 
-from tff_fedfish.reporting import comparisons, loading, scores, summary
+from tff_fedfish.reporting import comparisons, loading, scores
 
 _SWEEP = {('fed_avg', 4, 2): 1.0, ('fed_fish', 4, 2): 2.0}
 
@@ -139,6 +136,17 @@ def test_facts_of_an_evaluation_over_seeds(
   assert _means(means, 'unknown_tokens') == []
 
 
+@pytest.mark.parametrize('with_barrier', [0, 1])
+def test_a_barrier_of_one_seed(
+  tmp_path, write_run, write_evaluation, with_barrier
+):
+  options = [{'kind': 'held_out'}] * 2
+  options[with_barrier] = {'barriers': ((4.0, 4.5, 0.2, 0.1),)}
+  runs = _write_seeds(tmp_path, write_run, write_evaluation, *options)
+  [barrier] = _means(_read(runs).means, 'barrier/loss')
+  assert (barrier.mean, barrier.num_seeds) == (0.5, 1)
+
+
 def test_metrics_are_means_in_common_rounds(tmp_path, write_run):
   runs = [
     write_run(
@@ -196,7 +204,7 @@ def test_comparisons_of_a_pair(of_pair):
   'gains, interval, ends',
   [
     # Two seeds have no interval, but their differences.
-    ((1.0, 3.0), '−1.0 and −3.0', None),
+    ((1.0, 3.0), 'by seed −1.0 and −3.0', None),
     # The bootstrap has -3 to -1; Student's t -2 +- 4.3027 / sqrt(3).
     ((1.0, 2.0, 3.0), '−4.5 to +0.5', (-4.4842, 0.4842)),
   ],
@@ -222,77 +230,6 @@ def test_few_seeds_decide_nothing(
     assert row.ci_low is row.ci_high is None
   else:
     assert (row.ci_low, row.ci_high) == pytest.approx(ends, abs=1e-4)
-
-
-def test_comparisons_csv(of_pair):
-  text = comparisons.comparisons_csv(of_pair.comparisons)
-  lines = list(csv.DictReader(io.StringIO(text)))
-  assert len(lines) == len(of_pair.comparisons)
-  # As in test_comparisons_of_a_pair.
-  assert lines[0] == {
-    'setting': '',
-    'method': 'FedFish',
-    'baseline': 'FedAvg',
-    'subject': 'held-out clients',
-    'fraction': '0.0',
-    'measure': 'loss',
-    'mean': '-0.25',
-    'ci_low': '-0.5',
-    'ci_high': '0.0',
-    'share_below_zero': '0.5',
-    'num_seeds': '1',
-    'num_clients': '4',
-    'seed_means': "'-0.25",
-  }
-
-
-def test_summary_csv(pair):
-  text = summary.summary_csv(loading.load_runs(pair))
-  rows = list(csv.DictReader(io.StringIO(text)))
-  assert [row['run'] for row in rows] == ['FedAvg, E = 8', 'FedFish, E = 8']
-  fish = rows[1]
-  assert list(fish)[:8] == [
-    *('run', 'directory', 'method', 'num_local_epochs', 'round'),
-    *('held_out/loss/0', 'held_out/loss/0/ci_low', 'held_out/loss/0/ci_high'),
-  ]
-  # Losses 5, 6, 4.5, 4.5 after personalization on one half.
-  assert {
-    key: float(value)
-    for key, value in fish.items()
-    if key.startswith('held_out/spread/0.5/')
-  } == {
-    # Sorted 4.5, 4.5, 5, 6: at places 0.3, 1.5 and 2.7.
-    'held_out/spread/0.5/p10': 4.5,
-    'held_out/spread/0.5/p50': 4.75,
-    'held_out/spread/0.5/p90': pytest.approx(5.7),
-    'held_out/spread/0.5/worst': 6.0,
-    'held_out/spread/0.5/hurt': 0.0,
-  }
-  assert fish['held_out/loss/0.5/ci_high'] == '5.25'
-  assert fish['transfer/sotu_by_president/loss/0.25'] == '6.55'
-  assert float(fish['barrier/error']) == pytest.approx(0.025)
-  assert fish['communication/uplink_units'] == '4'
-  # No interval was computed for it: no columns for one.
-  assert 'seconds_per_round/ci_low' not in fish
-
-
-def test_clients_csv_has_every_client(of_pair):
-  rows = list(csv.DictReader(io.StringIO(of_pair.clients_csv())))
-  # Of 2 runs: 2 fractions of 4 held-out clients, 2 of 2 of the other corpus.
-  assert len(rows) == 2 * (2 * 4 + 2 * 2)
-  assert rows[4] == {
-    'arm': 'FedAvg, E = 8',
-    'subject': 'held-out clients',
-    'kind': 'held_out',
-    'model': 'global',
-    'round': '2',
-    'fraction': '0.5',
-    'client_id': 'a.org',
-    'loss_before': '6.0',
-    'accuracy_before': '0.04',
-    'loss_after': '5.0',
-    'accuracy_after': '0.05',
-  }
 
 
 def test_affinities_are_means_over_seeds(tmp_path, write_run, write_evaluation):

@@ -1,16 +1,12 @@
-"""The first sentences of the page and its caveats, word for word."""
+"""The first sentences of the page, word for word."""
 
 import pytest
 
-from tff_fedfish.reporting import headline, loading, notes, scores
+from tff_fedfish.reporting import headline, loading, notes, scores, tables
 
 
 def _read(directories):
   return scores.read_scores(loading.load_runs(directories))
-
-
-def _notes(directories):
-  return notes.notes(_read(directories))
 
 
 def test_an_undecided_pair(pair):
@@ -37,15 +33,114 @@ def test_several_settings(tmp_path, write_sweep):
   table = _read(write_sweep(tmp_path, gains))
   # Traffic is in the order of the sentence: FedFish sends twice as much.
   assert headline.headline(table) == (
-    'FedAvg has a lower loss than FedFish by 0.500 nats per token on held-out '
-    'clients with E = 4 (95 % interval 0.500 to 0.500; 2 clients, 3 seeds), '
-    'for an uplink of 2 against 4 models. It is the comparison with the lowest '
-    'loss; of all 2: FedAvg lower in 2.'
+    'The loss of FedAvg is lower than that of FedFish by 0.500 nats per token '
+    'on held-out clients with E = 4 (95 % interval 0.500 to 0.500; 2 clients, '
+    '3 seeds), for an uplink of 2 against 4 models. Of 2 comparisons with '
+    'FedAvg: FedAvg lower in 2; this one includes the lowest loss.'
   )
   assert headline.personalization(table).startswith(
     'After personalization on 50 % of each client’s data the order stays: '
-    'FedAvg has a lower loss than FedFish by 0.500 '
+    'the loss of FedAvg is lower than that of FedFish by 0.500 '
   )
+
+
+def test_comparisons_with_the_baseline_lead(
+  tmp_path, write_run, write_evaluation
+):
+  def write(width, algorithm, epochs, loss, **options):
+    settings = {'model.width': width}
+    if algorithm == 'fed_prox':
+      settings['algorithm.mu'] = 0.1
+    runs.append(
+      write_run(
+        tmp_path / f'{len(runs)}',
+        algorithm=algorithm,
+        num_local_epochs=epochs,
+        settings=settings,
+      )
+    )
+    write_evaluation(runs[-1], 'e', losses={0.0: (loss,) * 4}, **options)
+
+  runs = []
+  write(128, 'fed_avg', 1, 7.0)
+  write(128, 'fed_fish', 1, 6.5)
+  # Lower, but without the baseline.
+  write(128, 'fed_prox', 8, 4.0)
+  write(128, 'fed_fish', 8, 3.0)
+  assert headline.headline(_read(runs)) == (
+    'The loss of FedFish is lower than that of FedAvg by 0.500 nats per token '
+    'on held-out clients with E = 1 (95 % interval 0.500 to 0.500; 4 clients, '
+    '1 seed), for an uplink of 2 models.'
+  )
+  # Losses on shorter sequences have no order with the others.
+  shorter = {'personalization': {'sequence_length': 64}}
+  write(64, 'fed_avg', 1, 7.5, **shorter)
+  write(64, 'fed_fish', 1, 7.6, **shorter)
+  assert headline.headline(_read(runs)).endswith(
+    ' models. Of 2 comparisons with FedAvg: FedFish lower in 1, FedAvg lower '
+    'in 1.'
+  )
+
+
+def _write_methods(root, write_run, write_evaluation, **evaluations):
+  """Writes FedAvg and FedFish, which wins by 1 nat in each evaluation."""
+  runs = []
+  for algorithm, gain in (('fed_avg', 0.0), ('fed_fish', 1.0)):
+    # Rounds 0 to 4.
+    losses = (8.0,) * 5
+    runs.append(
+      write_run(root / algorithm, algorithm=algorithm, held_out_losses=losses)
+    )
+    for name, (round_num, *losses) in evaluations.items():
+      write_evaluation(
+        runs[-1],
+        name,
+        round_num=round_num,
+        losses={
+          fraction: (loss - gain,) * 4
+          for fraction, loss in zip((0.0, 0.5), losses, strict=False)
+        },
+      )
+  return runs
+
+
+def test_clients_hurt_are_those_of_the_compared_evaluations(
+  tmp_path, write_run, write_evaluation
+):
+  runs = _write_methods(
+    tmp_path, write_run, write_evaluation, a=(1, 7.0, 8.0), e=(2, 6.0, 5.0)
+  )
+  # Another one, of FedFish only, hurts all clients.
+  losses = {0.0: (9.0,) * 4, 0.5: (12.0,) * 4}
+  write_evaluation(runs[1], 'z', losses=losses, personalization={'epochs': 40})
+  table = _read(runs)
+  assert headline.headline(table).startswith(
+    'The loss of FedFish is lower than that of FedAvg by 1.000 nats per token '
+    'on held-out clients after round 2 (95 % interval 1.000 to 1.000; '
+  )
+  assert headline.personalization(table) == (
+    'After personalization on 50 % of each client’s data the order stays: the '
+    'loss of FedFish is lower than that of FedAvg by 1.000 (95 % interval '
+    '1.000 to 1.000). Personalization hurts 0 % of the clients with FedFish '
+    'and 0 % of the clients with FedAvg.'
+  )
+  [comparison] = tables.comparison_tables(table)
+  assert comparison.rows[0][6].text == '0 % / 0 %'
+  # What is compared is on the page, and `a` on a curve.
+  assert not [note for note in notes.notes(table) if 'not shown' in note]
+
+
+def test_personalization_of_another_round_is_another_answer(
+  tmp_path, write_run, write_evaluation
+):
+  runs = _write_methods(
+    tmp_path, write_run, write_evaluation, later=(4, 6.0), e=(2, 7.0, 5.0)
+  )
+  table = _read(runs)
+  assert 'after round' not in headline.headline(table)
+  assert headline.personalization(table) == ''
+  [comparison] = tables.comparison_tables(table)
+  assert [cell.text for cell in comparison.rows[0][5:7]] == ['–', '–']
 
 
 @pytest.mark.parametrize(
@@ -85,10 +180,11 @@ def test_a_run_that_is_not_compared(
 
 
 def test_arms_of_one_study_have_a_lowest_loss(tmp_path, write_sweep):
-  gains = {('fed_avg', epochs, 2): epochs for epochs in (1, 4)}
+  # Each after its last round.
+  gains = {('fed_avg', epochs, 6 - epochs): epochs for epochs in (1, 4)}
   assert headline.headline(_read(write_sweep(tmp_path, gains))) == (
-    'FedAvg, E = 4 has the lowest mean loss on held-out clients: 3.900 nats '
-    'per token (95 % interval 3.800 to 4.000; 2 clients, 3 seeds), for an '
+    'The mean loss of FedAvg, E = 4 on held-out clients is the lowest: 3.900 '
+    'nats per token (95 % interval 3.800 to 4.000; 2 clients, 3 seeds), for an '
     'uplink of 2 models.'
   )
 
@@ -101,32 +197,66 @@ def test_one_run(tmp_path, write_run, write_evaluation):
   write_evaluation(run, 'e')
   table = _read([run])
   assert headline.headline(table) == (
-    'FedFish, E = 1 has a mean loss on held-out clients: 6.000 nats per token '
-    '(95 % interval 5.750 to 6.250; 4 clients, 1 seed), for an uplink of 2 '
-    'models.'
+    'The mean loss of FedFish, E = 1 on held-out clients is 6.000 nats per '
+    'token (95 % interval 5.750 to 6.250; 4 clients, 1 seed), for an uplink of '
+    '2 models.'
   )
   assert headline.personalization(table) == ''
   assert notes.notes(table) == []
 
 
-def test_traffic_is_that_of_the_evaluated_round(
+@pytest.mark.parametrize(
+  'options, sentence',
+  [
+    (
+      {'kind': 'transfer', 'corpus': 'plays'},
+      'The mean loss of FedFish, E = 1 on clients of plays is 6.000 ',
+    ),
+    (
+      {'kind': 'participating'},
+      '1 run without a score on held-out clients.',
+    ),
+  ],
+)
+def test_one_run_with_another_evaluation(
+  tmp_path, write_run, write_evaluation, options, sentence
+):
+  run = write_run(tmp_path / 'run')
+  write_evaluation(run, 'e', **options)
+  assert headline.headline(_read([run])).startswith(sentence)
+
+
+def test_the_sentence_is_of_the_latest_evaluation(
   tmp_path, write_run, write_evaluation
 ):
   run = write_run(tmp_path / 'run', units_per_round=3)
-  write_evaluation(run, 'e', round_num=1)
-  sentence = headline.headline(_read([run]))
-  assert sentence.endswith(', for an uplink of 3 models.')
+  write_evaluation(run, 'early', round_num=0, losses={0.0: (9.0,) * 4})
+  write_evaluation(run, 'e', round_num=1, losses={0.25: (5.0,) * 4})
+  assert headline.headline(_read([run])) == (
+    'The mean loss of FedFish, E = 1 on held-out clients after round 1 and '
+    'personalization on 25 % is 5.000 nats per token (95 % interval 4.750 to '
+    '5.250; 4 clients, 1 seed), for an uplink of 3 models.'
+  )
 
 
-def test_runs_of_different_studies_have_no_lowest_loss(
-  tmp_path, write_run, write_evaluation
+@pytest.mark.parametrize(
+  'width, options',
+  [
+    pytest.param(64, {}, id='study'),
+    pytest.param(128, {'round_num': 1}, id='round'),
+    pytest.param(128, {'personalization': {'sequence_length': 64}}, id='rows'),
+    pytest.param(128, {'losses': {0.0: (6.0,) * 4}}, id='tie'),
+  ],
+)
+def test_losses_without_an_order(
+  tmp_path, write_run, write_evaluation, width, options
 ):
-  runs = [
-    write_run(tmp_path / str(width), settings={'model.width': width})
-    for width in (64, 128)
-  ]
-  for run in runs:
-    write_evaluation(run, 'e')
+  runs = [write_run(tmp_path / 'a')]
+  settings = {'model.width': width}
+  runs.append(write_run(tmp_path / 'b', num_local_epochs=8, settings=settings))
+  write_evaluation(runs[0], 'e', losses={0.0: (6.0,) * 4})
+  losses = {0.0: (5.0,) * 4}
+  write_evaluation(runs[1], 'e', **({'losses': losses} | options))
   assert headline.headline(_read(runs)) == (
     'None of 2 runs is compared: no two differ in the method only and were '
     'evaluated alike.'
@@ -140,101 +270,9 @@ def test_own_test_rows(tmp_path, write_run, write_evaluation):
     write_evaluation(run, 'own', kind='own_test', losses={0.0: (loss,) * 4})
     runs.append(run)
   assert headline.headline(_read(runs)).startswith(
-    'Local models has a lower loss than FedAvg by 2.000 nats per token on own '
-    'test rows ('
+    'The loss of Local models is lower than that of FedAvg by 2.000 nats per '
+    'token on own test rows ('
   )
-
-
-def test_notes_of_a_troubled_run(tmp_path, write_run, write_evaluation):
-  run = write_run(tmp_path / 'run', num_rounds=9)
-  text = (run / 'metrics.csv').read_text()
-  # Column 3 counts non-finite clients: 2 in round 1, 1 in round 2.
-  text = text.replace('\n1,8.0,0,', '\n1,8.0,2,')
-  (run / 'metrics.csv').write_text(text.replace('\n2,7.0,0,', '\n2,7.0,1,'))
-  skipped = {'skipped_clients': {'too_few_documents': 7, 'none': 0}}
-  write_evaluation(run, 'early', round_num=0)
-  write_evaluation(run, 'first', round_num=1)
-  write_evaluation(run, 'later', round_num=1, facts=skipped)
-  write_evaluation(run, 'searched', kind='own_validation')
-  unknown = {'unknown_token_fraction': 0.9871}
-  write_evaluation(run, 'russian', kind='transfer', corpus='r', facts=unknown)
-  losses = {0.0: (5.0,) * 4, 0.5: (4.0, 9.0, 9.0, 9.0)}
-  write_evaluation(run, 'hurt', kind='transfer', corpus='h', losses=losses)
-  label = 'FedFish, E = 1: '
-  assert _notes([run]) == [
-    label + '2 of 9 rounds so far.',
-    label + '3 clients with non-finite results counted with weight 0 in '
-    'training.',
-    label + 'evaluation first is not shown: only one per checkpoint and corpus '
-    'is. Shown: later.',
-    label + 'evaluation later is of round 1, not of the last round.',
-    label + 'evaluation later left out clients: 7 (too few documents).',
-    label + 'evaluation russian has 98.71 % unknown tokens: the vocabulary '
-    'cannot express this text, so scores on it say little.',
-    label + 'evaluation searched is of clients or rows of the training and is '
-    'not shown.',
-    label + 'personalization on 50 % hurt 75 % of the clients of h.',
-  ]
-
-
-def test_what_holds_for_several_runs_is_said_once(tmp_path, write_run):
-  runs = [
-    write_run(tmp_path / 'a', num_rounds=9),
-    write_run(tmp_path / 'b', num_rounds=9, num_local_epochs=8),
-  ]
-  assert _notes(runs)[0] == 'All runs: 2 of 9 rounds so far.'
-  runs.append(write_run(tmp_path / 'c', algorithm='fed_avg'))
-  assert _notes(runs)[0] == (
-    'FedFish, E = 1 and FedFish, E = 8: 2 of 9 rounds so far.'
-  )
-
-
-def test_what_a_mean_over_seeds_lacks(tmp_path, write_run, write_evaluation):
-  runs = []
-  for seed, clients in ((1, ('a', 'b')), (2, ('b', 'c')), (3, ())):
-    run = write_run(tmp_path / str(seed), settings={'seeds.model_seed': seed})
-    if clients:
-      write_evaluation(run, 'e', client_ids=clients, losses={0.0: (5.0,) * 2})
-    runs.append(run)
-  # Of a, b and c both seeds have b.
-  assert _notes(runs) == [
-    'FedFish, E = 1: evaluation e is of 2 of 3 seeds.',
-    'FedFish, E = 1: evaluation e left out 2 clients that not every seed has.',
-    'Without an evaluation on held-out clients: FedFish, E = 1 (3).',
-    'Runs that differ only in their seeds are averaged. With few seeds their '
-    'intervals are too narrow.',
-  ]
-
-
-def test_runs_that_were_not_measured_alike(
-  tmp_path, write_run, write_evaluation
-):
-  runs = [
-    write_run(tmp_path / 'a'),
-    write_run(
-      tmp_path / 'b',
-      held_out_losses=(8.0, 7.0),
-      settings={'data.directory': 'corpora/other'},
-    ),
-  ]
-  write_evaluation(runs[0], 'e', personalization={'learning_rate': 0.1})
-  write_evaluation(
-    runs[1],
-    'e',
-    round_num=1,
-    client_ids=('a',),
-    losses={0.0: (5.0,)},
-    personalization={'learning_rate': 1.0},
-  )
-  assert _notes(runs) == [
-    'The runs were not measured on the same data: they differ in '
-    "data.directory ('corpora/debian' / 'corpora/other').",
-    'The runs have different numbers of rounds (1, 2).',
-    'The evaluations on held-out clients differ in clients (4 / 1), '
-    'learning_rate (0.1 / 1.0); only equal ones are compared.',
-    'Intervals are over the clients of one run each; other seeds may order the '
-    'runs otherwise.',
-  ]
 
 
 def test_nothing_is_called_significant(pair):

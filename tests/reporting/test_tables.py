@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tff_fedfish.cli import demo
-from tff_fedfish.reporting import loading, scores, summary, tables
+from tff_fedfish.reporting import loading, notes, scores, summary, tables
 
 
 def _read(directories):
@@ -51,6 +51,19 @@ def test_comparison_tables_of_a_pair(pair):
   ]
 
 
+def test_two_seeds_have_differences_for_an_interval(tmp_path, write_sweep):
+  gains = {('fed_avg', 4, 2): 1.0, ('fed_fish', 4, 2): 2.0}
+  of_two = _read(write_sweep(tmp_path, gains, num_seeds=2))
+  assert notes.notes(of_two)[-1].endswith(
+    ' Two have none: both differences are shown.'
+  )
+  [table] = tables.comparison_tables(of_two)
+  assert _texts(table)[0][1:6] == [
+    *('−1.000', 'by seed −1.000 and −1.000', '2 × 2', '100 %'),
+    '−1.000 [by seed −1.000 and −1.000]',
+  ]
+
+
 def test_comparisons_of_settings_and_without_personalization(
   tmp_path, write_run, write_evaluation
 ):
@@ -72,6 +85,25 @@ def test_comparisons_of_settings_and_without_personalization(
   ]
   # Alone with its setting, nothing is compared with it.
   assert tables.comparison_tables(_read(runs[:1] + runs[3:])) == []
+
+
+def test_less_personalization_is_in_no_column_of_more(
+  tmp_path, write_run, write_evaluation
+):
+  runs = []
+  for epochs, fraction in ((1, 0.5), (4, 0.25)):
+    for algorithm in ('fed_avg', 'fed_fish'):
+      run = write_run(
+        tmp_path / f'{algorithm}{epochs}',
+        algorithm=algorithm,
+        num_local_epochs=epochs,
+      )
+      write_evaluation(run, 'e', losses={0.0: (6.0,) * 4, fraction: (5.0,) * 4})
+      runs.append(run)
+  [table] = tables.comparison_tables(_read(runs))
+  assert table.headings[5] == 'Difference after personalization on 50 %'
+  assert [row[5].text for row in table.rows] == ['+0.000', '–']
+  assert [row[6].text for row in table.rows] == ['0 % / 0 %', '–']
 
 
 def test_score_tables_of_a_pair(pair):

@@ -237,6 +237,9 @@ def test_resuming_without_the_rows_before(tmp_path):
     b'time,a\n0,1\n',
     b'',
     b'round,a\n0,\xff\n',
+    b'round,a\n-1,1\n',
+    b'round,a\n2,1\n1,1\n',
+    b'round,a\n1,1\n1,1\n',
   ],
 )
 def test_damaged_files(tmp_path, content):

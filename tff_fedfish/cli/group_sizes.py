@@ -183,9 +183,11 @@ def _counts(sizes: np.ndarray) -> list[tuple[int, int, str]]:
 def _words(sizes: np.ndarray, noun: str) -> str:
   """Returns the extremes, the median and what the largest groups hold."""
   low, median, upper, high = percentiles(sizes, (0, 50, 90, 100))
+  names = {'1': 'group holds', '10': '10 groups', '100': '100 groups'}
   shares = [
-    f'the largest {f"{top.label} " * (top.label != "1")}{100 * top.share:.1f} %'
-    for top in top_shares(sizes)
+    f'the largest {names.get(label, f"{label} of the groups")} '
+    f'{100 * share:.1f} %'
+    for label, _, share in top_shares(sizes)
   ]
   return (
     f'{noun.capitalize()} per group: from {low:,} to {high:,}, median '

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Sequence
 import pandas as pd
 
 from tff_fedfish import files
+from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import tables
 from tff_fedfish.evaluation.options import OWN_ROWS
 from tff_fedfish.evaluation.summary import Summary
@@ -94,6 +95,13 @@ def read_evaluation(directory: str | os.PathLike) -> Evaluation:
   tables.require_file(path)
   with files.explained(path, 'the summary of an evaluation', tables.ADVICE):
     summary = files.read_json(path, schema=Summary)
+  path = directory / _CLIENTS_FILE
+  clients = tables.read_rows(path, ClientEvaluation)
+  if set(clients['model']) not in ({'global'}, {'personal'}, set()):
+    raise UserError(
+      f"{str(path)!r} must have `model` 'global' or 'personal', equal in all "
+      f'lines. {tables.ADVICE}'
+    )
   path, barriers = directory / _BARRIERS_FILE, None
   if path.exists():
     barriers = tables.read_rows(path, ClientBarrier)
@@ -102,7 +110,7 @@ def read_evaluation(directory: str | os.PathLike) -> Evaluation:
     affinities = tables.read_rows(path, Affinity)
   return Evaluation(
     summary=summary,
-    clients=tables.read_rows(directory / _CLIENTS_FILE, ClientEvaluation),
+    clients=clients,
     barriers=barriers,
     affinities=affinities,
   )

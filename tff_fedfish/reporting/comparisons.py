@@ -3,16 +3,16 @@
 Arms are compared where they differ in the method only, as `keys.py` says.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from tff_fedfish import files
 from tff_fedfish.evaluation import intervals
-from tff_fedfish.reporting import match
+from tff_fedfish.reporting import keys, match
 from tff_fedfish.reporting.match import Arm, Pair
-from tff_fedfish.reporting.runs import HELD_OUT
+from tff_fedfish.reporting.runs import HELD_OUT, NamedEvaluation, Run
 
 # Of an `intervals.paired_difference`.
 _NUMBERS = (
@@ -22,10 +22,12 @@ _NUMBERS = (
 _COLUMNS = (
   *('setting', 'method', 'baseline', 'subject', 'fraction', 'measure'),
   *_NUMBERS,
+  'round',
 )
 # Not in the CSV file.
 _FURTHER = (
-  *('arm', 'baseline_arm', 'is_against_baseline', 'kind', 'round'),
+  *('arm', 'baseline_arm', 'is_against_baseline', 'evaluations', 'scale'),
+  *('lowest', 'hurt', 'baseline_hurt'),
   *('num_local_epochs', 'client_rate', 'baseline_client_rate'),
 )
 
@@ -42,7 +44,9 @@ def compare_methods(arms: Sequence[Arm]) -> pd.DataFrame:
     `registry.BASELINE` is subtracted where it takes part, else the first method
     is. `setting` tells compared arms from other compared ones, such as 'E = 8';
     '' if nothing does. Further columns, which comparisons.csv lacks: arm and
-    baseline_arm, labels; is_against_baseline; kind; round; num_local_epochs;
+    baseline_arm, labels; is_against_baseline; evaluations, those compared;
+    scale, equal where losses may be ranked; lowest, the lower mean of the two;
+    hurt and baseline_hurt, fractions of clients or None; num_local_epochs;
     client_rate and baseline_client_rate, learning rates of the clients.
   """
   rows = [row for pair in match.find_pairs(arms) for row in _compare(pair)]
@@ -56,10 +60,11 @@ def comparisons_csv(comparisons: pd.DataFrame) -> str:
 
 
 def main_comparisons(comparisons: pd.DataFrame) -> list[Any]:
-  """Returns the rows that answer which method is best: one for each pair.
+  """Returns the rows that answer which method is best, one for a pair.
 
   They are of the loss on held-out clients, or else on the first subject that
-  was compared, with the least personalization.
+  was compared, with the least personalization. Where any pair is against the
+  baseline, the others are left out.
   """
   rows = comparisons[comparisons['measure'] == 'loss']
   if rows.empty:
@@ -67,13 +72,18 @@ def main_comparisons(comparisons: pd.DataFrame) -> list[Any]:
   subjects = [str(HELD_OUT), *rows['subject']]
   subject = next(s for s in subjects if s in set(rows['subject']))
   rows = rows[rows['subject'] == subject]
+  if rows['is_against_baseline'].any():
+    rows = rows[rows['is_against_baseline'].astype(bool)]
   return list(rows[rows['fraction'] == rows['fraction'].min()].itertuples())
 
 
 def most_personalized(comparisons: pd.DataFrame, row: Any) -> Any:
-  """Returns the row of the same pair with the most personalization, or None."""
+  """Returns the row of the same models with the most personalization.
+
+  None: neither more personalization nor the same pair in the same round.
+  """
   rows = comparisons[comparisons['fraction'] > row.fraction]
-  for name in ('setting', 'method', 'baseline', 'subject', 'measure'):
+  for name in ('setting', 'method', 'baseline', 'subject', 'measure', 'round'):
     rows = rows[rows[name] == getattr(row, name)]
   return max(rows.itertuples(), key=lambda r: r.fraction, default=None)
 
@@ -90,14 +100,15 @@ def verdict(row: Any) -> str:
 def shown_interval(row: Any, spec: str, scale: float = 1.0) -> str:
   """Returns the interval of a row of `compare_methods` as text.
 
-  Two seeds have their differences instead. Numbers are scaled, and shown by a
-  format such as '+.4f'.
+  Two seeds have 'by seed' and their differences instead. Numbers are scaled,
+  and shown by a format such as '+.4f'.
   """
-  numbers, between = [row.ci_low, row.ci_high], ' to '
+  numbers, start, between = [row.ci_low, row.ci_high], '', ' to '
   if row.ci_low is None:
-    numbers, between = map(float, row.seed_means.split()), ' and '
+    numbers = map(float, row.seed_means.split())
+    start, between = 'by seed ', ' and '
   text = between.join(format(scale * number, spec) for number in numbers)
-  return text.replace('-', '−')
+  return start + text.replace('-', '−')
 
 
 def difference(
@@ -155,15 +166,49 @@ def _compare(pair: Pair) -> Iterator[tuple]:
       if any(one['mean'] is None for one in found.values()):
         continue
       words = pair.setting, pair.method, pair.baseline, str(subject), fraction
+      evaluations = [e for side in sides for e in side.values()]
       further = (
+        evaluations[0].round_num,
         pair.arm.label,
         pair.baseline_arm.label,
         pair.is_against_baseline,
-        subject.kind,
-        next(iter(sides[0].values())).round_num,
+        evaluations,
+        _scale(pair.arm.first, evaluations[0], fraction),
+        _lowest_loss(scores),
+        *(_hurt(side.values(), fraction) for side in sides),
         pair.arm.num_local_epochs,
-        *(a.first.train_config.client_work.learning_rate for a in arms),
+        *(a.train_config.client_work.learning_rate for a in arms),
       )
       for measure, one in found.items():
         numbers = (one[number] for number in _NUMBERS)
         yield *words, measure, *numbers, *further
+
+
+def _scale(run: Run, evaluation: NamedEvaluation, fraction: float) -> tuple:
+  """Returns clients and fine-tuning; settings may plan other rounds."""
+  key = keys.evaluation_key(run, evaluation, fraction)
+  return keys.client_key(run), [pair for pair in key if pair[0] != 'round']
+
+
+def _lowest_loss(sides: Sequence[Mapping[str, pd.DataFrame]]) -> float:
+  """Returns the lower mean of the sides, over the clients that all have."""
+  tables = [table for side in sides for table in side.values()]
+  common = set.intersection(*(set(table.index) for table in tables))
+  means = [
+    sum(t['loss_after'][t.index.isin(common)].mean() for t in side.values())
+    for side in sides
+  ]
+  return min(means) / len(sides[0])
+
+
+def _hurt(
+  evaluations: Iterable[NamedEvaluation], fraction: float
+) -> float | None:
+  """Returns the mean share of clients that personalization hurts."""
+  shares = [
+    scores.share_of_clients_hurt
+    for evaluation in evaluations
+    for scores in evaluation.summary.fractions
+    if scores.fraction == fraction
+  ]
+  return match.mean(shares or [None])

@@ -2,8 +2,11 @@
 
 import collections
 import math
+from collections.abc import Sequence
 from typing import Any
 
+from tff_fedfish.printing import count
+from tff_fedfish.reporting import match
 from tff_fedfish.reporting.comparisons import (
   main_comparisons,
   most_personalized,
@@ -11,36 +14,30 @@ from tff_fedfish.reporting.comparisons import (
   verdict,
 )
 from tff_fedfish.reporting.match import Arm
-from tff_fedfish.reporting.runs import HELD_OUT, OWN_TEST
 from tff_fedfish.reporting.scores import Scores
 from tff_fedfish.reporting.studies import studies
-from tff_fedfish.reporting.words import (
-  capitalized,
-  counted,
-  listed,
-  shown,
-  words_of,
-)
+from tff_fedfish.reporting.words import capitalized, listed, shown, words_of
 
 
 def headline(scores: Scores) -> str:
   """Returns the best method, its lead, how sure that is, and at what traffic.
 
-  Without a comparison it is the lowest loss, if the arms are of one study. No
+  Without a comparison it is the lowest loss, if the losses may be ranked. No
   difference is called significant.
   """
   if line := _lead(scores):
     return capitalized(f'{_comparison(scores, line)}.')
-  losses = _losses(scores, str(HELD_OUT)) or _losses(scores, str(OWN_TEST))
-  sizes = {row.num_clients for row in losses.values()}
-  if len(sizes) == 1 == len(studies(scores.arms)):
-    return f'{_lowest(scores, losses)}.'
-  number = counted(len(scores.runs), 'run')
+  losses = _losses(scores)
+  if best := _lowest(scores, losses):
+    return f'{_mean_loss(scores, best, "the lowest: " * (len(losses) > 1))}.'
+  number = count(len(scores.runs), 'run')
   if losses:
     return (
       f'None of {number} is compared: no two differ in the method only and '
       'were evaluated alike.'
     )
+  if any(run.evaluations or run.remarks for run in scores.runs):
+    return f'{number} without a score on held-out clients.'
   return f'{number} without an evaluation: `fedfish evaluate` makes one.'
 
 
@@ -58,12 +55,11 @@ def personalization(scores: Scores) -> str:
     order = 'the order stays: '
   elif 'undecided' not in (verdict(line), verdict(later)):
     order = 'the order changes: '
-  hurt = scores.shown(line.subject, 'hurt', later.fraction)
-  names = {line.arm: line.method, line.baseline_arm: line.baseline}
+  hurt = {later.method: later.hurt, later.baseline: later.baseline_hurt}
   shares = [
-    f'{100 * hurt[arm].mean:.0f} % of the clients with {name}'
-    for arm, name in names.items()
-    if arm in hurt
+    f'{100 * share:.0f} % of the clients with {name}'
+    for name, share in hurt.items()
+    if share is not None
   ]
   sentence = f' Personalization hurts {listed(shares)}.' if shares else ''
   return (
@@ -73,96 +69,116 @@ def personalization(scores: Scores) -> str:
 
 
 def _lead(scores: Scores) -> Any:
-  """Returns the comparison that the first sentence is about, or None.
-
-  It is against the baseline, if anything is, and of the lowest loss.
-  """
-  lines = main_comparisons(scores.comparisons)
-  losses = _losses(scores, lines[0].subject) if lines else {}
-
-  def rank(line):
-    arms = line.arm, line.baseline_arm
-    pair = [losses[arm].mean if arm in losses else math.inf for arm in arms]
-    return not line.is_against_baseline, min(pair), max(pair)
-
-  return min(lines, key=rank, default=None)
+  """Returns the comparison that includes the lowest loss, or None."""
+  return min(
+    main_comparisons(scores.comparisons),
+    key=lambda line: (line.lowest, abs(line.mean)),
+    default=None,
+  )
 
 
 def _comparison(scores: Scores, line: Any) -> str:
-  where = f'nats per {words_of(scores.runs).unit} on {line.subject}'
-  if line.fraction:
-    where += f' after personalization on {100 * line.fraction:g} %'
+  by_label = {arm.label: arm for arm in scores.arms}
+  arms = [by_label[label] for label in (line.arm, line.baseline_arm)]
+  where = f'nats per {words_of(scores.runs).unit} {_place(line, arms)}'
   if line.setting:
     where += f' with {line.setting}'
   sentence = _difference(line, where, _sizes(line))
-  arms = {arm.label: arm for arm in scores.arms}
-  order = line.arm, line.baseline_arm
   if verdict(line) == f'{line.baseline} lower':
-    order = order[::-1]
-  units = [_uplink(arms[arm], line.round) for arm in order]
-  if all(units):
-    both = ' against '.join(dict.fromkeys(units))
-    sentence += f', for an uplink of {both} models'
+    arms.reverse()
+  sentence += _uplink(line, arms)
   lines = main_comparisons(scores.comparisons)
   if len(lines) > 1:
     counts = collections.Counter(map(verdict, lines))
-    parts = [f'{name} in {count}' for name, count in counts.most_common()]
-    sentence += (
-      '. It is the comparison with the lowest loss; of all '
-      f'{len(lines)}: {", ".join(parts)}'
-    )
+    parts = [f'{name} in {number}' for name, number in counts.most_common()]
+    against = f' with {line.baseline}' * line.is_against_baseline
+    sentence += f'. Of {len(lines)} comparisons{against}: {", ".join(parts)}'
+    if all(other.scale == line.scale for other in lines):
+      sentence += '; this one includes the lowest loss'
   return sentence
 
 
 def _difference(line: Any, where: str = '', sizes: str = '') -> str:
-  """Returns 'A has a lower loss than B by 0.5 (95 % interval 0.4 to 0.6)'."""
+  """Returns 'the loss of A is lower than that of B by 0.5 (...)'."""
   where, sizes = f' {where}' * bool(where), f'; {sizes}' * bool(sizes)
   if verdict(line) == 'undecided':
-    kind = '95 % interval' if line.ci_low is not None else 'by seed'
+    kind = '95 % interval ' * (line.ci_low is not None)
     return (
       f'the order is undecided: the loss of {line.method} minus that of '
       f'{line.baseline} is '
       f'{shown(line.mean, 3, 1, "+")}{where} '
-      f'({kind} {shown_interval(line, "+.3f")}{sizes})'
+      f'({kind}{shown_interval(line, "+.3f")}{sizes})'
     )
   names, sign = (line.method, line.baseline), -1
   if line.mean > 0:
     names, sign = (line.baseline, line.method), 1
   low, high = sorted((sign * line.ci_low, sign * line.ci_high))
   return (
-    f'{names[0]} has a lower loss than {names[1]} by {sign * line.mean:.3f}'
-    f'{where} (95 % interval {low:.3f} to {high:.3f}{sizes})'
+    f'the loss of {names[0]} is lower than that of {names[1]} by '
+    f'{sign * line.mean:.3f}{where} '
+    f'(95 % interval {low:.3f} to {high:.3f}{sizes})'
   )
 
 
-def _lowest(scores: Scores, losses: dict[str, Any]) -> str:
-  """Returns the arm with the lowest mean loss, without a comparison."""
-  best = min(losses.values(), key=lambda row: row.mean)
-  which = 'the lowest' if len(losses) > 1 else 'a'
+def _losses(scores: Scores) -> dict[str, Any]:
+  """Returns the mean loss of each arm on the first subject that has any.
+
+  They are those with the least personalization.
+  """
+  means = scores.means
+  means = means[means['is_shown'] & (means['measure'] == 'loss')]
+  for subject in map(str, match.subjects(scores.runs)):
+    rows = means[means['subject'] == subject]
+    if len(rows):
+      return scores.shown(subject, 'loss', rows['fraction'].min())
+  return {}
+
+
+def _lowest(scores: Scores, losses: dict[str, Any]) -> Any:
+  """Returns the row of the lowest loss; None if the losses have no order."""
+  scales = set()
+  for row in losses.values():
+    clients, key = row.scale
+    # Settings of one study may plan other rounds.
+    key = [pair for pair in key if not row.is_final or pair[0] != 'round']
+    scales.add((clients, *key, row.num_clients))
+  if len(scales) != 1 or len(studies(scores.arms)) > 1:
+    return None
+  best, *others = sorted(losses.values(), key=lambda row: row.mean)
+  is_tie = others and shown(others[0].mean, 3) == shown(best.mean, 3)
+  return None if is_tie else best
+
+
+def _mean_loss(scores: Scores, row: Any, rank: str) -> str:
+  """Returns the loss of an arm, without a comparison."""
+  arms = [arm for arm in scores.arms if arm.label == row.arm]
   ends = ''
-  if not math.isnan(best.low):
-    ends = f'95 % interval {best.low:.3f} to {best.high:.3f}; '
-  sentence = (
-    f'{best.arm} has {which} mean loss on {best.subject}: {best.mean:.3f} '
-    f'nats per {words_of(scores.runs).unit} ({ends}{_sizes(best)})'
+  if not math.isnan(row.low):
+    ends = f'95 % interval {row.low:.3f} to {row.high:.3f}; '
+  return (
+    f'The mean loss of {row.arm} {_place(row, arms)} is {rank}{row.mean:.3f} '
+    f'nats per {words_of(scores.runs).unit} ({ends}{_sizes(row)})'
+    f'{_uplink(row, arms)}'
   )
-  arm = next(arm for arm in scores.arms if arm.label == best.arm)
-  if units := _uplink(arm, best.round):
-    sentence += f', for an uplink of {units} models'
-  return sentence
+
+
+def _place(row: Any, arms: Sequence[Arm]) -> str:
+  """Returns 'on held-out clients', with a round before the last."""
+  after = [f'round {row.round}'] * any(a.last_round != row.round for a in arms)
+  if row.fraction:
+    after.append(f'personalization on {100 * row.fraction:g} %')
+  return f'on {row.subject}' + f' after {listed(after)}' * bool(after)
 
 
 def _sizes(row: Any) -> str:
   clients, seeds = row.num_clients, row.num_seeds
-  return f'{counted(clients, "client")}, {counted(seeds, "seed")}'
+  return f'{count(clients, "client")}, {count(seeds, "seed")}'
 
 
-def _uplink(arm: Arm, round_num: int) -> str:
-  units = arm.in_round('communication/uplink_units', round_num)
-  return '' if units is None else f'{units:g}'
-
-
-def _losses(scores: Scores, subject: str) -> dict[str, Any]:
-  """Returns the mean loss of each arm with the least personalization."""
-  rows = scores.means[scores.means['subject'] == subject]
-  return scores.shown(subject, 'loss', rows['fraction'].min())
+def _uplink(row: Any, arms: Sequence[Arm]) -> str:
+  """Returns the traffic up to the round, in the order of the arms."""
+  units = [a.in_round('communication/uplink_units', row.round) for a in arms]
+  if None in units:
+    return ''
+  both = ' against '.join(dict.fromkeys(f'{number:g}' for number in units))
+  return f', for an uplink of {both} models'

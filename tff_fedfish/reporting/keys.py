@@ -10,9 +10,9 @@ clients' split and partition, are repetitions. Runs of equal setting and seeds
 are compared, by evaluations of equal key.
 """
 
-import functools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tff_fedfish.config import load as config_loading
@@ -68,6 +68,9 @@ _OF_ROWS = (
 
 Key = tuple[tuple[str, str], ...]
 """(name, value) of some settings, sorted by name; can be a dictionary's key."""
+
+# Settings of runs that are still in use.
+_FOUND: weakref.WeakKeyDictionary[Run, Key] = weakref.WeakKeyDictionary()
 
 
 def setting_key(run: Run) -> Key:
@@ -142,20 +145,15 @@ def evaluation_key(
   )
 
 
-def differing_labels(settings: Sequence[Mapping[str, str]]) -> list[str]:
-  """Returns the values, by name, in which each setting differs from others.
+def differing_labels(keys: Sequence[Key]) -> list[str]:
+  """Returns the values, by name, in which each key differs from others.
 
   Such as 'E = 8, rounds = 120'; '' where nothing differs.
   """
-  keys = dict.fromkeys(name for setting in settings for name in setting)
-  names = {
-    key: label_of(key)
-    for key in keys
-    if len({setting.get(key) for setting in settings}) > 1
-  }
+  names = differing(keys)
   return [
-    ', '.join(f'{n} = {s.get(key, "(not set)")}' for key, n in names.items())
-    for s in settings
+    ', '.join(f'{label_of(n)} = {s.get(n, "(not set)")}' for n in names)
+    for s in map(dict, keys)
   ]
 
 
@@ -202,9 +200,14 @@ def _settings(run: Run, counts: Callable[[str], bool]) -> Key:
   return tuple(pair for pair in _all_settings(run) if counts(pair[0]))
 
 
-@functools.lru_cache(maxsize=1000)
 def _all_settings(run: Run) -> Key:
   """Returns the settings that can change a number, by name."""
+  if run not in _FOUND:
+    _FOUND[run] = _find_settings(run)
+  return _FOUND[run]
+
+
+def _find_settings(run: Run) -> Key:
   config = run.train_config
   values = flatten(config_loading.to_json_dict(config))
   if run.identity:

@@ -129,7 +129,9 @@ def _load_evaluations(
     try:
       found = read_evaluation(entry)
     except UserError as error:
-      problem = str(error).rstrip('.')
+      # The page may be sent to others, who have no such directory.
+      problem = str(error).replace(repr(f'{run}/')[1:-1], '')
+      problem = problem.rsplit('. ', 1)[0].rstrip('.')
       remarks.append(f'evaluation {entry.name} was left out: {problem}')
       continue
     barriers = pd.DataFrame()

@@ -9,6 +9,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting import keys
 from tff_fedfish.reporting.runs import (
@@ -45,29 +46,14 @@ class Arm(Measured):
     return len(self.runs)
 
   @property
-  def algorithm(self) -> str:
-    """See `Run.algorithm`."""
-    return self.first.algorithm
-
-  @property
-  def method(self) -> str:
-    """See `Run.method`."""
-    return self.first.method
+  def train_config(self) -> TrainConfig:
+    """The config; seeds, and what changes no result, are those of one run."""
+    return self.first.train_config
 
   @property
   def is_baseline(self) -> bool:
     """Whether the method is the one that others are compared with."""
     return self.algorithm == registry.BASELINE.name
-
-  @property
-  def num_local_epochs(self) -> int | None:
-    """See `Run.num_local_epochs`."""
-    return self.first.num_local_epochs
-
-  @property
-  def num_rounds(self) -> int:
-    """See `Run.num_rounds`."""
-    return self.first.num_rounds
 
   @functools.cached_property
   def metrics(self) -> tuple[Row, ...]:
@@ -147,7 +133,7 @@ def find_pairs(arms: Sequence[Arm]) -> list[Pair]:
   without it the first method, is the one that is subtracted.
   """
   groups = keys.grouped(arms, lambda arm: keys.setting_key(arm.first))
-  labels = keys.differing_labels(list(map(dict, groups)))
+  labels = keys.differing_labels(list(groups))
   pairs = []
   for setting, members in zip(labels, groups.values(), strict=True):
     variants: dict[keys.Key, Arm] = {}
@@ -167,7 +153,7 @@ def find_pairs(arms: Sequence[Arm]) -> list[Pair]:
 def paired_evaluations(
   pair: Pair, subject: Subject, fraction: float
 ) -> tuple[dict[str, NamedEvaluation], dict[str, NamedEvaluation]]:
-  """Returns evaluations of equal key of both arms, by the seeds.
+  """Returns evaluations of equal key, by the seeds that both arms have.
 
   Of several keys this is the one that most seeds have on both sides, then the
   one of the latest round; no evaluation where there is none.
@@ -193,8 +179,11 @@ def paired_evaluations(
     places = [(e.round_num, name_key(e.name)) for e in sides[0].values()]
     return len(shared), max(places, default=())
 
-  best = max(by_key.values(), key=rank, default=[{}, {}])
-  return tuple(best) if best[0].keys() & best[1].keys() else ({}, {})
+  one, other = max(by_key.values(), key=rank, default=[{}, {}])
+  return (
+    {seeds: e for seeds, e in one.items() if seeds in other},
+    {seeds: e for seeds, e in other.items() if seeds in one},
+  )
 
 
 def subjects(runs: Iterable[Run]) -> list[Subject]:
@@ -221,7 +210,7 @@ def _group_labels(runs: Sequence[Run]) -> Iterator[str]:
   for run in runs:
     same = [other for other in runs if other.base_label == run.base_label]
     differing = keys.differing_labels(
-      [dict(keys.setting_key(r)) | dict(keys.method_key(r)) for r in same]
+      [keys.setting_key(run) + keys.method_key(run) for run in same]
     )
     own = differing[same.index(run)]
     label = f'{run.base_label}, {own}' if own else run.base_label

@@ -7,6 +7,7 @@ intervals (`evaluation/intervals.py`).
 import collections
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -32,12 +33,8 @@ class Mean(NamedTuple):
   subject: str
   """Clients that were scored, such as 'held-out clients'; '' for clients or
   rows of the training, on which the barrier is measured, too."""
-  kind: str
-  """`Summary.kind`: 'held_out', 'own_test', 'transfer', ..."""
   round: int
   """Round of the checkpoint."""
-  model: str
-  """'personal' if each client was scored with its own model, or 'global'."""
   num_seeds: int
   is_shown: bool
   """Whether it is of the evaluation that stands for its subject: that of most
@@ -67,8 +64,11 @@ class Mean(NamedTuple):
 class Repeated:
   """Evaluations that are alike, one for each of some seeds of an arm."""
 
+  key: keys.Key
+  """What they share: `keys.evaluation_key`."""
   subject: Subject | None
   evaluations: dict[str, NamedEvaluation]
+  """By the seeds."""
 
   @property
   def first(self) -> NamedEvaluation:
@@ -112,7 +112,7 @@ def repeated_evaluations(arm: Arm) -> list[Repeated]:
     seen: collections.Counter = collections.Counter()
     for evaluation in sorted(run.evaluations, key=lambda e: e.name):
       seen[key := keys.evaluation_key(run, evaluation)] += 1
-      group = Repeated(run.subject_of(evaluation), {})
+      group = Repeated(key, run.subject_of(evaluation), {})
       group = groups.setdefault((key, seen[key]), group)
       group.evaluations[run.seeds] = evaluation
   return list(groups.values())
@@ -128,21 +128,38 @@ def shown(groups: Iterable[Repeated]) -> dict[Subject, Repeated]:
   }
 
 
-def means_of(arm: Arm) -> Iterator[Mean]:
-  """Yields the means of all evaluations of an arm."""
+def shown_barrier(groups: Iterable[Repeated]) -> Repeated | None:
+  """Returns the evaluations whose barrier is shown, also if of some seeds."""
+  measured = [
+    group
+    for group in groups
+    if any(e.has_barrier for e in group.evaluations.values())
+  ]
+  return max(measured, key=lambda group: group.rank, default=None)
+
+
+def means_of(arms: Iterable[Arm]) -> pd.DataFrame:
+  """Returns the means of all evaluations; columns are the fields of `Mean`."""
+  rows = itertools.chain(*map(_means_of, arms))
+  table = pd.DataFrame(rows, columns=Mean._fields)
+  # Without a row pandas knows no dtype.
+  return table.astype(
+    dict.fromkeys(('fraction', 'mean', 'low', 'high'), float)
+    | dict.fromkeys(('is_shown', 'is_final'), bool)
+  )
+
+
+def _means_of(arm: Arm) -> Iterator[Mean]:
   groups = repeated_evaluations(arm)
   last = [g for g in groups if g.first.round_num == arm.num_rounds]
   of_subjects, final = shown(groups).values(), shown(last).values()
-  with_barrier = [group for group in groups if group.first.has_barrier]
-  barrier = max(with_barrier, key=lambda group: group.rank, default=None)
+  barrier = shown_barrier(groups)
   for group in groups:
     row = functools.partial(
       Mean,
       arm=arm.label,
       evaluation=group.first.name,
-      kind=group.first.summary.kind,
       round=group.first.round_num,
-      model=group.first.model,
       num_seeds=len(group.evaluations),
       is_final=group in final,
     )
@@ -216,11 +233,16 @@ def _barrier(
   summaries = [e.summary for e in group.evaluations.values()]
   barriers = [s.client_server_barrier for s in summaries]
   barriers = [barrier for barrier in barriers if barrier]
-  count = {'num_clients': sum(b.num_clients for b in barriers), 'scale': ()}
+  count = {
+    'num_clients': sum(b.num_clients for b in barriers),
+    # Not every seed may have replayed a round.
+    'num_seeds': len(barriers),
+    'scale': (),
+  }
   for name in ('loss', 'error', 'local_loss', 'global_loss'):
     means = [getattr(barrier, name) for barrier in barriers]
     numbers = {'mean': _mean_of_some([mean.mean for mean in means])}
-    if len(summaries) == 1 and means and name in ('loss', 'error'):
+    if len(means) == 1 and name in ('loss', 'error'):
       numbers = _interval(means[0].mean, means[0].ci_low, means[0].ci_high)
     yield row(**place, **count, **numbers, measure=f'barrier/{name}')
   effective = [s.effective_clients for s in summaries if s.effective_clients]

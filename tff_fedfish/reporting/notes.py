@@ -1,13 +1,16 @@
 """Caveats: what a reader must know before comparing numbers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tff_fedfish.data import unknown_tokens
+from tff_fedfish.printing import count
 from tff_fedfish.reporting import keys, match, means
 from tff_fedfish.reporting.match import Arm
-from tff_fedfish.reporting.runs import NamedEvaluation, Run, Subject
+from tff_fedfish.reporting.means import Repeated
+from tff_fedfish.reporting.runs import HELD_OUT, NamedEvaluation, Run, Subject
 from tff_fedfish.reporting.scores import Scores
-from tff_fedfish.reporting.words import counted, listed
+from tff_fedfish.reporting.words import listed
 
 _MAX_NAMED = 4
 """Runs, or settings, that a sentence names; more are counted."""
@@ -16,20 +19,16 @@ _MAX_NAMED = 4
 def notes(scores: Scores) -> list[str]:
   """Returns what a reader must know before comparing the numbers."""
   runs, arms = scores.runs, scores.arms
-  shown = {
-    run: {
-      subject: group.first
-      for subject, group in means.shown(
-        means.repeated_evaluations(Arm(run.label, (run,)))
-      ).items()
-    }
-    for run in runs
-  }
-  clauses = [
-    (clause, run.label)
-    for run in runs
-    for clause in (*_run_clauses(run), *_evaluation_clauses(run, shown[run]))
-  ]
+  compared = set(itertools.chain(*scores.comparisons['evaluations']))
+  shown, clauses = [], []
+  for arm in arms:
+    groups = means.repeated_evaluations(arm)
+    shown.append(means.shown(groups))
+    used = [*shown[-1].values(), means.shown_barrier(groups)]
+    visible = compared.union(*(g.evaluations.values() for g in used if g))
+    for run in arm.runs:
+      found = *_run_clauses(run), *_evaluation_clauses(run, shown[-1], visible)
+      clauses += [(clause, run.label) for clause in found]
   sentences = []
   for clause, concerned in keys.grouped(clauses, lambda c: c[0]).items():
     labels = [label for _, label in concerned]
@@ -42,6 +41,8 @@ def notes(scores: Scores) -> list[str]:
     sentences.append(
       'Runs that differ only in their seeds are averaged. With few seeds their '
       'intervals are too narrow.'
+      + ' Two have none: both differences are shown.'
+      * (2 in set(scores.comparisons['num_seeds']))
     )
   elif len(runs) > 1:
     sentences.append(
@@ -61,42 +62,54 @@ def _run_clauses(run: Run) -> Iterator[str]:
     yield f'{last} of {planned} rounds so far'
   if dropped := sum(n for (n,) in run.series('train/num_non_finite_clients')):
     yield (
-      f'{counted(dropped, "client")} with non-finite results counted with '
+      f'{count(int(dropped), "client")} with non-finite results counted with '
       'weight 0 in training'
     )
   yield from run.remarks
 
 
 def _evaluation_clauses(
-  run: Run, shown: Mapping[Subject, NamedEvaluation]
+  run: Run,
+  shown: Mapping[Subject, Repeated],
+  visible: Collection[NamedEvaluation],
 ) -> Iterator[str]:
+  """Yields what a score lacks, and which evaluations are not shown.
+
+  Args:
+    run: The run.
+    shown: Evaluations of its arm that stand for a subject.
+    visible: These, those that are compared, and that with the barrier.
+  """
   for evaluation in run.evaluations:
     name, summary = f'evaluation {evaluation.name}', evaluation.summary
     subject = run.subject_of(evaluation)
-    if subject is None:
-      yield f'{name} is of clients or rows of the training and is not shown'
-    elif evaluation is shown[subject]:
+    if evaluation in visible:
       if evaluation.round_num != run.last_round:
         number = evaluation.round_num
         yield f'{name} is of round {number}, not of the last round'
       reasons = [
-        f'{count} ({reason.replace("_", " ")})'
-        for reason, count in summary.skipped_clients.items()
-        if count
+        f'{number} ({reason.replace("_", " ")})'
+        for reason, number in summary.skipped_clients.items()
+        if number
       ]
       if reasons:
         yield f'{name} left out clients: {listed(reasons)}'
       if warning := unknown_tokens.warning(summary.unknown_token_fraction):
         percent = f'{100 * summary.unknown_token_fraction:.2f}'
         yield f'{name} has {percent} % unknown tokens: {warning}'
-      if bad := max(s.loss.num_non_finite for s in summary.fractions):
-        yield f'{name} left out {counted(bad, "client")} with a non-finite loss'
-    # A score before the last round is a point of a curve.
-    elif evaluation.round_num == shown[subject].round_num:
-      yield (
-        f'{name} is not shown: only one per checkpoint and corpus is. Shown: '
-        f'{shown[subject].name}'
-      )
+      numbers = [scores.loss.num_non_finite for scores in summary.fractions]
+      if bad := max(numbers, default=0):
+        yield f'{name} left out {count(bad, "client")} with a non-finite loss'
+    elif subject is None:
+      yield f'{name} is of clients or rows of the training and is not shown'
+    # An earlier score of held-out clients is a point of a curve.
+    elif (
+      subject != HELD_OUT
+      or evaluation.round_num >= shown[subject].first.round_num
+    ):
+      own = shown[subject].evaluations.get(run.seeds)
+      other = own.name if own else 'that of other seeds'
+      yield f'{name} on {subject} is not shown: {other} is'
 
 
 def _arm_clauses(arm: Arm, scores: Scores) -> Iterator[str]:
@@ -104,18 +117,21 @@ def _arm_clauses(arm: Arm, scores: Scores) -> Iterator[str]:
   table = scores.means
   table = table[table['is_shown'] & (table['arm'] == arm.label)]
   for subject, rows in table[table['subject'] != ''].groupby('subject'):
+    name, num_seeds = rows.iloc[0][['evaluation', 'num_seeds']]
     hurt = list(rows[rows['measure'] == 'hurt'].itertuples())
     if hurt and hurt[-1].mean > 0.5:
       yield (
         f'personalization on {100 * hurt[-1].fraction:g} % hurt '
-        f'{100 * hurt[-1].mean:.0f} % of the {subject}'
+        f'{100 * hurt[-1].mean:.0f} % of the {subject} in evaluation {name}'
       )
-    name, num_seeds = rows.iloc[0][['evaluation', 'num_seeds']]
     if num_seeds < arm.num_seeds:
       yield f'evaluation {name} is of {num_seeds} of {arm.num_seeds} seeds'
     if num_left_out := rows['num_left_out'].max():
-      clients = counted(num_left_out, 'client')
+      clients = count(int(num_left_out), 'client')
       yield f'evaluation {name} left out {clients} that not every seed has'
+  barrier = table[table['measure'] == 'barrier/loss']['num_seeds']
+  if (barrier < arm.num_seeds).any():
+    yield f'the barrier is of {barrier.iloc[0]} of {arm.num_seeds} seeds'
 
 
 def _not_compared(scores: Scores) -> Iterator[str]:
@@ -125,8 +141,13 @@ def _not_compared(scores: Scores) -> Iterator[str]:
   rest = [arm for arm in scores.arms if arm.label not in compared]
   others = [arm for arm in scores.arms if arm.label in compared]
   if others and len(rest) > _MAX_NAMED:
-    yield f'{len(rest)} further runs differ from these and are not compared.'
+    number = sum(arm.num_seeds for arm in rest)
+    yield (
+      f'{number} of {len(scores.runs)} runs are not compared: their settings '
+      'or evaluations differ from all others.'
+    )
     return
+  kinds = {_kind(arm): arm.label for arm in reversed(others)}
   for arm in rest if others else ():
     names = min((_differing(arm, other) for other in others), key=len)
     if len(names) > _MAX_NAMED:
@@ -135,7 +156,14 @@ def _not_compared(scores: Scores) -> Iterator[str]:
     reason = 'was not evaluated alike'
     if names:
       reason = f'differs in {listed(names)}'
+    elif _kind(arm) in kinds:
+      reason = f'is a copy of {kinds[_kind(arm)]}'
     yield f'{arm.label} is not compared: it {reason}.'
+
+
+def _kind(arm: Arm) -> tuple[keys.Key, keys.Key]:
+  """Returns all but the seeds; arms of equal kind repeat each other's seeds."""
+  return keys.setting_key(arm.first), keys.method_key(arm.first)
 
 
 def _differing(arm: Arm, other: Arm) -> list[str]:
@@ -148,8 +176,7 @@ def _differing(arm: Arm, other: Arm) -> list[str]:
 
 
 def _between_runs(
-  runs: Sequence[Run],
-  shown: Mapping[Run, Mapping[Subject, NamedEvaluation]],
+  runs: Sequence[Run], shown: Sequence[Mapping[Subject, Repeated]]
 ) -> Iterator[str]:
   if differing := keys.differing(list(map(keys.client_key, runs))):
     yield (
@@ -161,13 +188,15 @@ def _between_runs(
     numbers = ', '.join(map(str, sorted(rounds)))
     yield f'The runs have different numbers of rounds ({numbers}).'
   for subject in match.subjects(runs):
-    scored = [run for run in runs if subject in shown[run]]
-    without = [run.label for run in runs if subject not in shown[run]]
-    if without and scored:
+    groups = [of_arm[subject] for of_arm in shown if subject in of_arm]
+    without = [
+      run.label
+      for run in runs
+      if subject not in map(run.subject_of, run.evaluations)
+    ]
+    if without and groups:
       yield f'Without an evaluation on {subject}: {listed(without)}.'
-    differing = keys.differing(
-      [keys.evaluation_key(run, shown[run][subject]) for run in scored]
-    )
+    differing = keys.differing([group.key for group in groups])
     differing.pop('round', None)
     if differing:
       yield (

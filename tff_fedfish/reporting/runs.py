@@ -91,10 +91,31 @@ class NamedEvaluation:
 
 
 class Measured:
-  """Readings of the metrics and timings of one run, or of the mean of some."""
+  """Config, metrics and timings of one run, or of runs but for their seeds."""
 
+  train_config: TrainConfig
   metrics: tuple[Row, ...]
   timings: tuple[Row, ...]
+
+  @property
+  def algorithm(self) -> str:
+    """`algorithm.name`, such as 'fed_fish'."""
+    return self.train_config.algorithm.name
+
+  @property
+  def method(self) -> str:
+    """The method's title, such as 'FedFish'."""
+    return registry.find(self.algorithm).title
+
+  @property
+  def num_local_epochs(self) -> int | None:
+    """Local epochs per round; None: local steps are counted instead."""
+    return self.train_config.client_work.num_local_epochs
+
+  @property
+  def num_rounds(self) -> int:
+    """Rounds that the run is configured for."""
+    return self.train_config.training.num_rounds
 
   def series(self, *names: str) -> list[tuple[float, ...]]:
     """Returns the rows in which all the named metrics are finite."""
@@ -159,29 +180,9 @@ class Run(Measured):
   """SHA-256 of the vocabulary's tokenizer.json; None: the run keeps none."""
 
   @property
-  def algorithm(self) -> str:
-    """`algorithm.name`, such as 'fed_fish'."""
-    return self.train_config.algorithm.name
-
-  @property
-  def method(self) -> str:
-    """The method's title, such as 'FedFish'."""
-    return registry.find(self.algorithm).title
-
-  @property
   def holds_images(self) -> bool:
     """Whether the run was trained on images."""
     return self.train_config.data.corpus != 'grouped_text'
-
-  @property
-  def num_local_epochs(self) -> int | None:
-    """Local epochs per round; None: local steps are counted instead."""
-    return self.train_config.client_work.num_local_epochs
-
-  @property
-  def num_rounds(self) -> int:
-    """Rounds that the run is configured for."""
-    return self.train_config.training.num_rounds
 
   @property
   def seeds(self) -> str:

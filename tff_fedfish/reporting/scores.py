@@ -6,14 +6,14 @@ arm, evaluation, fraction and measure, `Scores.clients` a row per client, and
 """
 
 import dataclasses
-import itertools
+import functools
 from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
 from tff_fedfish import files
 from tff_fedfish.data.client_ids import client_id_to_cell
-from tff_fedfish.reporting import comparisons, match, means
+from tff_fedfish.reporting import comparisons, match, means, summary
 from tff_fedfish.reporting.match import Arm
 from tff_fedfish.reporting.runs import OWN_TEST, Run
 
@@ -37,6 +37,11 @@ class Scores:
   left out."""
   comparisons: pd.DataFrame
   """See `comparisons.compare_methods`."""
+
+  @functools.cached_property
+  def columns(self) -> list[summary.Column]:
+    """The columns of summary.csv, of the arms."""
+    return summary.find_columns(self.arms, self.means)
 
   def shown(
     self, subject: str, measure: str, fraction: float
@@ -65,20 +70,9 @@ def read_scores(runs: Sequence[Run]) -> Scores:
   return Scores(
     runs=runs,
     arms=arms,
-    means=means_of(arms),
+    means=means.means_of(arms),
     clients=pd.concat(clients)[columns] if clients else _empty(columns),
     comparisons=comparisons.compare_methods(arms),
-  )
-
-
-def means_of(arms: Iterable[Arm]) -> pd.DataFrame:
-  """Returns `Scores.means` of some arms."""
-  rows = itertools.chain(*map(means.means_of, arms))
-  table = pd.DataFrame(rows, columns=means.Mean._fields)
-  # Without a row pandas knows no dtype.
-  return table.astype(
-    dict.fromkeys(('fraction', 'mean', 'low', 'high'), float)
-    | dict.fromkeys(('is_shown', 'is_final'), bool)
   )
 
 

@@ -111,6 +111,8 @@ def _evaluate_command(
     max_clients += skipped.get('without_own_rows', 0)
     if not skipped.get('beyond_max_clients'):
       max_clients = None
+    # Of their own rows the run says how long they are.
+    fine_tuning = fine_tuning | {'sequence_length': None}
   options = {
     'checkpoint': checkpoint,
     'data': data,

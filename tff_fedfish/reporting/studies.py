@@ -17,7 +17,7 @@ def studies(arms: Sequence[Arm]) -> dict[str, list[Arm]]:
   such as 'partition.alpha = 0.1'; '' for a single one.
   """
   groups = keys.grouped(arms, lambda arm: keys.study_key(arm.first))
-  labels = keys.differing_labels(list(map(dict, groups)))
+  labels = keys.differing_labels(list(groups))
   return dict(zip(labels, groups.values(), strict=True))
 
 

@@ -13,8 +13,8 @@ import pandas as pd
 from tff_fedfish import files
 from tff_fedfish.reporting import match
 from tff_fedfish.reporting.match import Arm
+from tff_fedfish.reporting.means import means_of
 from tff_fedfish.reporting.runs import Run, Subject
-from tff_fedfish.reporting.scores import means_of
 
 _BARRIERS = tuple(
   f'barrier/{name}' for name in ('loss', 'global_loss', 'local_loss', 'error')
@@ -65,22 +65,25 @@ def find_columns(arms: Sequence[Arm], means: pd.DataFrame) -> list[Column]:
     arms: The rows.
     means: `Scores.means` of them.
   """
+
+  def last(key):
+    return {arm.label: arm.last(key) for arm in arms}
+
   shown = means[means['is_shown']]
   columns = list(_scores(arms, shown))
   for key in (*_BARRIERS, 'effective_clients'):
     # Where no round was replayed, as measured while training.
-    trained = {arm.label: arm.last(key) for arm in arms}
+    trained = last(key)
     replayed = _values(shown[shown['measure'] == key])
     columns.append(_column(key, trained | replayed))
-  for key in _TRAFFIC:
-    columns.append(_column(key, {arm.label: arm.last(key) for arm in arms}))
+  columns += [_column(key, last(key)) for key in _TRAFFIC]
   for key, timing in _TIMINGS.items():
     values = {arm.label: arm.typical(timing) for arm in arms}
     columns.append(_column(key, values))
   columns.append(_column('round', {arm.label: arm.last_round for arm in arms}))
   columns.append(_column('tokens_seen', dict(map(_tokens_seen, arms))))
-  for key in (*_LAST, *_columns_of_methods(arms)):
-    columns.append(_column(key, {arm.label: arm.last(key) for arm in arms}))
+  of_methods = _columns_of_methods(arms)
+  columns += [_column(key, last(key)) for key in (*_LAST, *of_methods)]
   return [column for column in columns if column.values]
 
 
@@ -167,6 +170,6 @@ def _columns_of_methods(arms: Sequence[Arm]) -> Iterable[str]:
   return dict.fromkeys(
     column.name
     for arm in arms
-    for column in arm.first.train_config.method.columns(arm.first.train_config)
+    for column in arm.train_config.method.columns(arm.train_config)
     if arm.last(column.name)
   )

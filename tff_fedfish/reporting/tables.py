@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from tff_fedfish.reporting import comparisons, keys
 from tff_fedfish.reporting.comparisons import shown_interval
 from tff_fedfish.reporting.match import Arm
+from tff_fedfish.reporting.means import means_of
 from tff_fedfish.reporting.runs import OWN_TEST, Run, Subject
-from tff_fedfish.reporting.scores import Scores, means_of
+from tff_fedfish.reporting.scores import Scores
 from tff_fedfish.reporting.summary import Column, find_columns
 from tff_fedfish.reporting.words import Words, shown, words_of
 
@@ -79,8 +80,7 @@ def comparison_tables(scores: Scores) -> list[Table]:
 
 def score_tables(scores: Scores) -> dict[Subject, Table]:
   """Returns loss, accuracy and clients hurt of each arm, by subject."""
-  columns = find_columns(scores.arms, scores.means)
-  by_subject = keys.grouped(columns, lambda column: column.subject)
+  by_subject = keys.grouped(scores.columns, lambda column: column.subject)
   by_subject.pop(None, None)
   tables = {}
   for number, (subject, own) in enumerate(by_subject.items(), start=1):
@@ -94,16 +94,14 @@ def score_tables(scores: Scores) -> dict[Subject, Table]:
 
 def cost_table(scores: Scores) -> Table:
   """Returns the barrier, traffic, time and memory of each arm."""
-  columns = find_columns(scores.arms, scores.means)
-  own = [column for column in columns if column.key in _COSTS]
+  own = [column for column in scores.columns if column.key in _COSTS]
   return _table('cost', 'Client-Server Barrier and cost', scores, own)
 
 
 def training_table(scores: Scores) -> Table:
   """Returns the last values of metrics.csv, and what single methods report."""
-  columns = find_columns(scores.arms, scores.means)
-  names = [column.key for column in columns]
-  own = columns[names.index('round') :] if 'round' in names else []
+  names = [column.key for column in scores.columns]
+  own = scores.columns[names.index('round') :] if 'round' in names else []
   return _table('training', 'Training, last values', scores, own)
 
 
@@ -153,17 +151,18 @@ def _comparison(scores: Scores, line: Any, largest: float) -> list[Cell]:
     Cell(f'{line.num_clients} × {line.num_seeds}'),
     Cell(f'{100 * line.share_below_zero:.0f} %'),
   ]
-  arms = line.arm, line.baseline_arm
   if largest > line.fraction:
     later = comparisons.most_personalized(scores.comparisons, line)
-    cells.append(_ABSENT)
-    if later:
+    if later and later.fraction == largest:
       interval = shown_interval(later, '+.3f')
-      cells[-1] = Cell(shown(later.mean, 3, 1, '+'), interval)
-    hurt = scores.shown(line.subject, 'hurt', largest)
-    shares = [hurt[arm].mean if arm in hurt else None for arm in arms]
-    cells.append(_both(shares, _SHOW['hurt']))
+      cells += [
+        Cell(shown(later.mean, 3, 1, '+'), interval),
+        _both([later.hurt, later.baseline_hurt], _SHOW['hurt']),
+      ]
+    else:
+      cells += [_ABSENT] * 2
   units = {a.label: a.in_round(_UPLINK, line.round) for a in scores.arms}
+  arms = line.arm, line.baseline_arm
   return [*cells, _both([units[arm] for arm in arms], _number)]
 
 

@@ -42,9 +42,9 @@ def words_of(runs: Iterable[Run]) -> Words:
 
 
 def listed(words: Sequence[str]) -> str:
-  """Returns 'a', 'a and b' or 'a, b and c'."""
+  """Returns '', 'a', 'a and b' or 'a, b and c'."""
   return ' and '.join(
-    part for part in (', '.join(words[:-1]), words[-1]) if part
+    part for part in (', '.join(words[:-1]), *words[-1:]) if part
   )
 
 
@@ -56,8 +56,3 @@ def capitalized(text: str) -> str:
 def shown(value: float, places: int, scale: float = 1.0, sign: str = '') -> str:
   """Returns a scaled number as text, with a typographic minus."""
   return f'{scale * value:{sign}.{places}f}'.replace('-', '−')
-
-
-def counted(count: float, noun: str) -> str:
-  """Returns '1 client' or '2 clients'."""
-  return f'{count:g} {noun}{"" if count == 1 else "s"}'

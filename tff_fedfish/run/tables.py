@@ -239,7 +239,7 @@ def _read(path):
     ) from error
   # What follows the last end of line was cut off, or is still being written.
   whole = data[: data.rfind(b'\n') + 1]
-  rows, line_num = [], 1
+  rows, line_num, last = [], 1, -1
   try:
     # Wrong bytes stand in the cell that is named.
     text = io.StringIO(whole.decode('utf-8', 'backslashreplace'), newline='')
@@ -251,13 +251,17 @@ def _read(path):
       del lines[-1]
     for cells in lines:
       line_num += 1
-      rows.append(_row(header, cells))
+      row = _row(header, cells)
+      if row[_ROUND] <= last:
+        raise ValueError(f'`round` must be above {last}, found {row[_ROUND]}')
+      rows.append(row)
+      last = row[_ROUND]
     return header, rows
   except (ValueError, csv.Error) as error:
     raise UserError(
-      f'{str(path)!r} must hold one number per column in every line, but does '
-      f'not in line {line_num} ({error}). Restore the file, or name another '
-      'directory.'
+      f'{str(path)!r} must hold one number per column in every line, by '
+      f'ascending round, but does not in line {line_num} ({error}). Restore '
+      'the file, or name another directory.'
     ) from error
 
 
