@@ -119,7 +119,7 @@ def test_the_answer_stands_on_top(written):
       '<h1>Federated pretraining: FedAvg and FedFish</h1>',
       '<p class="lead">The order is undecided: the loss of FedFish minus',
       '<h3>Loss of FedFish minus loss of FedAvg</h3>',
-      'Method against method on held-out clients',
+      'Method comparison on held-out clients',
       # (5.5 - 6 + 6.5 - 7 + 5 - 5 + 6 - 6) / 4.
       '<td>−0.250</td>',
       'Keep in mind',
@@ -154,11 +154,11 @@ def test_the_page_is_short(written):
 
 def test_absent_sections_are_named(tmp_path, write_run):
   text = _render([write_run(tmp_path / 'run')])
-  absent = text[text.index('Left out, as there is no data: ') :]
+  absent = text[text.index('Sections left out for lack of data: ') :]
   for title in ('Personalization of held-out clients', 'Transfer'):
     assert f'{title} (needs an evaluation on' in absent
     assert f'>{title}</h2>' not in text
-  assert 'Client-Server Barrier (needs' in absent
+  assert 'Client-Server Barrier, client by client (needs' in absent
   assert 'What differs between the runs' not in text
 
 
@@ -174,6 +174,7 @@ def test_a_run_without_any_round(tmp_path, write_run):
   assert '1 run without an evaluation' in text
   assert 'no round is finished yet' in text
   assert not (path.parent / 'figures').exists()
+  assert 'figures/' not in text
 
 
 @pytest.fixture(scope='module')
@@ -333,3 +334,12 @@ def test_the_table_on_top_is_short(tmp_path, write_sweep):
   # 14 pairs: 12, and the two of the most local epochs.
   assert top.count('<th scope="row">FedFish − FedAvg') == 12
   assert further.count('<th scope="row">FedFish − FedAvg') == 2
+  assert '<a href="#comparisons">2 further rows: Further comparisons' in top
+  title = 'Method comparison on held-out clients'
+  assert f'{title}</p>' in top and f'{title}, further rows</p>' in further
+  for note in (
+    'Below 0 the method named first',
+    '★: best mean',
+    'Uplink: what',
+  ):
+    assert text.count(note) == 1

@@ -20,6 +20,8 @@ if typing.TYPE_CHECKING:
 _WIDTH_INCHES = 5.4
 _LABEL_CHARACTERS = 44
 _PANEL_CHARACTERS = 26
+# Characters of a line of a panel's title, by columns of panels.
+_TITLE_CHARACTERS = {1: 54, 2: 26, 3: 17}
 _MAX_LABELLED_BARS = 8
 _MAX_LABELLED_CLIENTS = 30
 _MAX_TICKS = 8
@@ -59,11 +61,10 @@ def draw(plot: 'Plot') -> matplotlib_figure.Figure:
       axes.tick_params(labelbottom=True)
     if plot.panels:
       width = 2 * _PANEL_CHARACTERS if plot.panels == 'x' else _PANEL_CHARACTERS
-      lines = textwrap.wrap(name, width)[:2]
-      label = '\n'.join(map(drawable, lines))
-      getattr(axes, f'set_{plot.panels}label')(label)
+      getattr(axes, f'set_{plot.panels}label')(_wrapped(name, width, 2))
     elif name:
-      axes.set_title(drawable(name, _LABEL_CHARACTERS // columns))
+      title = _wrapped(name, _TITLE_CHARACTERS[columns], 3)
+      axes.set_title(title, fontsize=9.0)
   if plot.panels != 'x':
     figure.supxlabel(plot.x, fontsize=RC_PARAMS['axes.labelsize'])
   if plot.panels != 'y':
@@ -75,10 +76,18 @@ def draw(plot: 'Plot') -> matplotlib_figure.Figure:
 
 
 def _num_columns(plot) -> int:
-  num_panels = len(plot.panel_names)
-  if plot.kind != 'scatter' or num_panels == 1:
+  names = plot.panel_names
+  if plot.kind != 'scatter' or len(names) == 1:
     return 1
-  return 2 if num_panels <= 6 else 3
+  # Names in full come before large panels.
+  is_long = max(map(len, names)) > 2.5 * _TITLE_CHARACTERS[3]
+  return 2 if len(names) <= 6 or is_long else 3
+
+
+def _wrapped(text: str, width: int, max_lines: int) -> str:
+  """Returns lines for a plot; an ellipsis stands for what is too much."""
+  lines = textwrap.wrap(text, width, max_lines=max_lines, placeholder='…')
+  return '\n'.join(map(drawable, lines))
 
 
 def at(place: Any) -> str:
@@ -124,7 +133,7 @@ def _add_legend(figure, plot) -> None:
     loc='outside upper left',
     ncols=columns,
     borderaxespad=0.2,
-    handlelength=1.2 if plot.kind == 'scatter' else 2.4,
+    handlelength=1.2 if plot.kind in ('point', 'scatter') else 2.4,
     columnspacing=1.4,
   )
 
@@ -163,20 +172,15 @@ def _line(axes, table: pd.DataFrame, plot) -> None:
 
 
 def _bar(axes, table: pd.DataFrame, plot) -> None:
-  """Draws bars from 0; points where all values lie close together far from 0.
-
-  Bars would hide both their differences and their intervals.
-  """
+  """Draws bars from 0, or points where bars would hide small differences."""
   names, places = (list(dict.fromkeys(table[c])) for c in ('series', 'x'))
   width = 0.84 / len(names)
-  ends = table.reindex(columns=['y', 'low', 'high']).astype(float)
-  is_far = not plot.log_y and ends.min().min() > 0.5 * ends.max().max()
   is_labelled = len(table) <= _MAX_LABELLED_BARS
   for position, name in enumerate(names):
     rows, look = table[table['series'] == name], plot.looks.get(name, PLAIN)
     x = np.array([places.index(place) for place in rows['x']])
     x = x + (position - (len(names) - 1) / 2) * width
-    if is_far:
+    if plot.kind == 'point':
       look = look.marker_arguments() | {'markersize': 7}
       axes.plot(x, rows['y'], linestyle='none', label=_label(name), **look)
     else:
@@ -188,10 +192,10 @@ def _bar(axes, table: pd.DataFrame, plot) -> None:
         _label_bar(axes, place, row, plot)
   # Whole labels stand above and below the last bars.
   axes.margins(y=0.14)
-  names = [drawable(_shown(place), 24) for place in places]
+  names = [_wrapped(_shown(place), 24, 3) for place in places]
   # Long names would run into each other.
   turned = {'rotation': 20, 'ha': 'right', 'rotation_mode': 'anchor'}
-  is_long = sum(map(len, names)) > _LABEL_CHARACTERS + 16
+  is_long = sum(map(len, names)) > _LABEL_CHARACTERS
   axes.set_xticks(range(len(places)), names, **turned if is_long else {})
   axes.set_xlim(-0.55, len(places) - 0.45)
   axes.tick_params(axis='x', length=0)
@@ -203,7 +207,7 @@ def _label_bar(axes, x: float, row: Any, plot) -> None:
   is_below = plot.zero_line and row.y < 0
   end = getattr(row, 'low' if is_below else 'high', None)
   axes.annotate(
-    f'{row.y:{sign}.{plot.places}f}'.replace('-', '−'),
+    f'{row.y:{sign}.{row.places}f}'.replace('-', '−'),
     (x, row.y if end is None or pd.isna(end) else end),
     xytext=(0, -3 if is_below else 3),
     textcoords='offset points',
@@ -266,6 +270,7 @@ def _heat(axes, table: pd.DataFrame, plot) -> None:
 _DRAWERS: dict[str, Callable] = {
   'line': _line,
   'bar': _bar,
+  'point': _bar,
   'scatter': _scatter,
   'heat': _heat,
 }

@@ -54,12 +54,14 @@ def comparison_tables(scores: Scores) -> list[Table]:
   lines = scores.comparisons[scores.comparisons['measure'] == 'loss']
   tables = []
   for subject, rows in lines.groupby('subject', sort=False):
-    first = list(rows[rows['fraction'] == rows['fraction'].min()].itertuples())
+    first = rows[rows['fraction'] == rows['fraction'].min()]
+    is_further = ~first['is_against_baseline'].astype(bool)
+    first = first.loc[is_further.sort_values(kind='stable').index]
     largest = rows['fraction'].max()
     headings = [
       'Method',
       f'Difference in loss (nats per {words_of(scores.runs).unit})',
-      '95 % interval',
+      '95 % interval' + ', or by seed' * bool(rows['ci_low'].isna().any()),
       'Clients × seeds',
       'Lower loss for',
     ]
@@ -69,9 +71,9 @@ def comparison_tables(scores: Scores) -> list[Table]:
     tables.append(
       Table(
         name=f'comparisons_{len(tables) + 1}',
-        title=f'Method against method on {subject}',
+        title=f'Method comparison on {subject}',
         headings=[*headings, 'Uplink (models)'],
-        rows=[_comparison(scores, line, largest) for line in first],
+        rows=[_comparison(scores, x, largest) for x in first.itertuples()],
       )
     )
   return tables
@@ -96,7 +98,9 @@ def cost_table(scores: Scores) -> Table:
   """Returns the barrier, traffic, time and memory of each arm."""
   columns = find_columns(scores.arms, scores.means)
   own = [column for column in columns if column.key in _COSTS]
-  return _table('cost', 'Client-Server Barrier and cost', scores, own)
+  title = 'Client-Server Barrier and cost'
+  has_barrier = any(column.key == 'barrier/loss' for column in own)
+  return _table('cost', title if has_barrier else 'Cost', scores, own)
 
 
 def training_table(scores: Scores) -> Table:
@@ -104,7 +108,7 @@ def training_table(scores: Scores) -> Table:
   columns = find_columns(scores.arms, scores.means)
   names = [column.key for column in columns]
   own = columns[names.index('round') :] if 'round' in names else []
-  return _table('training', 'Training, last values', scores, own)
+  return _table('training', 'Last row of metrics.csv', scores, own)
 
 
 def main_table(
@@ -192,7 +196,8 @@ def _table(
 
 def _heading(column: Column, words: Words) -> str:
   if not column.subject:
-    return _COSTS.get(column.key, (column.key,))[0]
+    name = words.metrics.get(column.key, column.key)
+    return _COSTS.get(column.key, (name,))[0]
   name = 'Hurt' if column.measure == 'hurt' else words.label(column.measure)
   # Models that are not fine-tuned have no share.
   if column.subject == OWN_TEST:
@@ -215,7 +220,8 @@ def _console_heading(
 
 def _cells(column: Column, arms: Sequence[Arm]) -> list[Cell]:
   """Returns a cell per arm; the best of each of the equal scales is marked."""
-  show = _SHOW.get(column.measure, _number)
+  kind = column.measure.rpartition('/')[2]
+  show = _SHOW.get(column.measure) or _SHOW.get(kind, _number)
   best = {'loss': min, 'accuracy': max}.get(column.measure)
   texts = {label: show(value.mean) for label, value in column.values.items()}
   best_texts = {}
