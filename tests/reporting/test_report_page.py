@@ -340,6 +340,5 @@ def test_the_table_on_top_is_short(tmp_path, write_sweep):
   for note in (
     'Below 0 the method named first',
     '★: best mean',
-    'Uplink: what',
   ):
     assert text.count(note) == 1

@@ -45,8 +45,8 @@ def notes(scores: Scores) -> list[str]:
     )
   elif len(runs) > 1:
     sentences.append(
-      'Intervals are over the clients of one run each; other seeds may order '
-      'the runs otherwise.'
+      'Intervals are over the clients of one run each; other seeds may rank '
+      'the runs differently.'
     )
   return sentences
 

@@ -27,8 +27,7 @@ _TABLE_NOTES = {
   'comparisons_1': (
     'Below 0 the method named first has the lower loss, and of two values with '
     'a slash the first is its own. The order is undecided where the interval '
-    'holds 0; nothing is corrected for the number of rows. Two seeds have no '
-    'interval: their two differences are shown.'
+    'holds 0; nothing is corrected for the number of rows.'
   ),
   'scores_1': (
     '★: best mean of the column, as shown, among runs that were evaluated '
@@ -36,10 +35,7 @@ _TABLE_NOTES = {
     'if there are several. 0 %, 25 %, 50 %: fraction of each client’s data '
     'used for personalization. E: local epochs per round.'
   ),
-  'cost': (
-    'Uplink: what one client would upload if it took part in every round. The '
-    'barrier and the effective clients rank nothing.'
-  ),
+  'barrier': 'The barrier and the effective clients rank nothing.',
 }
 # Anchor: title, what it needs ('' if its absence is no news), is it folded.
 _SECTIONS = {

@@ -61,7 +61,7 @@ def comparison_tables(scores: Scores) -> list[Table]:
     headings = [
       'Method',
       f'Difference in loss (nats per {words_of(scores.runs).unit})',
-      '95 % interval' + ', or by seed' * bool(rows['ci_low'].isna().any()),
+      '95 % interval',
       'Clients × seeds',
       'Lower loss for',
     ]
@@ -98,9 +98,9 @@ def cost_table(scores: Scores) -> Table:
   """Returns the barrier, traffic, time and memory of each arm."""
   columns = find_columns(scores.arms, scores.means)
   own = [column for column in columns if column.key in _COSTS]
-  title = 'Client-Server Barrier and cost'
-  has_barrier = any(column.key == 'barrier/loss' for column in own)
-  return _table('cost', title if has_barrier else 'Cost', scores, own)
+  if any(column.key == 'barrier/loss' for column in own):
+    return _table('barrier', 'Client-Server Barrier and cost', scores, own)
+  return _table('cost', 'Cost', scores, own)
 
 
 def training_table(scores: Scores) -> Table:
