@@ -184,7 +184,8 @@ def test_many_points_are_a_small_picture():
 @pytest.mark.parametrize('num_panels, rows, columns', [(2, 1, 2), (8, 4, 2)])
 def test_titles_of_panels_are_whole(num_panels, rows, columns):
   names = [
-    f'FedFish, E = {k}, client learning rate = 0.05' for k in range(num_panels)
+    f'FedFish one, E = {k}, client learning rate = 0.05'
+    for k in range(num_panels)
   ]
   found = _plot(
     {'panel': names, 'series': names, 'x': 1.0, 'y': 1.0}, kind='scatter'
@@ -192,6 +193,7 @@ def test_titles_of_panels_are_whole(num_panels, rows, columns):
   figure = drawing.draw(found)
   titles = [axes.get_title() for axes in figure.axes if axes.get_visible()]
   assert [title.replace('\n', ' ') for title in titles] == names
+  assert all('E = ' in title for title in titles)
   assert figure.axes[0].get_gridspec().get_geometry() == (rows, columns)
 
 

@@ -158,7 +158,7 @@ def test_absent_sections_are_named(tmp_path, write_run):
   for title in ('Personalization of held-out clients', 'Transfer'):
     assert f'{title} (needs an evaluation on' in absent
     assert f'>{title}</h2>' not in text
-  assert 'Client-Server Barrier, client by client (needs' in absent
+  assert 'client by client (needs barriers of a method and of FedAvg' in absent
   assert 'What differs between the runs' not in text
 
 
@@ -171,7 +171,7 @@ def test_a_run_without_any_round(tmp_path, write_run):
     loading.load_runs([directory]), tmp_path / 'report'
   )
   text = path.read_text()
-  assert '1 run without an evaluation' in text
+  assert '1 run without an evaluation: fedfish evaluate makes one.' in text
   assert 'no round is finished yet' in text
   assert not (path.parent / 'figures').exists()
   assert 'figures/' not in text

@@ -86,8 +86,9 @@ def _num_columns(plot) -> int:
 
 def _wrapped(text: str, width: int, max_lines: int) -> str:
   """Returns lines for a plot; an ellipsis stands for what is too much."""
+  text = text.replace(' = ', '\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}')
   lines = textwrap.wrap(text, width, max_lines=max_lines, placeholder='…')
-  return '\n'.join(map(drawable, lines))
+  return '\n'.join(drawable(' '.join(line.split())) for line in lines)
 
 
 def at(place: Any) -> str:

@@ -43,7 +43,7 @@ def notes(scores: Scores) -> list[str]:
       'Runs that differ only in their seeds are averaged. With few seeds their '
       'intervals are too narrow.'
     )
-  elif len(runs) > 1:
+  elif len(runs) > 1 and any(run.evaluations for run in runs):
     sentences.append(
       'Intervals are over the clients of one run each; other seeds may rank '
       'the runs differently.'
