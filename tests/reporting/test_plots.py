@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib import image
 
-from tff_fedfish.reporting import drawing, plots, style
+from tff_fedfish.reporting import drawing, labels, plots, style
 
 _LOOKS = style.method_looks(
   (f'{name}, E = {epochs}', name, epochs)
@@ -208,9 +208,9 @@ def test_points_stand_where_bars_would():
 
 
 def test_drawable_keeps_what_the_font_has():
-  assert drawing.drawable('é – µ $x$') == 'é – µ $x$'
-  assert drawing.drawable('日\n\u202e') == '???'
-  assert drawing.drawable('abcdefg', 6) == 'abcde…'
+  assert labels.drawable('é – µ $x$') == 'é – µ $x$'
+  assert labels.drawable('日\n\u202e') == '???'
+  assert labels.drawable('abcdefg', 6) == 'abcde…'
 
 
 def test_looks_tell_series_apart_in_colour_and_in_grey():

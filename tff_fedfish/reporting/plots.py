@@ -19,7 +19,7 @@ from matplotlib import figure as matplotlib_figure
 from matplotlib import rc_context
 
 from tff_fedfish.files import csv_file
-from tff_fedfish.reporting import drawing
+from tff_fedfish.reporting import drawing, labels
 from tff_fedfish.reporting.style import RC_PARAMS, Look
 
 COLUMNS = ('panel', 'series', 'point', 'x', 'y', 'low', 'high')
@@ -137,7 +137,7 @@ class Plot:
       # The first and the last.
       rows = rows.iloc[:: max(len(rows) - 1, 1)]
     return ', '.join(
-      f'{row.y:.{row.places}f}{drawing.at(row.x)}' for row in rows.itertuples()
+      f'{row.y:.{row.places}f}{labels.at(row.x)}' for row in rows.itertuples()
     )
 
 
