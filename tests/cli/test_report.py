@@ -112,18 +112,6 @@ def test_something_that_is_no_run(run_directory, tmp_path, capsys):
   assert not output.exists()
 
 
-def test_a_run_named_twice(run_directory, tmp_path, capsys):
-  line = _refusal(
-    capsys,
-    '--runs',
-    run_directory,
-    run_directory / '..' / 'fed_fish',
-    '--output',
-    tmp_path / 'report',
-  )
-  assert '`--runs` must name each run once' in line
-
-
 def test_a_damaged_line(run_directory, tmp_path, capsys):
   with (run_directory / 'metrics.csv').open('a') as file:
     file.write('3,seven\n')

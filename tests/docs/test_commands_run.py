@@ -24,8 +24,7 @@ _PAGES = (
 _SMALL = {
   'train': (
     *('--config.model.num_layers=1', '--config.model.width=16'),
-    *('--config.model.num_heads=2', '--config.evaluation.num_clients=3'),
-    '--config.evaluation.every_num_rounds=9',
+    *('--config.model.num_heads=2', '--config.evaluation.every_num_rounds=9'),
   ),
   'evaluate': ('--max_sequences_per_client', '8'),
   'generate': ('--num_tokens', '4'),

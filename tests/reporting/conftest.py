@@ -1,6 +1,7 @@
 """Writes small run directories whose numbers can be checked by hand."""
 
 import csv
+import dataclasses
 import json
 import pathlib
 from collections.abc import Mapping
@@ -8,8 +9,16 @@ from typing import Any
 
 import pytest
 
+from tff_fedfish.data.client_ids import text_to_client_id
+from tff_fedfish.evaluation import results
+from tff_fedfish.evaluation.summary import (
+  EffectiveClients,
+  summarize_evaluation,
+)
+from tff_fedfish.evaluation.tables import ClientBarrier, ClientEvaluation
 from tff_fedfish.reporting.loading import load_runs
 from tff_fedfish.reporting.report import write_report
+from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 
 def _write_csv(path, header, rows):
@@ -166,111 +175,82 @@ def write_evaluation(
   `losses[f]` are the clients' losses after personalization on the fraction f;
   intervals are mean -/+ 0.25, accuracies (10 - loss) / 100. `barriers` are
   (local loss, global loss, local accuracy, global accuracy) of the clients.
-  `facts` are further entries of summary.json.
+  `facts` are other fields of the summary.
   """
   losses = losses or {0.0: (6.0, 7.0, 5.0, 6.0), 0.5: (5.0, 6.5, 5.5, 4.0)}
-  directory = run / 'evaluations' / name
-  directory.mkdir(parents=True)
   before = losses.get(0.0, next(iter(losses.values())))
-  _write_csv(
-    directory / 'per_client.csv',
-    (
-      'client_id',
-      'fraction',
-      'num_evaluation_sequences',
-      'num_evaluation_tokens',
-      'num_personalization_sequences',
-      'loss_before',
-      'accuracy_before',
-      'loss_after',
-      'accuracy_after',
-    ),
-    [
-      (i, f, 4, 500, int(8 * f), b, (10 - b) / 100, a, (10 - a) / 100)
-      for f, after in losses.items()
-      for i, b, a in zip(client_ids, before, after, strict=True)
-    ],
-  )
-  summary = {
-    'schema_version': 1,
-    'kind': kind,
-    'corpus': corpus,
-    'corpus_identity': {
-      'name': corpus,
-      'key': None,
-      'part': None,
-      'grouping': corpus,
-      'fingerprint': corpus,
-    },
-    'checkpoint': {'round': round_num},
-    'num_clients': len(client_ids),
-    'skipped_clients': {},
-    'unknown_token_fraction': None,
-    'bootstrap': {'num_bootstrap': 2000, 'seed': 0},
-    'fractions': [
-      {
-        'fraction': f,
-        'loss': _interval(_mean(after), 0.25),
-        'accuracy': _interval((10 - _mean(after)) / 100, 0.0025),
-        'perplexity': {'of_mean_loss': None},
-        'worst_decile_loss': None,
-        'bits_per_byte': None,
-        'share_of_clients_hurt': _share_hurt(before, after) if f else None,
-      }
-      for f, after in losses.items()
-    ],
-    'client_server_barrier': None,
-    'personalization': dict(personalization or {}),
-    'effective_clients': effective_clients
-    and {
-      'mean': effective_clients,
-      'uninformed_fraction': None,
-      'of_weights': None,
-    },
-    **(facts or {}),
-  }
-  if barriers:
-    summary['client_server_barrier'] = {
-      'loss': _interval(_mean([b[1] - b[0] for b in barriers]), 0.1),
-      'error': _interval(_mean([b[2] - b[3] for b in barriers]), 0.01),
-      'local_loss': {'mean': None},
-      'global_loss': {'mean': None},
-      'num_clients': len(barriers),
-    }
-    _write_csv(
-      directory / 'barrier.csv',
-      (
-        'client_id',
-        'local_loss',
-        'global_loss',
-        'local_accuracy',
-        'global_accuracy',
-      ),
-      [(f'client{k}', *row) for k, row in enumerate(barriers)],
+  clients = [
+    ClientEvaluation(
+      client_id=text_to_client_id(client_id),
+      fraction=fraction,
+      num_evaluation_sequences=4,
+      num_evaluation_tokens=500,
+      num_personalization_sequences=int(8 * fraction),
+      loss_before=b,
+      accuracy_before=(10 - b) / 100,
+      loss_after=a,
+      accuracy_after=(10 - a) / 100,
     )
-  (directory / 'summary.json').write_text(json.dumps(summary))
+    for fraction, after in losses.items()
+    for client_id, b, a in zip(client_ids, before, after, strict=True)
+  ]
+  rows = [
+    ClientBarrier(
+      client_id=b'client%d' % number,
+      local_loss=row[0],
+      global_loss=row[1],
+      local_accuracy=row[2],
+      global_accuracy=row[3],
+    )
+    for number, row in enumerate(barriers)
+  ] or None
+  facts = dict(facts or {})
+  identity = {'name': corpus, 'key': None, 'part': None, 'grouping': corpus}
+  identity = facts.pop('corpus_identity', identity | {'fingerprint': corpus})
+  summary = summarize_evaluation(
+    clients,
+    barriers=rows,
+    effective_clients=effective_clients
+    and EffectiveClients(
+      mean=effective_clients, uninformed_fraction=None, of_weights=None
+    ),
+    skipped_clients={},
+    kind=kind,
+    corpus=corpus,
+    corpus_identity=CorpusIdentity(**identity),
+    checkpoint={'round': round_num},
+    personalization=dict(personalization or {}),
+  )
+  fractions = tuple(
+    dataclasses.replace(
+      scores,
+      loss=_with_interval(scores.loss, 0.25),
+      accuracy=_with_interval(scores.accuracy, 0.0025),
+    )
+    for scores in summary.fractions
+  )
+  if barrier := summary.client_server_barrier:
+    barrier = dataclasses.replace(
+      barrier, loss=_with_interval(barrier.loss, 0.1)
+    )
+  directory = run / 'evaluations' / name
+  results.write_evaluation(
+    directory,
+    dataclasses.replace(
+      summary, fractions=fractions, client_server_barrier=barrier, **facts
+    ),
+    clients,
+    rows,
+  )
   return directory
 
 
-def _share_hurt(before, after):
-  return _mean([not a <= b for b, a in zip(before, after, strict=True)])
-
-
-def _mean(values):
-  return sum(values) / len(values)
-
-
-def _interval(mean, half_width):
-  return {
-    'mean': mean,
-    'p10': mean - 1,
-    'p50': mean,
-    'p90': mean + 1,
-    'ci_low': mean - half_width,
-    'ci_high': mean + half_width,
-    'num_clients': 1,
-    'num_non_finite': 0,
-  }
+def _with_interval(statistics, half_width):
+  ends = {}
+  if statistics.mean is not None:
+    ends['ci_low'] = statistics.mean - half_width
+    ends['ci_high'] = statistics.mean + half_width
+  return dataclasses.replace(statistics, **ends)
 
 
 def write_pair(root: pathlib.Path) -> list[pathlib.Path]:

@@ -9,7 +9,12 @@ from tff_fedfish.reporting.figures_of_report import all_plots
 def _plots(directories):
   """Returns name -> plot of the runs."""
   sections = all_plots(scores.read_scores(loading.load_runs(directories)))
-  return {plot.name: plot for found in sections.values() for plot in found}
+  plots = {plot.name: plot for found in sections.values() for plot in found}
+  for plot in plots.values():
+    if plot.kind in ('bar', 'point', 'line'):
+      # Nothing is drawn over something else.
+      assert not plot.table.duplicated(['panel', 'series', 'x']).any()
+  return plots
 
 
 def _points(plot, *columns, **where):
@@ -79,6 +84,34 @@ def test_differences_of_several_methods_and_settings(tmp_path, write_sweep):
   ]
 
 
+def test_differences_without_the_baseline(tmp_path, write_sweep):
+  gains = {('fed_prox', 1, 2): 1.0, ('fed_fish', 1, 2): 1.25}
+  gains['scaffold', 1, 2] = 1.5
+  plot = _plots(write_sweep(tmp_path, gains, num_seeds=2))['differences']
+  where = {'series': 'without personalization'}
+  assert _points(plot, 'x', 'y', **where) == [
+    ('FedFish − FedProx', pytest.approx(-0.25)),
+    ('SCAFFOLD − FedProx', pytest.approx(-0.5)),
+    ('SCAFFOLD − FedFish', pytest.approx(-0.25)),
+  ]
+  # Two seeds have no interval.
+  assert 'Whiskers' not in plot.caption
+
+
+def test_differences_are_of_equal_client_rates(tmp_path, write_sweep):
+  plot = _plots(_write_rates(tmp_path, write_sweep, _GAINS))['differences']
+  assert plot.title == 'Loss of methods minus loss of FedAvg'
+  series = [f'FedFish (client learning rate {rate})' for rate in _GAINS]
+  assert _points(plot, 'x', 'series', 'y') == [
+    ('E = 1', series[0], pytest.approx(-0.25)),
+    ('E = 1', series[1], pytest.approx(0.25)),
+    ('E = 4', series[0], pytest.approx(-0.5)),
+    ('E = 4', series[1], pytest.approx(1.0)),
+  ]
+  faces = [plot.looks[name].shade for name in series]
+  assert faces[0] != faces[1]
+
+
 def test_scores_by_fraction_with_their_intervals(of_pair):
   plot = of_pair['held_out_scores']
   where = {'series': 'FedAvg, E = 8', 'panel': 'Loss (nats per token)'}
@@ -91,6 +124,7 @@ def test_scores_by_fraction_with_their_intervals(of_pair):
   found = _points(plot, 'y', **where)
   # Accuracies are (10 - loss) %.
   assert found == [(pytest.approx(4.0),), (pytest.approx(4.75),)]
+  assert 'Token accuracy (%): FedAvg, E = 8: 4.0 at 0, 4.8 at 50' in plot.words
 
 
 def test_clients_before_and_after(of_pair):

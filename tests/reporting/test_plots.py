@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib import image
 
-from tff_fedfish.reporting import drawing, plots, style
+from tff_fedfish.reporting import drawing, labels, plots, style
 
 _LOOKS = style.method_looks(
   (f'{name}, E = {epochs}', name, epochs)
@@ -156,7 +156,7 @@ def test_global_settings_stay_as_they_are():
 @pytest.mark.filterwarnings('error')
 @pytest.mark.parametrize(
   'kind, panels',
-  [('line', 'x'), ('line', ''), ('bar', 'y'), ('scatter', ''), ('heat', '')],
+  [('line', 'x'), ('line', ''), ('point', 'y'), ('scatter', ''), ('heat', '')],
 )
 def test_hostile_names_neither_warn_nor_break(kind, panels):
   names = ['_hidden', '$x_{', 'a & <b>"--> ', '日本 \u202e', 'x' * 200]
@@ -169,7 +169,7 @@ def test_hostile_names_neither_warn_nor_break(kind, panels):
   ElementTree.fromstring(found.svg)
 
 
-@pytest.mark.parametrize('kind', ['line', 'bar', 'scatter'])
+@pytest.mark.parametrize('kind', ['line', 'bar', 'point', 'scatter'])
 @pytest.mark.parametrize('values', [[0.0], [5.0], [1e9, -1.0], [0.0] * 20])
 def test_odd_numbers_are_drawn(kind, values):
   found = _plot({'x': range(len(values)), 'y': values}, kind=kind)
@@ -181,10 +181,36 @@ def test_many_points_are_a_small_picture():
   assert len(_plot(table, kind='scatter').svg) < 300_000
 
 
+@pytest.mark.parametrize('num_panels, rows, columns', [(2, 1, 2), (8, 4, 2)])
+def test_titles_of_panels_are_whole(num_panels, rows, columns):
+  names = [
+    f'FedFish one, E = {k}, client learning rate = 0.05'
+    for k in range(num_panels)
+  ]
+  found = _plot(
+    {'panel': names, 'series': names, 'x': 1.0, 'y': 1.0}, kind='scatter'
+  )
+  figure = drawing.draw(found)
+  titles = [axes.get_title() for axes in figure.axes if axes.get_visible()]
+  assert [title.replace('\n', ' ') for title in titles] == names
+  assert all('E = ' in title for title in titles)
+  assert figure.axes[0].get_gridspec().get_geometry() == (rows, columns)
+
+
+def test_points_stand_where_bars_would():
+  table = {'series': ['a', 'b'], 'x': [0, 0], 'y': [0.1, 4.0]}
+  bars, points = (
+    drawing.draw(_plot(table, kind=kind)).axes[0] for kind in ('bar', 'point')
+  )
+  assert (len(bars.patches), len(points.patches)) == (2, 0)
+  ends = [bar.get_x() + bar.get_width() / 2 for bar in bars.patches]
+  assert ends == pytest.approx([line.get_xdata()[0] for line in points.lines])
+
+
 def test_drawable_keeps_what_the_font_has():
-  assert drawing.drawable('é – µ $x$') == 'é – µ $x$'
-  assert drawing.drawable('日\n\u202e') == '???'
-  assert drawing.drawable('abcdefg', 6) == 'abcde…'
+  assert labels.drawable('é – µ $x$') == 'é – µ $x$'
+  assert labels.drawable('日\n\u202e') == '???'
+  assert labels.drawable('abcdefg', 6) == 'abcde…'
 
 
 def test_looks_tell_series_apart_in_colour_and_in_grey():
@@ -196,7 +222,7 @@ def test_looks_tell_series_apart_in_colour_and_in_grey():
   assert average.hatch != fish.hatch
   one = _LOOKS['fed_fish, E = 1']
   assert (one.line, one.marker) != (fish.line, fish.marker)
-  # More local epochs are darker: the full hue at the largest.
+  # Of one method the later are darker: the full hue is the last.
   assert fish.shade == '#d55e00'
   # 255 - 0.4 x (255 - 213, 255 - 94, 255 - 0) = 238.2, 190.6, 153.
   assert one.shade == '#eebf99'
@@ -210,6 +236,13 @@ def test_looks_of_equal_method_and_epochs_differ_in_marker():
   assert len(set(markers)) == 5
   # The first of its kind keeps the marker of its local epochs.
   assert (markers[0], markers[4]) == ('o', 's')
+
+
+def test_methods_of_equal_epochs_differ_in_marker_and_line():
+  names = ['fed_avg', 'fed_fish', 'fed_prox', 'scaffold']
+  looks = style.method_looks((name, name, 1) for name in names)
+  for part in ('marker', 'line'):
+    assert len({getattr(look, part) for look in looks.values()}) == 4
 
 
 def test_hues_differ_while_any_is_free():

@@ -27,7 +27,7 @@ def _texts(table):
 
 def test_comparison_tables_of_a_pair(pair):
   held_out, sotu = tables.comparison_tables(_read(pair))
-  assert held_out.title == 'Method against method on held-out clients'
+  assert held_out.title == 'Method comparison on held-out clients'
   assert held_out.headings == [
     'Method',
     'Difference in loss (nats per token)',
@@ -83,6 +83,7 @@ def test_comparisons_of_settings_and_without_personalization(
     'FedFish − FedAvg\nE = 1',
     'FedFish − FedAvg\nE = 4',
   ]
+  assert tables.cost_table(_read(runs)).title == 'Cost'
   # Alone with its setting, nothing is compared with it.
   assert tables.comparison_tables(_read(runs[:1] + runs[3:])) == []
 
@@ -104,6 +105,21 @@ def test_less_personalization_is_in_no_column_of_more(
   assert table.headings[5] == 'Difference after personalization on 50 %'
   assert [row[5].text for row in table.rows] == ['+0.000', '–']
   assert [row[6].text for row in table.rows] == ['0 % / 0 %', '–']
+
+
+def test_rows_against_the_baseline_come_first(tmp_path, write_sweep):
+  gains = {
+    (name, epochs, 2): 1.0
+    for name in ('fed_avg', 'fed_fish', 'fed_prox')
+    for epochs in (1, 2)
+  }
+  [table] = tables.comparison_tables(
+    _read(write_sweep(tmp_path, gains, num_seeds=2))
+  )
+  assert [row[0].text.split('\n')[0] for row in table.rows] == [
+    *('FedFish − FedAvg', 'FedProx − FedAvg') * 2,
+    *['FedProx − FedFish'] * 2,
+  ]
 
 
 def test_score_tables_of_a_pair(pair):
@@ -130,6 +146,7 @@ def test_cost_and_training_of_a_pair(pair):
     *('Run', 'Barrier (nats)', 'Uplink (models)', 'Seconds per round'),
     'Peak memory (GiB)',
   ]
+  assert tables.cost_table(table).title == 'Client-Server Barrier and cost'
   # Barriers (0.5 + 0.2) / 2 and (0.2 + 0.3) / 2; both take 30 s and 2 s.
   assert _texts(tables.cost_table(table)) == [
     ['FedAvg, E = 8', '+0.350 [+0.250 to +0.450]', '2', '16.0', '2.00'],
@@ -137,9 +154,10 @@ def test_cost_and_training_of_a_pair(pair):
   ]
   training = tables.training_table(table)
   assert training.headings == [
-    *('Run', 'round', 'train/loss', 'held_out/loss', 'held_out/accuracy')
+    *('Run', 'round', 'Train loss (nats per token)'),
+    *('Held-out loss (nats per token)', 'Held-out token accuracy (%)'),
   ]
-  assert _texts(training)[1] == ['FedFish, E = 8', '2', '7', '6', '0.02']
+  assert _texts(training)[1] == ['FedFish, E = 8', '2', '7.000', '6.000', '2.0']
 
 
 @pytest.mark.parametrize(

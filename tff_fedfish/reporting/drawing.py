@@ -1,6 +1,5 @@
 """Draws a plot: lines, bars, points or a heat map, in panels."""
 
-import textwrap
 import typing
 from collections.abc import Callable
 from typing import Any
@@ -8,8 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib import figure as matplotlib_figure
-from matplotlib import font_manager, ft2font, ticker
+from matplotlib import ticker
 
+from tff_fedfish.reporting import labels
 from tff_fedfish.reporting.style import PLAIN, RC_PARAMS
 
 if typing.TYPE_CHECKING:
@@ -18,8 +18,9 @@ if typing.TYPE_CHECKING:
 # Every figure is as wide as one of two beside each other on a page, and has
 # letters of one size there, on a phone, too.
 _WIDTH_INCHES = 5.4
-_LABEL_CHARACTERS = 44
 _PANEL_CHARACTERS = 26
+# Characters of a line of a panel's title, by columns of panels.
+_TITLE_CHARACTERS = {1: 54, 2: 26, 3: 17}
 _MAX_LABELLED_BARS = 8
 _MAX_LABELLED_CLIENTS = 30
 _MAX_TICKS = 8
@@ -52,18 +53,17 @@ def draw(plot: 'Plot') -> matplotlib_figure.Figure:
     _DRAWERS[plot.kind](axes, plot.table[plot.table['panel'] == name], plot)
     if plot.log_y:
       axes.set_yscale('log')
-      axes.yaxis.set_major_formatter(_short)
+      axes.yaxis.set_major_formatter(labels.short_tick)
     if plot.zero_line:
       axes.axhline(0, color='0.35', linewidth=0.9)
     if position + columns >= len(names):
       axes.tick_params(labelbottom=True)
     if plot.panels:
       width = 2 * _PANEL_CHARACTERS if plot.panels == 'x' else _PANEL_CHARACTERS
-      lines = textwrap.wrap(name, width)[:2]
-      label = '\n'.join(map(drawable, lines))
-      getattr(axes, f'set_{plot.panels}label')(label)
+      getattr(axes, f'set_{plot.panels}label')(labels.wrapped(name, width, 2))
     elif name:
-      axes.set_title(drawable(name, _LABEL_CHARACTERS // columns))
+      title = labels.wrapped(name, _TITLE_CHARACTERS[columns], 3)
+      axes.set_title(title, fontsize=9.0)
   if plot.panels != 'x':
     figure.supxlabel(plot.x, fontsize=RC_PARAMS['axes.labelsize'])
   if plot.panels != 'y':
@@ -75,30 +75,12 @@ def draw(plot: 'Plot') -> matplotlib_figure.Figure:
 
 
 def _num_columns(plot) -> int:
-  num_panels = len(plot.panel_names)
-  if plot.kind != 'scatter' or num_panels == 1:
+  names = plot.panel_names
+  if plot.kind != 'scatter' or len(names) == 1:
     return 1
-  return 2 if num_panels <= 6 else 3
-
-
-def at(place: Any) -> str:
-  """Returns ' at PLACE', as the ticks name it; '' where it has no name."""
-  return f' at {_shown(place)}' if place != '' else ''
-
-
-def drawable(text: str, max_characters: int = _LABEL_CHARACTERS) -> str:
-  """Returns `text` for a plot: short, without what its font cannot draw.
-
-  An ellipsis is the last character of what is cut; '?' stands for one that the
-  font lacks.
-  """
-  path = font_manager.findfont(RC_PARAMS['font.family'])
-  font = ft2font.FT2Font(path)
-  if len(text) > max_characters:
-    text = f'{text[: max_characters - 1]}…'
-  return ''.join(
-    c if c.isprintable() and font.get_char_index(ord(c)) else '?' for c in text
-  )
+  # Names in full come before large panels.
+  is_long = max(map(len, names)) > 2.5 * _TITLE_CHARACTERS[3]
+  return 2 if len(names) <= 6 or is_long else 3
 
 
 def _add_legend(figure, plot) -> None:
@@ -124,7 +106,7 @@ def _add_legend(figure, plot) -> None:
     loc='outside upper left',
     ncols=columns,
     borderaxespad=0.2,
-    handlelength=1.2 if plot.kind == 'scatter' else 2.4,
+    handlelength=1.2 if plot.kind in ('point', 'scatter') else 2.4,
     columnspacing=1.4,
   )
 
@@ -145,7 +127,7 @@ def _line(axes, table: pd.DataFrame, plot) -> None:
     axes.plot(
       x,
       rows['y'],
-      label=_label(name),
+      label=labels.of_series(name),
       markevery=max(1, len(rows) // 12),
       **look.line_arguments(),
     )
@@ -156,31 +138,27 @@ def _line(axes, table: pd.DataFrame, plot) -> None:
     axes.xaxis.set_minor_locator(ticker.NullLocator())
   elif plot.log_x:
     axes.set_xscale('log')
-    axes.xaxis.set_major_formatter(_short)
+    axes.xaxis.set_major_formatter(labels.short_tick)
   else:
     locator = ticker.MaxNLocator(nbins=7, integer=True, min_n_ticks=1)
     axes.xaxis.set_major_locator(locator)
 
 
 def _bar(axes, table: pd.DataFrame, plot) -> None:
-  """Draws bars from 0; points where all values lie close together far from 0.
-
-  Bars would hide both their differences and their intervals.
-  """
+  """Draws bars from 0, or points where bars would hide small differences."""
   names, places = (list(dict.fromkeys(table[c])) for c in ('series', 'x'))
   width = 0.84 / len(names)
-  ends = table.reindex(columns=['y', 'low', 'high']).astype(float)
-  is_far = not plot.log_y and ends.min().min() > 0.5 * ends.max().max()
   is_labelled = len(table) <= _MAX_LABELLED_BARS
   for position, name in enumerate(names):
     rows, look = table[table['series'] == name], plot.looks.get(name, PLAIN)
     x = np.array([places.index(place) for place in rows['x']])
     x = x + (position - (len(names) - 1) / 2) * width
-    if is_far:
+    label = labels.of_series(name)
+    if plot.kind == 'point':
       look = look.marker_arguments() | {'markersize': 7}
-      axes.plot(x, rows['y'], linestyle='none', label=_label(name), **look)
+      axes.plot(x, rows['y'], linestyle='none', label=label, **look)
     else:
-      axes.bar(x, rows['y'], 0.94 * width, label=_label(name), **look.face())
+      axes.bar(x, rows['y'], 0.94 * width, label=label, **look.face())
     if _has_ends(rows):
       _whiskers(axes, x, rows, '#222222')
     for place, row in zip(x, rows.itertuples(), strict=True):
@@ -188,10 +166,10 @@ def _bar(axes, table: pd.DataFrame, plot) -> None:
         _label_bar(axes, place, row, plot)
   # Whole labels stand above and below the last bars.
   axes.margins(y=0.14)
-  names = [drawable(_shown(place), 24) for place in places]
+  names = [labels.wrapped(labels.tick(place), 24, 3) for place in places]
   # Long names would run into each other.
   turned = {'rotation': 20, 'ha': 'right', 'rotation_mode': 'anchor'}
-  is_long = sum(map(len, names)) > _LABEL_CHARACTERS + 16
+  is_long = sum(map(len, names)) > labels.MAX_CHARACTERS
   axes.set_xticks(range(len(places)), names, **turned if is_long else {})
   axes.set_xlim(-0.55, len(places) - 0.45)
   axes.tick_params(axis='x', length=0)
@@ -203,7 +181,7 @@ def _label_bar(axes, x: float, row: Any, plot) -> None:
   is_below = plot.zero_line and row.y < 0
   end = getattr(row, 'low' if is_below else 'high', None)
   axes.annotate(
-    f'{row.y:{sign}.{plot.places}f}'.replace('-', '−'),
+    f'{row.y:{sign}.{row.places}f}'.replace('-', '−'),
     (x, row.y if end is None or pd.isna(end) else end),
     xytext=(0, -3 if is_below else 3),
     textcoords='offset points',
@@ -220,7 +198,7 @@ def _scatter(axes, table: pd.DataFrame, plot) -> None:
       rows['y'],
       linestyle='none',
       alpha=0.65,
-      label=_label(name),
+      label=labels.of_series(name),
       rasterized=len(rows) > _MAX_VECTOR_POINTS,
       **plot.looks.get(name, PLAIN).marker_arguments()
       | {'markersize': 4.2, 'markeredgewidth': 0.9},
@@ -257,7 +235,7 @@ def _heat(axes, table: pd.DataFrame, plot) -> None:
   places, names = [], []
   if len(order) <= _MAX_LABELLED_CLIENTS:
     places = np.arange(len(order)) + 0.5
-    names = [drawable(name, 14) for name in order]
+    names = [labels.drawable(name, 14) for name in order]
   axes.set_xticks(places, names, rotation=90, fontsize=7)
   axes.set_yticks(places, names, fontsize=7)
   axes.get_figure().colorbar(mesh, ax=axes, shrink=0.8)
@@ -266,6 +244,7 @@ def _heat(axes, table: pd.DataFrame, plot) -> None:
 _DRAWERS: dict[str, Callable] = {
   'line': _line,
   'bar': _bar,
+  'point': _bar,
   'scatter': _scatter,
   'heat': _heat,
 }
@@ -288,21 +267,3 @@ def _whiskers(axes, x: np.ndarray, rows: pd.DataFrame, color: str) -> None:
     linewidth=1.1,
     capsize=2.5,
   )
-
-
-def _label(name: str) -> str:
-  """Returns a series' name in a legend."""
-  # matplotlib leaves out what begins with an underscore.
-  return drawable(f' {name}' if name.startswith('_') else name, 60)
-
-
-def _shown(place: Any) -> str:
-  return place if isinstance(place, str) else f'{place:g}'
-
-
-def _short(value: float, _: int) -> str:
-  """Returns a tick's label: 1, 10, and so on to 100,000, 1M, 10M."""
-  for unit, suffix in ((10**9, 'G'), (10**6, 'M')):
-    if value >= unit:
-      return f'{value / unit:,.0f}{suffix}'
-  return f'{value:,.0f}' if value >= 1 else ''

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from tff_fedfish.methods.registry import BASELINE
 from tff_fedfish.reporting import (
   comparisons,
   figures_of_clients,
@@ -13,6 +14,7 @@ from tff_fedfish.reporting import (
   match,
 )
 from tff_fedfish.reporting.figures_of_studies import (
+  PLACES,
   SCALES,
   said_fraction,
   scaled,
@@ -71,8 +73,10 @@ def all_plots(scores: Scores) -> dict[str, list[Plot]]:
 def differences(scores: Scores, words: Words) -> Plot | None:
   """Returns the loss of each method minus that of what it is compared with.
 
-  The clients are those that the first sentence is about. The largest fraction
-  is there, too, unless there are several methods in several settings.
+  The clients are those that the first sentence is about. Where an arm is
+  compared with another of equal client rate, its other comparisons are left
+  out. The largest fraction is there, too, unless there are several methods in
+  several settings.
   """
   lines = comparisons.main_comparisons(scores.comparisons)
   if not lines:
@@ -81,18 +85,23 @@ def differences(scores: Scores, words: Words) -> Plot | None:
   table = table[
     (table['measure'] == 'loss') & (table['subject'] == lines[0].subject)
   ]
+  several = 'another method'
   if table['is_against_baseline'].any():
     table = table[table['is_against_baseline'].astype(bool)]
+    several = BASELINE.title
+  is_equal = table['client_rate'] == table['baseline_client_rate']
+  table = table[is_equal | ~is_equal.groupby(table['arm']).transform('any')]
   methods, minus = table['method'].unique(), table['baseline'].unique()
   whose = methods[0] if len(methods) == 1 else 'methods'
-  minus = minus[0] if len(minus) == 1 else 'another method'
+  minus = minus[0] if len(minus) == 1 else several
+  whiskers = 'Whiskers: 95 % intervals of the paired difference.'
   table, looks = _difference_series(scores, table)
   return plot(
     table,
     name='differences',
     title=f'Loss of {whose} minus loss of {minus}',
     caption=f'On {lines[0].subject}. Below 0 the loss is lower than that of '
-    f'{minus}. Whiskers: 95 % intervals of the paired difference.',
+    f'{minus}. {whiskers if table["low"].notna().any() else ""}'.strip(),
     kind='bar',
     x='',
     y=f'Difference (nats per {words.unit})',
@@ -105,6 +114,9 @@ def _difference_series(
   scores: Scores, table: pd.DataFrame
 ) -> tuple[pd.DataFrame, dict[str, Look]]:
   """Returns the rows to draw, with `series` and `x`, and the looks."""
+  if table.duplicated(['method', 'setting', 'fraction']).any():
+    names = table['method'] + ' − ' + table['baseline']
+    table = table.assign(method=names)
   algorithms = {arm.label: arm.algorithm for arm in scores.arms}
   names = dict(zip(table['method'], table['arm'].map(algorithms), strict=True))
   looks = method_looks((*item, None) for item in names.items())
@@ -147,7 +159,7 @@ def fractions(
     name=f'{name}_scores',
     title=f'Scores on {subject}',
     caption=f'{caption} Whiskers: 95 % bootstrap intervals.',
-    kind='bar',
+    kind='point',
     x='' if is_own else 'Client’s data used for personalization (%)',
     y='',
     panels='y',
@@ -159,16 +171,9 @@ def learning_curves(
   scores: Scores, words: Words, looks: Mapping[str, Look]
 ) -> Plot | None:
   """Returns losses, accuracies and the Client-Server Barrier by round."""
-  metrics = {
-    'held_out/loss': f'Held-out {words.loss_label}',
-    'held_out/accuracy': f'Held-out {words.accuracy_label}',
-    'personal/loss': f'Own test {words.loss_label}',
-    'personal/accuracy': f'Own test {words.accuracy_label}',
-    'train/loss': f'Train {words.loss_label}',
-    'barrier/loss': f'Barrier (nats per {words.unit})',
-  }
   panels = {
-    label: _curve(scores.arms, 'round', name) for name, label in metrics.items()
+    label: _curve(scores.arms, 'round', name)
+    for name, label in words.metrics.items()
   }
   panels[f'Personalized {words.accuracy_label}'] = _checkpoints(scores)
   return _curves_plot(
@@ -207,17 +212,19 @@ def cost_curves(
     y=f'{name} {words.accuracy_label}',
     panels='x',
     looks=looks,
-    places=1,
   )
 
 
 def _curve(arms: Sequence[Arm], x: str, y: str) -> pd.DataFrame:
   table = curve(arms, x, y)
-  table[['y', 'low', 'high']] *= SCALES[y.split('/')[1]]
+  measure = y.split('/')[1]
+  table[['y', 'low', 'high']] *= SCALES[measure]
   # One seed has no band.
   is_one = table['low'] == table['high']
   return table.assign(
-    low=table['low'].mask(is_one), high=table['high'].mask(is_one)
+    low=table['low'].mask(is_one),
+    high=table['high'].mask(is_one),
+    places=PLACES[measure],
   )
 
 

@@ -21,7 +21,8 @@ from tff_fedfish.reporting.words import Words, capitalized
 SCALES = {'loss': 1, 'accuracy': 100}
 """Factor of a measure in a plot: accuracies are in percent."""
 
-_PLACES = {'loss': 3, 'accuracy': 1}
+PLACES = {'loss': 3, 'accuracy': 1}
+"""Decimal places of a measure."""
 
 
 def final_by_local_epochs(
@@ -56,7 +57,6 @@ def final_by_local_epochs(
         y=words.label(measure),
         log_x=True,
         looks=looks,
-        places=_PLACES[measure],
       )
 
 
@@ -101,13 +101,14 @@ def who_wins(scores: Scores, words: Words) -> Plot | None:
 
 
 def scaled(table: pd.DataFrame) -> pd.DataFrame:
-  """Returns the losses and accuracies, in percent, as y with low and high."""
+  """Returns the losses and accuracies, in percent, as columns of plots."""
   table = table[table['measure'].isin(SCALES)]
   table = table.rename(columns={'ci_low': 'low', 'ci_high': 'high'})
   scale = table['measure'].map(SCALES).astype(float)
   names = {'y': 'mean', 'low': 'low', 'high': 'high'}
   return table.assign(
-    **{new: scale * table[old].astype(float) for new, old in names.items()}
+    places=table['measure'].map(PLACES),
+    **{new: scale * table[old].astype(float) for new, old in names.items()},
   )
 
 

@@ -44,10 +44,10 @@ def notes(scores: Scores) -> list[str]:
       + ' Two have none: both differences are shown.'
       * (2 in set(scores.comparisons['num_seeds']))
     )
-  elif len(runs) > 1:
+  elif len(runs) > 1 and any(run.evaluations for run in runs):
     sentences.append(
-      'Intervals are over the clients of one run each; other seeds may order '
-      'the runs otherwise.'
+      'Intervals are over the clients of one run each; other seeds may rank '
+      'the runs differently.'
     )
   return sentences
 

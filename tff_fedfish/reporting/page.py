@@ -22,6 +22,21 @@ SCRIPT = 'reproduce.sh'
 _MAX_NOTES = 5
 # Rows of the table on top.
 _MAX_ROWS = 12
+# What a reader must know of a table, by its name.
+_TABLE_NOTES = {
+  'comparisons_1': (
+    'Below 0 the method named first has the lower loss, and of two values with '
+    'a slash the first is its own. The order is undecided where the interval '
+    'holds 0; nothing is corrected for the number of rows.'
+  ),
+  'scores_1': (
+    '★: best mean of the column, as shown, among runs that were evaluated '
+    'alike. Small print: 95 % bootstrap interval over clients, and over seeds '
+    'if there are several. 0 %, 25 %, 50 %: fraction of each client’s data '
+    'used for personalization. E: local epochs per round.'
+  ),
+  'barrier': 'The barrier and the effective clients rank nothing.',
+}
 # Anchor: title, what it needs ('' if its absence is no news), is it folded.
 _SECTIONS = {
   'personalization': (
@@ -33,7 +48,11 @@ _SECTIONS = {
   'own-tests': ('Own test rows of the clients that train', '', False),
   'curves': ('Curves and cost', 'a finished round with a loss', False),
   'local-epochs': ('Local epochs', '', True),
-  'barrier': ('Client-Server Barrier', 'a measured barrier', True),
+  'barrier': (
+    'Client-Server Barrier, client by client',
+    'barriers of a method and of FedAvg in the same round',
+    True,
+  ),
   'comparisons': ('Further comparisons', '', True),
   'training': ('Training: last values', '', True),
 }
@@ -68,7 +87,7 @@ def render_page(
   """
   runs = scores.runs
   first_plot, plots = _first_plot(plots)
-  first_table, comparisons = _comparisons(scores)
+  first_table, num_further, comparisons = _comparisons(scores)
   sections = _sections(scores, plots, comparisons)
   config = settings.compare([settings.published(run.config) for run in runs])
   environments = settings.compare([run.environment for run in runs])
@@ -83,6 +102,8 @@ def render_page(
     runs=runs,
     first_plot=first_plot,
     first_table=first_table,
+    num_further=num_further,
+    table_notes=_TABLE_NOTES,
     sections=sections,
     figure_format=figure_format,
     differing=_differing(runs, config),
@@ -122,17 +143,19 @@ def _first_plot(
   return None, rest
 
 
-def _comparisons(scores: Scores) -> tuple[Table | None, list[Table]]:
-  """Returns the table on top of the page, and the others."""
+def _comparisons(scores: Scores) -> tuple[Table | None, int, list[Table]]:
+  """Returns the table on top, how many rows it lacks, and other tables."""
   found = tables.comparison_tables(scores)
   if not found:
-    return None, []
+    return None, 0, []
   first, *others = found
-  if len(first.rows) > _MAX_ROWS:
-    name, rows = f'{first.name}_further', first.rows[_MAX_ROWS:]
-    others.insert(0, dataclasses.replace(first, name=name, rows=rows))
+  rows = first.rows[_MAX_ROWS:]
+  if rows:
+    further = {'name': f'{first.name}_further', 'rows': rows}
+    title = f'{first.title}, further rows'
+    others.insert(0, dataclasses.replace(first, title=title, **further))
     first = dataclasses.replace(first, rows=first.rows[:_MAX_ROWS])
-  return first, others
+  return first, len(rows), others
 
 
 def _sections(

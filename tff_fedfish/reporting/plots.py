@@ -19,7 +19,7 @@ from matplotlib import figure as matplotlib_figure
 from matplotlib import rc_context
 
 from tff_fedfish.files import csv_file
-from tff_fedfish.reporting import drawing
+from tff_fedfish.reporting import drawing, labels
 from tff_fedfish.reporting.style import RC_PARAMS, Look
 
 COLUMNS = ('panel', 'series', 'point', 'x', 'y', 'low', 'high')
@@ -29,6 +29,7 @@ _MAX_SAID = 12
 _NOUNS = {
   'line': 'Line chart',
   'bar': 'Bar chart',
+  'point': 'Point chart',
   'scatter': 'Scatter plot',
   'heat': 'Heat map',
 }
@@ -44,10 +45,11 @@ class Plot:
   caption: str
   """Text on how to read the plot."""
   kind: str
-  """'line', 'bar', 'scatter' or 'heat'."""
+  """'line', 'bar', 'point' (at the end of a bar), 'scatter' or 'heat'."""
   table: pd.DataFrame
-  """Columns `series`, `x`, `y` and any other of `COLUMNS`. Of a heat map,
-  `series` is the row, `x` the column and `y` the value."""
+  """Columns `series`, `x`, `y`, any other of `COLUMNS`, and `places`, decimal
+  places in words. Of a heat map, `series` is the row, `x` the column and `y`
+  the value."""
   x: str
   """Label of the horizontal axis, with its unit."""
   y: str
@@ -60,8 +62,6 @@ class Plot:
   log_y: bool = False
   zero_line: bool = False
   diagonal: bool = False
-  places: int = 3
-  """Decimal places of values in words."""
 
   @property
   def panel_names(self) -> list[str]:
@@ -130,25 +130,25 @@ class Plot:
       num_below = int((values < rows['x'].astype(float)).sum())
       return f'{num_below} of {len(rows)} points below the diagonal'
     if self.kind in ('heat', 'scatter'):
-      ends = (f'{end:.{self.places}f}' for end in (values.min(), values.max()))
+      places = rows['places'].iloc[0]
+      ends = (f'{end:.{places}f}' for end in (values.min(), values.max()))
       return f'{len(rows)} values from {" to ".join(ends)}'
     if len(rows) > _MAX_SAID or self.kind == 'line':
       # The first and the last.
       rows = rows.iloc[:: max(len(rows) - 1, 1)]
     return ', '.join(
-      f'{row.y:.{self.places}f}{drawing.at(row.x)}' for row in rows.itertuples()
+      f'{row.y:.{row.places}f}{labels.at(row.x)}' for row in rows.itertuples()
     )
 
 
-def plot(table: pd.DataFrame, **words: Any) -> Plot | None:
+def plot(table: pd.DataFrame, *, places: int = 3, **words: Any) -> Plot | None:
   """Returns a plot of the rows with finite numbers; None without any.
 
-  `words` are the other fields of `Plot`. The table may lack `panel`, and
-  `series` where there is one.
+  `words` are the other fields of `Plot`. The table may lack `panel`, `series`
+  where there is one, and `places`.
   """
-  table = table.assign(
-    **{name: '' for name in ('panel', 'series') if name not in table}
-  )
+  defaults = {'panel': '', 'series': '', 'places': places}
+  table = table.assign(**{n: d for n, d in defaults.items() if n not in table})
   is_finite = np.isfinite(table['y'].astype(float))
   if pd.api.types.is_numeric_dtype(table['x']):
     is_finite &= np.isfinite(table['x'].astype(float))

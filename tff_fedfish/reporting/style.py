@@ -2,7 +2,8 @@
 
 Method is hue (Okabe and Ito's palette, then Tol's, distinct under colour
 blindness) and marker fill or bar hatch, as its declaration says or the next
-free ones; local epochs are line style, marker shape and shade.
+free ones. Marker shape and line style are local epochs; the method where these
+are equal.
 """
 
 import dataclasses
@@ -72,7 +73,7 @@ class Look:
   hatch: str = ''
   """Bar hatch in matplotlib's notation; markers without one are filled."""
   strength: float = 1.0
-  """Fraction of the colour in bars, less for fewer local epochs."""
+  """Fraction of the colour in bars."""
 
   @property
   def shade(self) -> str:
@@ -113,8 +114,8 @@ def method_looks(
 ) -> dict[str, Look]:
   """Returns the look of each series.
 
-  It depends on the other series: two of one method and equal local epochs
-  differ in marker and line style.
+  It depends on the other series: two of one method differ in marker, line style
+  and shade.
 
   Args:
     series: (label, `algorithm.name`, local epochs or None) of each.
@@ -128,19 +129,24 @@ def method_looks(
   )
   # None comes first.
   epochs = sorted({e for *_, e in series}, key=lambda e: -1 if e is None else e)
+  is_equal = len(epochs) == 1
+  ranks = list(hues) if is_equal else epochs
+  labels = {name: [s[0] for s in series if s[1] == name] for name in names}
   looks, taken = {}, set()
   for label, algorithm, own in series:
-    rank = look = epochs.index(own)
-    while (algorithm, look) in taken:
-      look += 1 if look >= len(epochs) else len(epochs) - look
-    taken.add((algorithm, look))
-    strength = 1.0 if len(epochs) == 1 else 0.4 + 0.6 * rank / (len(epochs) - 1)
+    look = ranks.index(algorithm if is_equal else own)
+    kind = None if is_equal else algorithm
+    while (kind, look) in taken:
+      look = max(look + 1, len(ranks))
+    taken.add((kind, look))
+    own_labels = labels[algorithm]
+    num_after = len(own_labels) - 1 - own_labels.index(label)
     looks[label] = Look(
       color=hues[algorithm],
       marker=_cycle(_MARKERS, look),
       line=_cycle(_LINES, look),
       hatch=hatches[algorithm],
-      strength=strength,
+      strength=1.0 - 0.6 * num_after / max(len(own_labels) - 1, 1),
     )
   return looks
 

@@ -55,7 +55,9 @@ def comparison_tables(scores: Scores) -> list[Table]:
   lines = scores.comparisons[scores.comparisons['measure'] == 'loss']
   tables = []
   for subject, rows in lines.groupby('subject', sort=False):
-    first = list(rows[rows['fraction'] == rows['fraction'].min()].itertuples())
+    first = rows[rows['fraction'] == rows['fraction'].min()]
+    is_further = ~first['is_against_baseline'].astype(bool)
+    first = first.loc[is_further.sort_values(kind='stable').index]
     largest = rows['fraction'].max()
     headings = [
       'Method',
@@ -70,9 +72,9 @@ def comparison_tables(scores: Scores) -> list[Table]:
     tables.append(
       Table(
         name=f'comparisons_{len(tables) + 1}',
-        title=f'Method against method on {subject}',
+        title=f'Method comparison on {subject}',
         headings=[*headings, 'Uplink (models)'],
-        rows=[_comparison(scores, line, largest) for line in first],
+        rows=[_comparison(scores, x, largest) for x in first.itertuples()],
       )
     )
   return tables
@@ -95,14 +97,16 @@ def score_tables(scores: Scores) -> dict[Subject, Table]:
 def cost_table(scores: Scores) -> Table:
   """Returns the barrier, traffic, time and memory of each arm."""
   own = [column for column in scores.columns if column.key in _COSTS]
-  return _table('cost', 'Client-Server Barrier and cost', scores, own)
+  if any(column.key == 'barrier/loss' for column in own):
+    return _table('barrier', 'Client-Server Barrier and cost', scores, own)
+  return _table('cost', 'Cost', scores, own)
 
 
 def training_table(scores: Scores) -> Table:
   """Returns the last values of metrics.csv, and what single methods report."""
   names = [column.key for column in scores.columns]
   own = scores.columns[names.index('round') :] if 'round' in names else []
-  return _table('training', 'Training, last values', scores, own)
+  return _table('training', 'Last row of metrics.csv', scores, own)
 
 
 def main_table(
@@ -191,7 +195,8 @@ def _table(
 
 def _heading(column: Column, words: Words) -> str:
   if not column.subject:
-    return _COSTS.get(column.key, (column.key,))[0]
+    name = words.metrics.get(column.key, column.key)
+    return _COSTS.get(column.key, (name,))[0]
   name = 'Hurt' if column.measure == 'hurt' else words.label(column.measure)
   # Models that are not fine-tuned have no share.
   if column.subject == OWN_TEST:
@@ -214,7 +219,8 @@ def _console_heading(
 
 def _cells(column: Column, arms: Sequence[Arm]) -> list[Cell]:
   """Returns a cell per arm; the best of each of the equal scales is marked."""
-  show = _SHOW.get(column.measure, _number)
+  kind = column.measure.rpartition('/')[2]
+  show = _SHOW.get(column.measure) or _SHOW.get(kind, _number)
   best = {'loss': min, 'accuracy': max}.get(column.measure)
   texts = {label: show(value.mean) for label, value in column.values.items()}
   best_texts = {}

@@ -25,6 +25,18 @@ class Words:
     """The accuracy with its unit."""
     return f'{self.accuracy} (%)'
 
+  @property
+  def metrics(self) -> dict[str, str]:
+    """The labels of columns of metrics.csv that are losses and accuracies."""
+    return {
+      'held_out/loss': f'Held-out {self.loss_label}',
+      'held_out/accuracy': f'Held-out {self.accuracy_label}',
+      'personal/loss': f'Own test {self.loss_label}',
+      'personal/accuracy': f'Own test {self.accuracy_label}',
+      'train/loss': f'Train {self.loss_label}',
+      'barrier/loss': f'Barrier (nats per {self.unit})',
+    }
+
   def label(self, measure: str) -> str:
     """Returns the label of 'loss' or 'accuracy', such as 'Accuracy (%)'."""
     label = self.loss_label if measure == 'loss' else self.accuracy_label

@@ -1,4 +1,4 @@
-"""TCT: bootstrap a network, then solve its linearisation with SCAFFOLD.
+"""TCT: bootstrap a network, then solve its linearization with SCAFFOLD.
 
 Yu et al. (2022), "TCT: Convexifying federated learning using bootstrapped
 neural tangent kernels", algorithms 1 and 2, for classifiers of images. A run
@@ -46,7 +46,7 @@ class TctConfig(AlgorithmConfig):
   """Settings of TCT."""
 
   num_bootstrap_rounds: int = number(100, at_least=0, below=10**8)
-  """T1, rounds of FedAvg before the linearisation, >= 0. One more round
+  """T1, rounds of FedAvg before the linearization, >= 0. One more round
   follows, in which clients compute features; all further rounds are convex."""
   num_features: int = number(100_000, at_least=1)
   """p, entries of the gradient of the first logit that are features of an
@@ -140,7 +140,7 @@ _SHARED = dict(
   name='tct',
   title='TCT',
   summary=(
-    'FedAvg for some rounds; then the network is linearised at its weights, '
+    'FedAvg for some rounds; then the network is linearized at its weights, '
     'and SCAFFOLD solves the convex rest. Images only: each client computes '
     'features of its rows once and keeps them.'
   ),
