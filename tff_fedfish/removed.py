@@ -6,7 +6,7 @@ from tff_fedfish.errors import UserError
 
 COMMANDS: dict[str, str] = {
   'laboratory': 'Run docs/examples/weightings_in_one_round.py.',
-  'toy': 'Run docs/examples/fed_fish_on_one_function.py.',
+  'toy': 'Read docs/experiments/one_function.md.',
 }
 """Advice by the name of a command."""
 

@@ -471,5 +471,5 @@ class TestBadInput:
     self._fails(
       capsys,
       'must have clients with at least 4 sequences, but none of its 1 has.',
-      *(small_run, data, tmp_path / 'out'),
+      *(small_run, data, tmp_path / 'scores'),
     )

@@ -128,6 +128,7 @@ def test_where_the_module_cannot_be_imported(
   for command in (
     ['evaluate', '--checkpoint', str(run), '--data', str(small_inputs[0])],
     ['export', '--checkpoint', str(run), '--output', str(tmp_path / 'model')],
+    ['report', '--runs', str(run), '--output', str(tmp_path / 'report')],
   ):
     assert main(command) == 2
     error = capsys.readouterr().err
@@ -139,11 +140,6 @@ def test_where_the_module_cannot_be_imported(
   error = capsys.readouterr().err
   assert "importing 'gone.method' raised" in error
   assert 'is unknown' not in error
-  page = tmp_path / 'report'
-  assert main(['report', '--runs', str(run), '--output', str(page)]) == 0
-  text = (page / 'index.html').read_text('utf-8')
-  assert 'gone.method' in text
-  assert 'magnitude_power' in text
 
 
 @pytest.mark.slow

@@ -237,7 +237,8 @@ def write_evaluation(
   results.write_evaluation(
     directory,
     dataclasses.replace(
-      summary, fractions=fractions, client_server_barrier=barrier, **facts
+      summary,
+      **{'fractions': fractions, 'client_server_barrier': barrier} | facts,
     ),
     clients,
     rows,

@@ -176,6 +176,6 @@ def test_runs_that_were_not_measured_alike(
     'The runs have different numbers of rounds (1, 2).',
     'The evaluations on held-out clients differ in clients (4 / 1), '
     'learning_rate (0.1 / 1.0); only equal ones are compared.',
-    'Intervals are over the clients of one run each; other seeds may order the '
-    'runs otherwise.',
+    'Intervals are over the clients of one run each; other seeds may rank the '
+    'runs differently.',
   ]

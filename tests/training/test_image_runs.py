@@ -133,8 +133,7 @@ def test_replayed_client_meets_the_noise_of_its_round(corpus, tmp_path):
 def test_images_have_no_sequence_length(run, corpus, tmp_path, capsys):
   assert _evaluate(run, corpus, tmp_path / 'e', '--sequence_length', '8') == 2
   assert (
-    '`--sequence_length` is 8, but the model was trained on images. Leave it '
-    'out.'
+    '`--sequence_length` must be left out with images, found 8.'
   ) in capsys.readouterr().err
 
 

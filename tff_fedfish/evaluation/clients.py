@@ -18,10 +18,7 @@ from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.cohorts import draw_order
 from tff_fedfish.data.sequences import ClientRows, Rows
-
-MIN_SEQUENCES = 4
-"""Clients with fewer sequences, or documents, are not evaluated: their 25 % set
-would be empty."""
+from tff_fedfish.evaluation.options import MIN_SEQUENCES
 
 
 @dataclasses.dataclass(frozen=True)

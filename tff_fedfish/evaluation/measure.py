@@ -9,17 +9,13 @@ from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import barrier, own_tests
-from tff_fedfish.evaluation.clients import (
-  MIN_SEQUENCES,
-  ClientSample,
-  choose_clients,
-)
+from tff_fedfish.evaluation.clients import ClientSample, choose_clients
 from tff_fedfish.evaluation.evaluator import (
   build_evaluator,
   client_evaluation,
   evaluate_clients,
 )
-from tff_fedfish.evaluation.options import OWN_ROWS
+from tff_fedfish.evaluation.options import MIN_SEQUENCES, OWN_ROWS
 from tff_fedfish.evaluation.plan import Plan
 from tff_fedfish.evaluation.results import write_evaluation
 from tff_fedfish.evaluation.summary import Summary, summarize_evaluation

@@ -4,9 +4,11 @@ import dataclasses
 from typing import Any, Literal
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.clients import MIN_SEQUENCES
 from tff_fedfish.fields import as_declared, number, unmet_requirement
 
+MIN_SEQUENCES = 4
+"""Clients with fewer sequences, or documents, are not evaluated: their 25 % set
+would be empty."""
 OWN_ROWS = ('own_test', 'own_validation')
 """Client splits in which each client is scored on rows that it keeps for
 that."""

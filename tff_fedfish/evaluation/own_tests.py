@@ -46,8 +46,8 @@ class OwnTests:
   participating: Sequence[bytes]
   """Clients that train."""
   kept: ClientInputs | None
-  """What clients keep, of a process with `personal_models`. None: clients share
-  the global model."""
+  """Inputs of clients with personal models, of a process with
+  `personal_models`. None: clients share the global model."""
   state: Any = None
   """The process's state after the round, with `kept`."""
   round_num: int

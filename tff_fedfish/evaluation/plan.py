@@ -1,4 +1,4 @@
-"""What an evaluation measures, and everything that it refuses.
+"""Measurements of an evaluation, and everything that it refuses.
 
 Refusals come before the vocabulary is opened, which imports TensorFlow.
 """
@@ -55,7 +55,7 @@ class Plan:
   client_ids: Sequence[bytes] | None
   """Clients that may be scored by halves; None: by rows of their own."""
   states: ClientStates | None
-  """What clients kept, where it is read."""
+  """Tensors that clients kept, where they are read."""
   facts: dict[str, Any]
   """Fields of `Summary`: kind, corpus, corpus_identity, checkpoint."""
 

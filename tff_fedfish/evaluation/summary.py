@@ -31,7 +31,7 @@ class FractionScores:
   worst_decile_loss: float | None
   """Mean loss of the tenth of the clients that have the highest."""
   bits_per_byte: float | None
-  """Of all scored text together; None with images."""
+  """Bits per byte of all scored text together; None with images."""
   share_of_clients_hurt: float | None
   """Fraction of clients whose loss is higher than before, or not finite; None
   at fraction 0."""
@@ -65,12 +65,12 @@ class EffectiveClients:
   """Kish's effective number of clients of a round; see effective_clients.py."""
 
   mean: float | None
-  """Of the mean that the server takes, over the weights that any client
-  informs. None: there is no such weight."""
+  """Effective clients of the mean that the server takes, over the weights that
+  any client informs. None: there is no such weight."""
   uninformed_fraction: float | None
   """Fraction of the other weights."""
   of_weights: float | None
-  """Of the same clients by their client weights alone."""
+  """Effective clients by the client weights only."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

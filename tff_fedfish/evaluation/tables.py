@@ -14,7 +14,7 @@ from tff_fedfish.data.client_ids import client_id_to_cell, text_to_client_id
 from tff_fedfish.errors import UserError
 
 ADVICE = 'Restore the file, or evaluate again.'
-"""What to do about a damaged file."""
+"""Advice on a damaged file."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -65,10 +65,10 @@ class Repeated:
   """Evaluations that are alike, one for each of some seeds of an arm."""
 
   key: keys.Key
-  """What they share: `keys.evaluation_key`."""
+  """Key that they share, of `keys.evaluation_key`."""
   subject: Subject | None
   evaluations: dict[str, NamedEvaluation]
-  """By the seeds."""
+  """Evaluations by the seeds."""
 
   @property
   def first(self) -> NamedEvaluation:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation.clients import MIN_SEQUENCES
+from tff_fedfish.evaluation.options import MIN_SEQUENCES
 from tff_fedfish.fields import as_declared, number, unmet_requirement
 from tff_fedfish.sweeping import grid
 from tff_fedfish.sweeping.grid import Axis, Settings
