@@ -29,11 +29,11 @@ def test_comparison_tables_of_a_pair(pair):
   held_out, sotu = tables.comparison_tables(_read(pair))
   assert held_out.title == 'Method comparison on held-out clients'
   assert held_out.headings == [
-    'Method',
+    'Comparison',
     'Difference in loss (nats per token)',
     '95 % interval',
     'Clients × seeds',
-    'Lower loss for',
+    'Clients with lower loss',
     'Difference after personalization on 50 %',
     'Hurt by personalization on 50 %',
     'Uplink (models)',
@@ -78,7 +78,7 @@ def test_comparisons_of_settings_and_without_personalization(
       write_evaluation(run, 'e', losses={0.0: (6.0,) * 4})
       runs.append(run)
   [table] = tables.comparison_tables(_read(runs))
-  assert table.headings[-2:] == ['Lower loss for', 'Uplink (models)']
+  assert table.headings[-2:] == ['Clients with lower loss', 'Uplink (models)']
   assert [row[0].text for row in table.rows] == [
     'FedFish − FedAvg\nE = 1',
     'FedFish − FedAvg\nE = 4',

@@ -103,11 +103,14 @@ def shown_interval(row: Any, spec: str, scale: float = 1.0) -> str:
   Two seeds have 'by seed' and their differences instead. Numbers are scaled,
   and shown by a format such as '+.4f'.
   """
-  numbers, start, between = [row.ci_low, row.ci_high], '', ' to '
   if row.ci_low is None:
-    numbers = map(float, row.seed_means.split())
+    numbers = [scale * float(number) for number in row.seed_means.split()]
     start, between = 'by seed ', ' and '
-  text = between.join(format(scale * number, spec) for number in numbers)
+  else:
+    numbers = sorted((scale * row.ci_low, scale * row.ci_high))
+    start, between = '', ' to '
+  # There is no -0.
+  text = between.join(format(number + 0.0, spec) for number in numbers)
   return start + text.replace('-', '−')
 
 

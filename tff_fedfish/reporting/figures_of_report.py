@@ -94,14 +94,20 @@ def differences(scores: Scores, words: Words) -> Plot | None:
   methods, minus = table['method'].unique(), table['baseline'].unique()
   whose = methods[0] if len(methods) == 1 else 'methods'
   minus = minus[0] if len(minus) == 1 else several
-  whiskers = 'Whiskers: 95 % intervals of the paired difference.'
+  verb = 'has' if len(methods) == 1 else 'have'
+  has_epochs = table['setting'].str.contains('E = ', regex=False).any()
+  has_ends = table['ci_low'].notna().any()
+  notes = [
+    f'On {lines[0].subject}. Below 0 {whose} {verb} the lower loss.',
+    'E: local epochs per round.' * has_epochs,
+    'Whiskers: 95 % intervals of the paired difference.' * has_ends,
+  ]
   table, looks = _difference_series(scores, table)
   return plot(
     table,
     name='differences',
     title=f'Loss of {whose} minus loss of {minus}',
-    caption=f'On {lines[0].subject}. Below 0 the loss is lower than that of '
-    f'{minus}. {whiskers if table["low"].notna().any() else ""}'.strip(),
+    caption=' '.join(filter(None, notes)),
     kind='bar',
     x='',
     y=f'Difference (nats per {words.unit})',

@@ -62,8 +62,9 @@ def personalization(scores: Scores) -> str:
     if share is not None
   ]
   sentence = f' Personalization hurts {listed(shares)}.' if shares else ''
+  after = f'With {line.setting} and' if line.setting else 'After'
   return (
-    f'After personalization on {100 * later.fraction:g} % of each client’s '
+    f'{after} personalization on {100 * later.fraction:g} % of each client’s '
     f'data {order}{_difference(later)}.{sentence}'
   )
 
@@ -84,7 +85,7 @@ def _comparison(scores: Scores, line: Any) -> str:
   if line.setting:
     where += f' with {line.setting}'
   sentence = _difference(line, where, _sizes(line))
-  if verdict(line) == f'{line.baseline} lower':
+  if line.mean > 0:
     arms.reverse()
   sentence += _uplink(line, arms)
   lines = main_comparisons(scores.comparisons)
@@ -94,29 +95,24 @@ def _comparison(scores: Scores, line: Any) -> str:
     against = f' with {line.baseline}' * line.is_against_baseline
     sentence += f'. Of {len(lines)} comparisons{against}: {", ".join(parts)}'
     if all(other.scale == line.scale for other in lines):
-      sentence += '; this one includes the lowest loss'
+      where = f'is with {line.setting}' if line.setting else 'is of this one'
+      sentence += f'; the lowest loss {where}'
   return sentence
 
 
 def _difference(line: Any, where: str = '', sizes: str = '') -> str:
   """Returns 'the loss of A is lower than that of B by 0.5 (...)'."""
   where, sizes = f' {where}' * bool(where), f'; {sizes}' * bool(sizes)
-  if verdict(line) == 'undecided':
-    kind = '95 % interval ' * (line.ci_low is not None)
-    return (
-      f'the order is undecided: the loss of {line.method} minus that of '
-      f'{line.baseline} is '
-      f'{shown(line.mean, 3, 1, "+")}{where} '
-      f'({kind}{shown_interval(line, "+.3f")}{sizes})'
-    )
+  undecided = 'the order is undecided: ' * (verdict(line) == 'undecided')
   names, sign = (line.method, line.baseline), -1
   if line.mean > 0:
     names, sign = (line.baseline, line.method), 1
-  low, high = sorted((sign * line.ci_low, sign * line.ci_high))
+  ends = shown_interval(line, '.3f', sign)
+  if line.ci_low is not None:
+    ends = f'95 % interval {ends}'
   return (
-    f'the loss of {names[0]} is lower than that of {names[1]} by '
-    f'{sign * line.mean:.3f}{where} '
-    f'(95 % interval {low:.3f} to {high:.3f}{sizes})'
+    f'{undecided}the loss of {names[0]} is lower than that of {names[1]} by '
+    f'{abs(line.mean):.3f}{where} ({ends}{sizes})'
   )
 
 

@@ -60,11 +60,11 @@ def comparison_tables(scores: Scores) -> list[Table]:
     first = first.loc[is_further.sort_values(kind='stable').index]
     largest = rows['fraction'].max()
     headings = [
-      'Method',
+      'Comparison',
       f'Difference in loss (nats per {words_of(scores.runs).unit})',
       '95 % interval',
       'Clients × seeds',
-      'Lower loss for',
+      'Clients with lower loss',
     ]
     if largest > rows['fraction'].min():
       share = f'personalization on {100 * largest:g} %'
