@@ -96,7 +96,7 @@ def differences(scores: Scores, words: Words) -> Plot | None:
   minus = minus[0] if len(minus) == 1 else several
   verb = 'has' if len(methods) == 1 else 'have'
   has_epochs = table['setting'].str.contains('E = ', regex=False).any()
-  has_ends = table['ci_low'].notna().any()
+  has_ends = table['low'].notna().any()
   notes = [
     f'On {lines[0].subject}. Below 0 {whose} {verb} the lower loss.',
     'E: local epochs per round.' * has_epochs,
