@@ -92,13 +92,20 @@ print(code, 'tensorflow' in sys.modules)
     ('none', 'new', (), "'none'"),
     (None, '.', (), '`--output` must be empty or new'),
     (None, 'new', ('--sequence_length', '9'), 'must be at most 8'),
+    (None, 'new', ('--held_out_from', '0.99'), 'all lie below it'),
   ],
 )
 def test_errors_before_tensorflow(
-  small_inputs, small_export, tmp_path, data, output, options, words
+  small_inputs, small_export, small_run, tmp_path, data, output, options, words
 ):
   (tmp_path / 'file').touch()
-  argv = ['--checkpoint', small_export, '--data', data or small_inputs[0]]
+  of_run = '--held_out_from' in options
+  argv = [
+    '--checkpoint',
+    small_run if of_run else small_export,
+    '--data',
+    data or small_inputs[0],
+  ]
   found = subprocess.run(
     [sys.executable, '-c', _DRIVER, 'evaluate', *argv, '--output', output]
     + [*options],

@@ -57,7 +57,7 @@ def _edit_config(directory, **changes):
 
 def _read(directory, sequence_length=None):
   shape = pretrained.read_shape(directory, '--x', sequence_length)
-  pretrained.check_weights(directory, shape)
+  pretrained.check_weights(directory)
   return shape, pretrained.read_weights(directory, shape)
 
 
@@ -187,7 +187,7 @@ _TOO_LARGE = np.array([0, 0, 0, 1e39])  # Above 3.4e38, the largest float32.
   [
     (
       {_BIAS: None},
-      f'{_BIAS!r} must be F64 or F32 or F16 or BF16 [4], but is m',
+      f'{_BIAS!r} must be of floats, of shape [4], but is m',
     ),
     (
       {_BIAS: np.zeros(5, np.float32)},

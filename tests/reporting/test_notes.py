@@ -90,8 +90,8 @@ def test_copies_and_many_runs_that_are_not_compared(
     settings = {'model.width': width}
     runs.append(write_run(tmp_path / str(width), settings=settings))
   assert (
-    '5 of 7 runs are not compared: their settings or evaluations differ from '
-    'all others.'
+    '5 of 7 runs are not compared: each is a copy, or differs from all others '
+    'in settings or evaluations.'
   ) in _notes(runs)
 
 

@@ -117,7 +117,7 @@ def test_the_answer_stands_on_top(written):
     text.index(part)
     for part in (
       '<h1>Federated pretraining: FedAvg and FedFish</h1>',
-      '<p class="lead">The order is undecided: the loss of FedFish is',
+      '<p class="lead">The order is undecided: the mean loss of',
       '<h3>Loss of FedFish minus loss of FedAvg</h3>',
       'Method comparison on held-out clients',
       # (5.5 - 6 + 6.5 - 7 + 5 - 5 + 6 - 6) / 4.

@@ -12,16 +12,43 @@ def _read(directories):
 def test_an_undecided_pair(pair):
   table = _read(pair)
   assert headline.headline(table) == (
-    'The order is undecided: the loss of FedFish is lower than that of FedAvg '
-    'by 0.250 nats per token on held-out clients (95 % interval 0.000 to '
-    '0.500; 4 clients, 1 seed), for an uplink of 4 against 2 models.'
+    'The order is undecided: the mean loss of FedFish is lower than that of '
+    'FedAvg by 0.250 nats per token on held-out clients (95 % interval 0.000 '
+    'to 0.500; 4 clients, 1 seed), for an uplink of 4 against 2 models.'
   )
   assert headline.personalization(table) == (
     'After personalization on 50 % of each client’s data the order is '
-    'undecided: the loss of FedFish is lower than that of FedAvg by 0.250 '
+    'undecided: the mean loss of FedFish is lower than that of FedAvg by 0.250 '
     '(95 % interval −0.250 to 0.750). Personalization hurts 0 % of the clients '
     'with FedFish and 25 % of the clients with FedAvg.'
   )
+
+
+def test_equal_losses(tmp_path, write_run, write_evaluation):
+  runs = []
+  for algorithm in ('fed_avg', 'fed_fish'):
+    runs.append(write_run(tmp_path / algorithm, algorithm=algorithm))
+    write_evaluation(runs[-1], 'e', losses={0.0: (6.0, 5.0)}, client_ids='ab')
+  assert headline.headline(_read(runs)).startswith(
+    'The order is undecided: the mean loss of FedFish minus that of FedAvg is '
+    '0.000 nats per token on held-out clients (95 % interval 0.000 to 0.000;'
+  )
+
+
+def test_variants_of_the_baseline(tmp_path, write_run, write_evaluation):
+  runs = []
+  for rate in (0.05, 0.1):
+    for algorithm in ('fed_avg', 'fed_fish'):
+      runs.append(
+        write_run(
+          tmp_path / f'{algorithm}{rate}',
+          algorithm=algorithm,
+          settings={'client_work.learning_rate': rate},
+        )
+      )
+      losses = {0.0: (6.0 - rate - (algorithm == 'fed_fish'),) * 2}
+      write_evaluation(runs[-1], 'e', losses=losses, client_ids='ab')
+  assert '. Of 4 comparisons with FedAvg: ' in headline.headline(_read(runs))
 
 
 def test_several_settings(tmp_path, write_sweep):
@@ -36,7 +63,7 @@ def test_several_settings(tmp_path, write_sweep):
     'The loss of FedAvg is lower than that of FedFish by 0.500 nats per token '
     'on held-out clients with E = 4 (95 % interval 0.500 to 0.500; 2 clients, '
     '3 seeds), for an uplink of 2 against 4 models. Of 2 comparisons with '
-    'FedAvg: FedAvg lower in 2; the lowest loss is with E = 4.'
+    'FedAvg: FedAvg lower in 2; their lowest loss is with E = 4.'
   )
   assert headline.personalization(table).startswith(
     'With E = 4 and personalization on 50 % of each client’s data the order '

@@ -55,7 +55,7 @@ def test_two_seeds_have_differences_for_an_interval(tmp_path, write_sweep):
   gains = {('fed_avg', 4, 2): 1.0, ('fed_fish', 4, 2): 2.0}
   of_two = _read(write_sweep(tmp_path, gains, num_seeds=2))
   assert notes.notes(of_two)[-1].endswith(
-    ' Two have none: both differences are shown.'
+    ' A comparison of two seeds has none: both differences are shown.'
   )
   [table] = tables.comparison_tables(of_two)
   assert _texts(table)[0][1:6] == [

@@ -232,7 +232,10 @@ class TestEvaluate:
     )
     assert personal_runs.evaluate(other, copy) == 2
     error = capsys.readouterr().err.splitlines()[-1]
-    assert f'as `--data`, but {str(other)!r} is another one. ' in error
+    assert (
+      "'fed_fomo' (personal models) needs the run's own corpus as `--data`, "
+      f"but {str(other)!r} is another one. Name the run's."
+    ) in error
 
   def test_a_damaged_state(self, corpus, evaluated, tmp_path, capsys):
     run = tmp_path / 'run'

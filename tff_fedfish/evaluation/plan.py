@@ -1,6 +1,7 @@
 """Measurements of an evaluation, and everything that it refuses.
 
-Refusals come before the vocabulary is opened, which imports TensorFlow.
+What can be refused without the vocabulary, whose opening imports TensorFlow, is
+refused before.
 """
 
 import dataclasses

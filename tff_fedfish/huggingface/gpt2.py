@@ -48,8 +48,6 @@ _BLOCK_NAMES = {
 }
 # Constants of causal attention, which earlier versions of transformers saved.
 _MASKS = ('.attn.bias', '.attn.masked_bias')
-# Of them the first rows are used.
-_EMBEDDINGS = ('token_embedding', 'position_embedding')
 _SIZES = {
   'num_layers': 'n_layer',
   'width': 'n_embd',
@@ -153,7 +151,7 @@ def find_tensors(
   """Returns the tensors that each weight is made of.
 
   Args:
-    shape: The model's shape. The embeddings may have more rows.
+    shape: The shape of the whole model.
     tensors: All tensors of a directory by name, each with `shape` and `dtype`.
       The names are without the model's prefix in the files of GPT-2's authors.
     source: Where they come from, for errors.
@@ -172,7 +170,8 @@ def find_tensors(
     found[ours] = []
     for name in _their_names(shape, ours):
       tensor = tensors.get(prefix + name)
-      if not _fits(tensor, wanted, is_embedding=ours in _EMBEDDINGS):
+      is_float = tensor is not None and tensor.dtype in _DTYPES
+      if not is_float or list(tensor.shape) != wanted:
         is_there = 'is missing'
         if tensor is not None:
           is_there = f'is {tensor.dtype} {list(tensor.shape)}'
@@ -216,12 +215,3 @@ def _their_names(shape: TransformerConfig, ours: str) -> Iterable[str]:
   if ours in _BLOCK_NAMES:
     return (f'h.{i}.{_BLOCK_NAMES[ours]}' for i in range(shape.num_layers))
   return (_NAMES[ours],)
-
-
-def _fits(tensor: Any, wanted: list[int], *, is_embedding: bool) -> bool:
-  if tensor is None or tensor.dtype not in _DTYPES:
-    return False
-  sizes = list(tensor.shape)
-  if is_embedding and sizes:
-    sizes[0] = min(sizes[0], wanted[0])
-  return sizes == wanted

@@ -35,7 +35,7 @@ def read_shape(
   """Returns the shape of the model in a directory.
 
   Its vocabulary has the size of the tokenizer beside it: embeddings that are
-  padded by up to 1,024 rows are cut.
+  padded by up to 1,024 rows, or as many as there are tokens, are cut.
 
   Args:
     path: The directory.
@@ -66,7 +66,7 @@ def read_shape(
     )
   # The last one: a run's own kinds of vocabularies import TensorFlow.
   num_tokens = load_tokenizer(vocabularies(path, option)[-1]).size
-  if shape.vocabulary_size - num_tokens > _MAX_PADDING:
+  if shape.vocabulary_size - num_tokens > min(_MAX_PADDING, num_tokens):
     raise UserError(
       f'`{option}`: the model of {str(path)!r} embeds {shape.vocabulary_size} '
       f'tokens, but the {METADATA_FILE} beside it has {num_tokens}. Save the '
@@ -103,9 +103,9 @@ def vocabularies(path: str | os.PathLike, option: str) -> list[pathlib.Path]:
   return found
 
 
-def check_weights(path: str | os.PathLike, shape: TransformerConfig) -> None:
+def check_weights(path: str | os.PathLike) -> None:
   """Raises UserError where `read_weights` would; keeps no tensor."""
-  with _tensors(pathlib.Path(path), shape) as tensors:
+  with _tensors(pathlib.Path(path)) as tensors:
     for parts in tensors.values():
       for tensor in parts:
         tensor.read()
@@ -129,7 +129,7 @@ def read_weights(
     UserError: If they are missing, damaged, of another shape or type, not all
       used, or not finite as float32.
   """
-  with _tensors(pathlib.Path(path), shape) as tensors:
+  with _tensors(pathlib.Path(path)) as tensors:
     num_rows = tensors['token_embedding'][0].shape[0]
     if num_rows > shape.vocabulary_size:
       print(
@@ -173,9 +173,11 @@ class _Tensor:
 
 @contextlib.contextmanager
 def _tensors(
-  path: pathlib.Path, shape: TransformerConfig
+  path: pathlib.Path,
 ) -> Iterator[Mapping[str, list[_Tensor]]]:
-  """Yields weight -> its tensors, once they fit the shape."""
+  """Yields weight -> its tensors, once they fit the shape in config.json."""
+  file = path / CONFIG_FILE
+  shape = gpt2.to_shape(_config_or_none(file) or {}, str(file))
   try:
     with contextlib.ExitStack() as stack:
       tensors = {}

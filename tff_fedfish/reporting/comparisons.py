@@ -101,7 +101,7 @@ def shown_interval(row: Any, spec: str, scale: float = 1.0) -> str:
   """Returns the interval of a row of `compare_methods` as text.
 
   Two seeds have 'by seed' and their differences instead. Numbers are scaled,
-  and shown by a format such as '+.4f'.
+  and shown by a format such as '+z.4f'.
   """
   if row.ci_low is None:
     numbers = [scale * float(number) for number in row.seed_means.split()]
@@ -109,8 +109,7 @@ def shown_interval(row: Any, spec: str, scale: float = 1.0) -> str:
   else:
     numbers = sorted((scale * row.ci_low, scale * row.ci_high))
     start, between = '', ' to '
-  # There is no -0.
-  text = between.join(format(number + 0.0, spec) for number in numbers)
+  text = between.join(format(number, spec) for number in numbers)
   return start + text.replace('-', '−')
 
 

@@ -91,23 +91,24 @@ def differences(scores: Scores, words: Words) -> Plot | None:
     several = BASELINE.title
   is_equal = table['client_rate'] == table['baseline_client_rate']
   table = table[is_equal | ~is_equal.groupby(table['arm']).transform('any')]
+  # What is personalized is compared with the same round only.
+  pairs = table.groupby(['arm', 'baseline_arm', 'setting'], sort=False)
+  table = table[table['round'] == pairs['round'].transform('first')]
   methods, minus = table['method'].unique(), table['baseline'].unique()
   whose = methods[0] if len(methods) == 1 else 'methods'
   minus = minus[0] if len(minus) == 1 else several
-  verb = 'has' if len(methods) == 1 else 'have'
-  has_epochs = table['setting'].str.contains('E = ', regex=False).any()
-  has_ends = table['low'].notna().any()
-  notes = [
-    f'On {lines[0].subject}. Below 0 {whose} {verb} the lower loss.',
-    'E: local epochs per round.' * has_epochs,
-    'Whiskers: 95 % intervals of the paired difference.' * has_ends,
-  ]
+  ahead = methods[0] if len(methods) == 1 else 'the method'
+  notes = [f'On {lines[0].subject}. Below 0 {ahead} has the lower loss.']
+  if table['setting'].str.contains('E = ', regex=False).any():
+    notes.append('E: local epochs per round.')
+  if table['low'].notna().any():
+    notes.append('Whiskers: 95 % intervals of the paired difference.')
   table, looks = _difference_series(scores, table)
   return plot(
     table,
     name='differences',
     title=f'Loss of {whose} minus loss of {minus}',
-    caption=' '.join(filter(None, notes)),
+    caption=' '.join(notes),
     kind='bar',
     x='',
     y=f'Difference (nats per {words.unit})',

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from tff_fedfish.methods.registry import BASELINE
 from tff_fedfish.printing import count
 from tff_fedfish.reporting import match
 from tff_fedfish.reporting.comparisons import (
@@ -92,11 +93,12 @@ def _comparison(scores: Scores, line: Any) -> str:
   if len(lines) > 1:
     counts = collections.Counter(map(verdict, lines))
     parts = [f'{name} in {number}' for name, number in counts.most_common()]
-    against = f' with {line.baseline}' * line.is_against_baseline
+    against = f' with {BASELINE.title}' * line.is_against_baseline
     sentence += f'. Of {len(lines)} comparisons{against}: {", ".join(parts)}'
-    if all(other.scale == line.scale for other in lines):
-      where = f'is with {line.setting}' if line.setting else 'is of this one'
-      sentence += f'; the lowest loss {where}'
+    lowest = [other for other in lines if other.lowest == line.lowest]
+    is_alike = all(other.scale == line.scale for other in lines)
+    if is_alike and len(lowest) == 1 and line.setting:
+      sentence += f'; their lowest loss is with {line.setting}'
   return sentence
 
 
@@ -104,16 +106,18 @@ def _difference(line: Any, where: str = '', sizes: str = '') -> str:
   """Returns 'the loss of A is lower than that of B by 0.5 (...)'."""
   where, sizes = f' {where}' * bool(where), f'; {sizes}' * bool(sizes)
   undecided = 'the order is undecided: ' * (verdict(line) == 'undecided')
+  loss = 'mean loss' if undecided else 'loss'
   names, sign = (line.method, line.baseline), -1
   if line.mean > 0:
     names, sign = (line.baseline, line.method), 1
-  ends = shown_interval(line, '.3f', sign)
+  ends = shown_interval(line, 'z.3f', sign)
   if line.ci_low is not None:
     ends = f'95 % interval {ends}'
-  return (
-    f'{undecided}the loss of {names[0]} is lower than that of {names[1]} by '
-    f'{abs(line.mean):.3f}{where} ({ends}{sizes})'
-  )
+  difference = f'{abs(line.mean):.3f}'
+  lead = f'{loss} of {names[0]} is lower than that of {names[1]} by'
+  if float(difference) == 0:
+    lead = f'{loss} of {names[0]} minus that of {names[1]} is'
+  return f'{undecided}the {lead} {difference}{where} ({ends}{sizes})'
 
 
 def _losses(scores: Scores) -> dict[str, Any]:

@@ -30,7 +30,7 @@ def wrapped(text: str, width: int, max_lines: int) -> str:
   """Returns lines for a plot; an ellipsis stands for what is too much."""
   text = text.replace(' = ', '\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}')
   lines = textwrap.wrap(text, width, max_lines=max_lines, placeholder='…')
-  return '\n'.join(drawable(' '.join(line.split())) for line in lines)
+  return '\n'.join(drawable(' '.join(line.split()), width) for line in lines)
 
 
 def of_series(name: str) -> str:

@@ -41,7 +41,7 @@ def notes(scores: Scores) -> list[str]:
     sentences.append(
       'Runs that differ only in their seeds are averaged. With few seeds their '
       'intervals are too narrow.'
-      + ' Two have none: both differences are shown.'
+      + ' A comparison of two seeds has none: both differences are shown.'
       * (2 in set(scores.comparisons['num_seeds']))
     )
   elif len(runs) > 1 and any(run.evaluations for run in runs):
@@ -105,6 +105,7 @@ def _evaluation_clauses(
     # An earlier score of held-out clients is a point of a curve.
     elif (
       subject != HELD_OUT
+      or not any(evaluation.fractions)
       or evaluation.round_num >= shown[subject].first.round_num
     ):
       own = shown[subject].evaluations.get(run.seeds)
@@ -143,8 +144,8 @@ def _not_compared(scores: Scores) -> Iterator[str]:
   if others and len(rest) > _MAX_NAMED:
     number = sum(arm.num_seeds for arm in rest)
     yield (
-      f'{number} of {len(scores.runs)} runs are not compared: their settings '
-      'or evaluations differ from all others.'
+      f'{number} of {len(scores.runs)} runs are not compared: each is a copy, '
+      'or differs from all others in settings or evaluations.'
     )
     return
   kinds = {_kind(arm): arm.label for arm in reversed(others)}

@@ -54,7 +54,7 @@ _SECTIONS = {
     True,
   ),
   'comparisons': ('Further comparisons', '', True),
-  'training': ('Training: last values', '', True),
+  'training': ('Training', '', True),
 }
 
 

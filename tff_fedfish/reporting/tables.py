@@ -106,7 +106,7 @@ def training_table(scores: Scores) -> Table:
   """Returns the last values of metrics.csv, and what single methods report."""
   names = [column.key for column in scores.columns]
   own = scores.columns[names.index('round') :] if 'round' in names else []
-  return _table('training', 'Last row of metrics.csv', scores, own)
+  return _table('training', 'Last values in metrics.csv', scores, own)
 
 
 def main_table(
@@ -151,14 +151,14 @@ def _comparison(scores: Scores, line: Any, largest: float) -> list[Cell]:
   cells = [
     Cell(f'{names}\n{line.setting}' if line.setting else names),
     Cell(shown(line.mean, 3, 1, '+')),
-    Cell(shown_interval(line, '+.3f')),
+    Cell(shown_interval(line, '+z.3f')),
     Cell(f'{line.num_clients} × {line.num_seeds}'),
     Cell(f'{100 * line.share_below_zero:.0f} %'),
   ]
   if largest > line.fraction:
     later = comparisons.most_personalized(scores.comparisons, line)
     if later and later.fraction == largest:
-      interval = shown_interval(later, '+.3f')
+      interval = shown_interval(later, '+z.3f')
       cells += [
         Cell(shown(later.mean, 3, 1, '+'), interval),
         _both([later.hurt, later.baseline_hurt], _SHOW['hurt']),

@@ -102,7 +102,7 @@ class _Source:
 def _pretrained_source(config, start):
   path = pathlib.Path(start).resolve()
   shape = pretrained.read_shape(path, _OPTION, config.data.sequence_length)
-  pretrained.check_weights(path, shape)
+  pretrained.check_weights(path)
   vocabularies = pretrained.vocabularies(path, _OPTION)
   return _Source(
     path=path,
