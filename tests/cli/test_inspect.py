@@ -213,7 +213,7 @@ class TestPlots:
     assert lines[0] == 'percentile,num_examples,num_words,num_bytes'
     assert lines[-2].startswith('100,2,9,')
     text = (plots / 'group_sizes.txt').read_text()
-    assert 'of all words, the largest 45.0 %' in text
+    assert 'of all words, the largest group holds 45.0 %' in text
 
   def test_replaces_its_own_and_keeps_others(self, fedfish, corpus, tmp_path):
     (tmp_path / 'group_sizes.csv').write_text('old')

@@ -256,7 +256,7 @@ def test_a_search_validates_no_rows_that_runs_are_scored_on(
     (
       {'grid': {'algorithm.name': ['local_only']}, 'evaluate': [{'data': 'x'}]},
       (),
-      "`--client_split` 'own_test' needs the run's own corpus",
+      "'local_only' (personal models) needs the run's own corpus",
     ),
     (
       {
