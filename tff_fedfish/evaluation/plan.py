@@ -109,7 +109,6 @@ def plan_evaluation(
     corpus = client_data.open_corpus(config, data)
   output = files.require_usable_output(output, '--output')
   identity, config_of_run = corpus_identity.identify(config, corpus), config
-  states = None
   if run is not None:
     opened = checkpoints.load_checkpoint(checkpoint, None, verify=False)
     config = config.in_round(opened.round_num)
@@ -119,8 +118,7 @@ def plan_evaluation(
   split = row_source(config).split(corpus) if is_own else None
   client_ids = _client_ids(config, options, corpus, split)
   kind = _kind(config, options, run, identity, is_own)
-  if run is not None:
-    states = _states(config, options, opened)
+  states = run and _states(config, options, opened)
   with stage('opening the checkpoint'):
     open_checkpoint = (client_data if run else pretrained_run).open_checkpoint
     opened, tokenizer = open_checkpoint(config_of_run, checkpoint)

@@ -59,21 +59,26 @@ def comparisons_csv(comparisons: pd.DataFrame) -> str:
   return files.csv_file(_COLUMNS, rows)
 
 
-def main_comparisons(comparisons: pd.DataFrame) -> list[Any]:
-  """Returns the rows that answer which method is best, one for a pair.
+def main_rows(comparisons: pd.DataFrame) -> pd.DataFrame:
+  """Returns the rows that answer which method is best.
 
   They are of the loss on held-out clients, or else on the first subject that
-  was compared, with the least personalization. Where any pair is against the
-  baseline, the others are left out.
+  was compared. Where any pair is against the baseline, the others are left out.
   """
   rows = comparisons[comparisons['measure'] == 'loss']
   if rows.empty:
-    return []
+    return rows
   subjects = [str(HELD_OUT), *rows['subject']]
   subject = next(s for s in subjects if s in set(rows['subject']))
   rows = rows[rows['subject'] == subject]
   if rows['is_against_baseline'].any():
     rows = rows[rows['is_against_baseline'].astype(bool)]
+  return rows
+
+
+def main_comparisons(comparisons: pd.DataFrame) -> list[Any]:
+  """Returns the `main_rows` with the least personalization, one for a pair."""
+  rows = main_rows(comparisons)
   return list(rows[rows['fraction'] == rows['fraction'].min()].itertuples())
 
 

@@ -78,17 +78,13 @@ def differences(scores: Scores, words: Words) -> Plot | None:
   out. The largest fraction is there, too, unless there are several methods in
   several settings.
   """
-  lines = comparisons.main_comparisons(scores.comparisons)
-  if not lines:
+  table = scaled(comparisons.main_rows(scores.comparisons))
+  if table.empty:
     return None
-  table = scaled(scores.comparisons)
-  table = table[
-    (table['measure'] == 'loss') & (table['subject'] == lines[0].subject)
+  subject, is_against_baseline = table.iloc[0][
+    ['subject', 'is_against_baseline']
   ]
-  several = 'another method'
-  if table['is_against_baseline'].any():
-    table = table[table['is_against_baseline'].astype(bool)]
-    several = BASELINE.title
+  several = BASELINE.title if is_against_baseline else 'another method'
   is_equal = table['client_rate'] == table['baseline_client_rate']
   table = table[is_equal | ~is_equal.groupby(table['arm']).transform('any')]
   # What is personalized is compared with the same round only.
@@ -98,7 +94,7 @@ def differences(scores: Scores, words: Words) -> Plot | None:
   whose = methods[0] if len(methods) == 1 else 'methods'
   minus = minus[0] if len(minus) == 1 else several
   ahead = methods[0] if len(methods) == 1 else 'the method'
-  notes = [f'On {lines[0].subject}. Below 0 {ahead} has the lower loss.']
+  notes = [f'On {subject}. Below 0 {ahead} has the lower loss.']
   if table['setting'].str.contains('E = ', regex=False).any():
     notes.append('E: local epochs per round.')
   if table['low'].notna().any():

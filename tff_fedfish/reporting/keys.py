@@ -101,6 +101,11 @@ def method_key(run: Run) -> Key:
   return ('method', run.method), *settings
 
 
+def repetition_key(run: Run) -> Key:
+  """Returns what runs share that differ in seeds only."""
+  return setting_key(run) + method_key(run)
+
+
 def optimizer_key(run: Run) -> Key:
   """Returns the part of `method_key` that every method needs its own of."""
   return tuple(

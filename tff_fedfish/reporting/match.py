@@ -103,7 +103,7 @@ def find_arms(runs: Sequence[Run]) -> list[Arm]:
   seen: collections.Counter = collections.Counter()
 
   def key(run):
-    kind = keys.setting_key(run), keys.method_key(run)
+    kind = keys.repetition_key(run)
     seen[kind, run.seeds] += 1
     return kind, seen[kind, run.seeds]
 
@@ -209,9 +209,7 @@ def _group_labels(runs: Sequence[Run]) -> Iterator[str]:
   """Yields 'FedFish, E = 8' with what else tells it from another one."""
   for run in runs:
     same = [other for other in runs if other.base_label == run.base_label]
-    differing = keys.differing_labels(
-      [keys.setting_key(run) + keys.method_key(run) for run in same]
-    )
+    differing = keys.differing_labels(list(map(keys.repetition_key, same)))
     own = differing[same.index(run)]
     label = f'{run.base_label}, {own}' if own else run.base_label
     # Equal in all that counts: only the directory is left.

@@ -148,7 +148,9 @@ def _not_compared(scores: Scores) -> Iterator[str]:
       'or differs from all others in settings or evaluations.'
     )
     return
-  kinds = {_kind(arm): arm.label for arm in reversed(others)}
+  copied = {
+    keys.repetition_key(arm.first): arm.label for arm in reversed(others)
+  }
   for arm in rest if others else ():
     names = min((_differing(arm, other) for other in others), key=len)
     if len(names) > _MAX_NAMED:
@@ -157,14 +159,9 @@ def _not_compared(scores: Scores) -> Iterator[str]:
     reason = 'was not evaluated alike'
     if names:
       reason = f'differs in {listed(names)}'
-    elif _kind(arm) in kinds:
-      reason = f'is a copy of {kinds[_kind(arm)]}'
+    elif original := copied.get(keys.repetition_key(arm.first)):
+      reason = f'is a copy of {original}'
     yield f'{arm.label} is not compared: it {reason}.'
-
-
-def _kind(arm: Arm) -> tuple[keys.Key, keys.Key]:
-  """Returns all but the seeds; arms of equal kind repeat each other's seeds."""
-  return keys.setting_key(arm.first), keys.method_key(arm.first)
 
 
 def _differing(arm: Arm, other: Arm) -> list[str]:

@@ -56,8 +56,9 @@ def comparison_tables(scores: Scores) -> list[Table]:
   tables = []
   for subject, rows in lines.groupby('subject', sort=False):
     first = rows[rows['fraction'] == rows['fraction'].min()]
-    is_further = ~first['is_against_baseline'].astype(bool)
-    first = first.loc[is_further.sort_values(kind='stable').index]
+    first = first.sort_values(
+      'is_against_baseline', ascending=False, kind='stable'
+    )
     largest = rows['fraction'].max()
     headings = [
       'Comparison',
