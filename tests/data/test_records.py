@@ -135,6 +135,7 @@ class TestFraming:
 
 
 class TestExample:
+  @hypothesis.settings(max_examples=30)
   @hypothesis.given(st.dictionaries(_NAMES, _VALUES))
   def test_bytes_equal_those_of_the_message(self, features):
     expected = _example_message(features)
@@ -167,6 +168,7 @@ class TestExample:
 
 
 class TestGroupRecord:
+  @hypothesis.settings(max_examples=30)
   @hypothesis.given(
     _VALUES,
     st.lists(_VALUES),
