@@ -36,6 +36,7 @@ _NAMES = [
   for part in ('train', 'test')
   for name in ('manifest.json', 'groups-00000-of-00001.tfrecord')
 ]
+_LAST = 'test/manifest.json'
 _WRITTEN = {name: name.encode() for name in _NAMES}
 _FAULT = OSError(errno.EIO, os.strerror(errno.EIO))
 _FOREIGN = {f'.fedfish-{"0a" * 16}/x': b'theirs', '.hidden': b'theirs'}
@@ -123,8 +124,18 @@ def _no_fsync(monkeypatch):
   monkeypatch.setattr(os, 'fsync', lambda file: None)
 
 
-def test_killed_before_every_line(tmp_path):
+@pytest.mark.parametrize('cleans_up', [False, True])
+def test_killed_before_every_line(tmp_path, monkeypatch, cleans_up):
   # What a killed process leaves is what there is at that moment.
+  move = places.move
+
+  def fail_at_the_last(source, target):
+    if target.endswith(_LAST):
+      raise _FAULT
+    move(source, target)
+
+  if cleans_up:
+    monkeypatch.setattr(places, 'move', fail_at_the_last)
   directory = tmp_path / 'out'
   for name, data in _FOREIGN.items():
     write_lines(directory / name, [data])
@@ -136,12 +147,16 @@ def test_killed_before_every_line(tmp_path):
       states[state] = shutil.copytree(directory, tmp_path / f'{len(states)}')
 
   _run_traced(str(directory), copy)
-  assert contents(directory) == _WRITTEN | _FOREIGN
+  monkeypatch.undo()
+  assert contents(directory) == _FOREIGN | ({} if cleans_up else _WRITTEN)
   num_mended = 0
   for killed in states.values():
     claim = killed / output.CLAIM_NAME
     if claim.exists() and claim.stat().st_size:
       assert json.loads(claim.read_bytes())['files'] == sorted(_NAMES)
+    # With a manifest, shards are a corpus.
+    for manifest in killed.glob('*/manifest.json'):
+      assert len(list(manifest.parent.iterdir())) == 2
     num_mended += _finish(str(killed), killed, _FOREIGN)[0]
   # The claim, empty and not; one, two, three of the files.
   assert num_mended >= 5

@@ -207,10 +207,11 @@ def _peak_bytes(path, max_document_bytes):
     (b'{"x": [', b'[],', 11_900_000),
     (b'{\n "x": [', b'[],', 11_900_000),
     (b'{"x": [', b'[],"\\\\",', 11_900_000),
+    (b'{"x": [', b'[],"\\u0041",', 11_900_000),
     # No escape at all: what is wrong counts in full.
     (b'{"x": [', b'[],[],\\u', 11_900_000),
   ],
-  ids=range(6),
+  ids=range(7),
 )
 def test_bombs(tmp_path, start, piece, num_bytes):
   path = tmp_path / 'a.json.gz'
