@@ -1,7 +1,5 @@
 """Frames and messages, against hand-made bytes and against TensorFlow."""
 
-import io
-
 import hypothesis
 import hypothesis.strategies as st
 import pytest
@@ -123,15 +121,6 @@ class TestFraming:
     words = 'the one at byte 18 is damaged: the file ends there'
     with pytest.raises(UserError, match=words):
       _record_at(path, 18)
-
-  @pytest.mark.parametrize('num_bytes', [1020, 1021, 1023, 1024, 1025])
-  def test_start_of_a_long_payload(self, num_bytes):
-    file = io.BytesIO()
-    payload = bytes(i % 251 for i in range(num_bytes))
-    records.write_record(file, payload)
-    file.seek(0)
-    ((_, size, start),) = records.read_frames(file, max_payload_bytes=100)
-    assert (size, start) == (num_bytes, payload[:1024])
 
 
 class TestExample:
