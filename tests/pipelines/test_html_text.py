@@ -33,7 +33,7 @@ from pipelines.html_text import html_to_text
     ('<pre><code>\nif a:\n\n    b\n</code></pre>c', 'if a:\n\n    b\nc'),
     ('<pre>a\r\n  b<br>c</pre>', 'a\n  b\nc'),
     ('<pre>a<pre> b</pre> c</pre>  d  e', 'a\n b\n c\nd e'),
-    ('</pre>a  b', 'a b'),
+    ('</pre>a  b<pre>c  d</pre>', 'a b\nc  d'),
     ('<pre>\n \n</pre>a', 'a'),
     (
       '&lt;p&gt; &amp;amp; &quot;&#65;&#x42;&nbsp;&hellip;&lt',

@@ -21,7 +21,7 @@ _HOSTS = [
   ('http://example.com:80/', 'example.com'),
   ('https://example.com:443/', 'example.com'),
   ('https://example.com:80/', 'example.com:80'),
-  ('http://example.com:8080/', 'example.com:8080'),
+  ('http://example.com:65535/', 'example.com:65535'),
   ('http://example.com:00000008080/', 'example.com:8080'),
   ('http://example.com:/', 'example.com'),
   # Addresses.
