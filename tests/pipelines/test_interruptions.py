@@ -163,16 +163,9 @@ def test_killed_before_every_line(tmp_path, monkeypatch, cleans_up):
 
 
 @pytest.mark.parametrize(
-  ('kind', 'error'),
-  [
-    ('new', KeyboardInterrupt()),
-    ('objects', _FAULT),
-    pytest.param('new', _FAULT, marks=pytest.mark.slow),
-    pytest.param('files', KeyboardInterrupt(), marks=pytest.mark.slow),
-    pytest.param('files', _FAULT, marks=pytest.mark.slow),
-    pytest.param('objects', KeyboardInterrupt(), marks=pytest.mark.slow),
-  ],
+  'error', [KeyboardInterrupt(), _FAULT], ids=['interrupted', 'failed']
 )
+@pytest.mark.parametrize('kind', ['new', *buckets.KINDS])
 def test_stopped_before_every_line(tmp_path, monkeypatch, kind, error):
   num_mended = num_left = 0
   foreign = {} if kind == 'new' else _FOREIGN

@@ -79,8 +79,6 @@ def test_cifar100_has_ints(tmp_path):
   assert clients.labels.tolist() == [99, 5]
 
 
-# Importing TFF takes long.
-@pytest.mark.slow
 def test_a_database_that_tff_wrote(tmp_path):
   import tensorflow as tf
   import tensorflow_federated as tff
