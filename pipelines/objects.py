@@ -210,7 +210,8 @@ def _is_json(line: bytes) -> bool:
 
 def _plain_bytes(line: bytes) -> int:
   """Returns how long a line is if its escapes are no longer than their text."""
-  num_unicode = (len(line) - len(_UNICODE.sub(b'', line))) // 6
+  # One by one: what stands between them need not be in memory again.
+  num_unicode = sum(1 for _ in _UNICODE.finditer(line))
   return len(line) - line.count(b'\\') - 3 * num_unicode
 
 

@@ -11,11 +11,20 @@ from tff_fedfish import files
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.token_store import TokenStore
 from tff_fedfish.data.tokenize_corpus import write_token_store
-from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
+from tff_fedfish.data.tokenizers import (
+  Tokenizer,
+  WordPieceTokenizer,
+  load_tokenizer,
+)
 
 # Letter a is piece 3. The character has no piece, not even an unknown one.
 PIECES = ('[PAD]', '[UNK]', '[END]', *'abcdefghij')
 NOTHING = '\u200b'
+
+
+def letter_tokenizer() -> WordPieceTokenizer:
+  """Returns the tokenizer of the letters a to j."""
+  return WordPieceTokenizer('\n'.join(PIECES).encode(), 'vocab.txt')
 
 
 def describe_again(store: pathlib.Path, **changes) -> None:

@@ -52,18 +52,6 @@ class TestClientIds:
         ids[index]
 
   @hypothesis.given(
-    st.sets(st.binary(max_size=3)).map(sorted),
-    _CUTS,
-    st.lists(st.binary(max_size=3)),
-  )
-  def test_is_the_list_of_its_ids(self, expected, cuts, others):
-    ids = _in_chunks(expected, cuts)
-    assert list(ids) == expected == [ids[i] for i in range(len(ids))]
-    for client_id in [*expected, *others]:
-      position = expected.index(client_id) if client_id in expected else None
-      assert ids.position(client_id) == position
-
-  @hypothesis.given(
     st.dictionaries(st.binary(max_size=3), st.booleans()), _CUTS, st.slices(20)
   )
   def test_chosen_are_the_list_of_the_chosen(self, id_to_side, cuts, some):
@@ -90,8 +78,6 @@ class TestText:
     [
       (b'www.example.org', 'www.example.org', None),
       ('bücher, "日本".de'.encode(), 'bücher, "日本".de', None),
-      (b'', '', None),
-      (b'100%', '100%25', None),
       (b'%41', '%2541', None),
       (b'a\nb\r\x00\x7f', 'a%0Ab%0D%00%7F', None),
       (b'\xff\xc3(', '%FF%C3(', None),
@@ -100,17 +86,15 @@ class TestText:
       # Of formulas, the first character is written otherwise in a cell.
       (b"=cmd|' /C calc'!A0", "=cmd|' /C calc'!A0", "%3Dcmd|' /C calc'!A0"),
       (b'+1+1', '+1+1', '%2B1+1'),
-      (b'@SUM(1)', '@SUM(1)', '%40SUM(1)'),
-      (b'-2+3', '-2+3', '%2D2+3'),
       ('＝1'.encode(), '＝1', '%EF%BC%9D1'),
       (b'\t=1', '%09=1', None),
-      (b'a=1', 'a=1', None),
     ],
   )
   def test_by_hand(self, client_id, text, cell):
     assert client_ids.client_id_to_text(client_id) == text
     assert client_ids.client_id_to_cell(client_id) == (cell or text)
 
+  @hypothesis.settings(max_examples=50)
   @hypothesis.given(
     st.sampled_from([b'', b'=', b'+', b'-', b'@', b'\t', '＠'.encode()]),
     st.binary()

@@ -4,11 +4,11 @@ import threading
 
 import numpy as np
 import pytest
+from token_stores import letter_tokenizer
 
-from tff_fedfish.data import client_sequences, randomness, tokenizers
+from tff_fedfish.data import client_sequences, randomness
 from tff_fedfish.data.client_sequences import ClientSequences
 
-_PIECES = ['[PAD]', '[UNK]', '[END]', *'abcdefghij']
 # A client's text of 20 letters and the end token: three sequences of 8 tokens,
 # the last with 21 - 16 = 5 of them real. 3 * 8 * 4 bytes of tokens and 3 * 4 of
 # num_targets.
@@ -30,7 +30,7 @@ class _Corpus:
 
 @pytest.fixture(name='tokenizer', scope='module')
 def _tokenizer():
-  return tokenizers.WordPieceTokenizer('\n'.join(_PIECES).encode(), 'vocab.txt')
+  return letter_tokenizer()
 
 
 @pytest.fixture(name='corpus')

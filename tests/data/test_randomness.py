@@ -5,7 +5,7 @@ import hashlib
 import pathlib
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tff_fedfish.data import randomness
@@ -42,12 +42,7 @@ def test_first_words_are_those_of_the_digests(ids, purpose, seed):
   ]
 
 
-@given(_parts, _parts)
-def test_other_parts_give_another_digest(first, second):
-  same = randomness.digest('p', 0, *first) == randomness.digest('p', 0, *second)
-  assert same == (first == second)
-
-
+@settings(max_examples=30)
 @given(st.integers(0, 2**63), _parts)
 def test_fraction_is_the_first_53_bits_of_the_digest(seed, parts):
   value = randomness.fraction('p', seed, *parts)

@@ -38,6 +38,7 @@ def test_a_client_without_rows_takes_none():
   assert len(rows) == len(is_repeated) == 0
 
 
+@hypothesis.settings(max_examples=30)
 @hypothesis.given(
   num_rows=st.integers(1, 12),
   stream_length=st.integers(1, 30),

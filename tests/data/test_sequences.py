@@ -108,12 +108,6 @@ def test_take_counts_what_it_cuts():
   assert (found.num_dropped_sequences, found.num_dropped_tokens) == (3, 9)
 
 
-def test_take_none():
-  found = sequences_lib.take(_numbered(2), 0)
-  # Targets 1 and 2: 2 + 3 tokens.
-  assert (len(found), found.num_dropped_tokens) == (0, 5)
-
-
 def test_dataset_keeps_order_and_the_last_partial_batch():
   batches = list(sequences_lib.to_dataset(_numbered(5), batch_size=2))
   assert [list(batch['x'][:, 0].numpy()) for batch in batches] == [

@@ -2,23 +2,17 @@
 
 import errno
 import json
-import pathlib
 import shutil
 
 import buckets
 import numpy as np
 import pytest
 import token_stores
+from grouping_jobs import contents
 from token_stores import PIECES
 
-from tff_fedfish.data import (
-  corpus_index,
-  token_store,
-  tokenize_corpus,
-  tokenizers,
-)
+from tff_fedfish.data import token_store, tokenize_corpus, tokenizers
 from tff_fedfish.data.client_sequences import ClientSequences
-from tff_fedfish.data.divided_clients import DividedClients
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.stored_sequences import StoredSequences
 from tff_fedfish.data.token_store import TokenStore
@@ -71,9 +65,6 @@ def _assert_equal(found, expected):
   assert found.num_lost_tokens == expected.num_lost_tokens
 
 
-_LENGTHS = (1, 2, 7, 1000)
-
-
 class TestRows:
   def test_it_is_the_corpus(self, stored):
     corpus, store, _ = stored
@@ -99,7 +90,7 @@ class TestRows:
     assert store.num_documents == 4
 
   @pytest.mark.parametrize('drop_short_block', [False, True])
-  @pytest.mark.parametrize('length', _LENGTHS)
+  @pytest.mark.parametrize('length', [1, 7, 1000])
   def test_all_rows(self, stored, length, drop_short_block):
     options = dict(drop_short_block=drop_short_block)
     demanded, read = _both(stored, length, **options)
@@ -137,62 +128,12 @@ class TestRows:
         )
         _assert_equal(found, expected)
 
-  @pytest.mark.parametrize('limits', [{}, dict(max_sequences=3)])
-  def test_divided_rows(self, stored, limits):
-    expected, found = (
-      DividedClients(
-        clients,
-        client_ids=[b'c', b'd', b'e', b'f'],
-        split_seed=3,
-        validation_fraction=0.2,
-        test_fraction=0.3,
-      )
-      for clients in _both(stored, 2)
-    )
-    for client_id in stored.corpus.client_ids:
-      _assert_equal(*(of.sequences(client_id) for of in (found, expected)))
-      options = dict(shuffle_seed=4, round_num=2, **limits)
-      _assert_equal(
-        found.training_sequences(client_id, **options),
-        expected.training_sequences(client_id, **options),
-      )
-    for part in ('validation_sequences', 'test_sequences'):
-      _assert_equal(*(getattr(of, part)(b'f') for of in (found, expected)))
-
-  def test_only_chosen_rows_are_read(self, stored):
-    _, read = _both(stored, 7)
-
-    class Counted(np.ndarray):
-      num_read = 0
-
-      def __getitem__(self, key):
-        Counted.num_read += key.stop - key.start
-        return np.asarray(super().__getitem__(key))
-
-    stored.store.tokens, tokens = (
-      stored.store.tokens.view(Counted),
-      stored.store.tokens,
-    )
-    rows = read.training_sequences(
-      b'f', shuffle_seed=4, round_num=1, max_sequences=3
-    )
-    stored.store.tokens = tokens
-    assert Counted.num_read == rows.num_tokens
-
   def test_many_pieces_take_four_bytes(self, tmp_path):
     fill = (f'p{i}' for i in range(1 << 16))
     pieces = [*PIECES, *fill, 'z']
     stored = token_stores.tokenize(tmp_path, {'x': ['az']}, pieces)
     assert stored.store.tokens.dtype == np.int32
     assert list(stored.store.tokens) == [3, (1 << 16) + len(PIECES), 2]
-
-
-def _files(directory: pathlib.Path):
-  return {
-    path.relative_to(directory): path.read_bytes()
-    for path in directory.rglob('*')
-    if path.is_file()
-  }
 
 
 class TestWriting:
@@ -210,39 +151,8 @@ class TestWriting:
       self._write(
         stored, output, num_workers=num_workers, on_clients=clients.append
       )
-      assert _files(output) == _files(stored.store.directory)
+      assert contents(output) == contents(stored.store.directory)
       assert len(clients) > 2 and sum(clients) == 6
-
-  def test_memory_does_not_grow_with_records_and_threads(
-    self, stored, tmp_path, monkeypatch
-  ):
-    # Each record is larger, but client f has texts of less.
-    monkeypatch.setattr(tokenize_corpus, '_BATCH_BYTES', 16)
-    monkeypatch.setattr(tokenize_corpus, '_BYTES_AHEAD', 0)
-    encode_batch, encode = (
-      tokenizers.Tokenizer.encode_batch,
-      (tokenize_corpus._encode),
-    )
-    sizes, ahead, most = [], [], []
-
-    def counted(tokenizer, texts):
-      sizes.append(sum(map(len, texts[:-1])))
-      return encode_batch(tokenizer, texts)
-
-    def begin(*arguments):
-      ahead.append(1)
-      most.append(len(ahead))
-      return encode(*arguments)
-
-    monkeypatch.setattr(tokenizers.Tokenizer, 'encode_batch', counted)
-    monkeypatch.setattr(tokenize_corpus, '_encode', begin)
-    output = tmp_path / 'out'
-    self._write(
-      stored, output, num_workers=8, on_clients=lambda _: ahead.clear()
-    )
-    assert len(most) > 6 and max(most) == 1
-    assert len(sizes) > len(most) and max(sizes) < 16
-    assert _files(output) == _files(stored.store.directory)
 
   @pytest.mark.parametrize(
     ('error', 'raised'),
@@ -272,14 +182,14 @@ class TestWriting:
     with pytest.raises(FailedError, match="not written to '.*/out': .* not em"):
       self._write(stored, output, on_clients=finish_another)
     assert list(tmp_path.iterdir()) == [output]
-    assert _files(output) == _files(stored.store.directory)
+    assert contents(output) == contents(stored.store.directory)
 
   def test_a_corpus_in_a_bucket(self, stored, tmp_path, monkeypatch):
     directory = stored.corpus.directory
     buckets.mount(monkeypatch, directory.parent)
     corpus = GroupedCorpus(f'bucket://{directory.name}')
     self._write(stored._replace(corpus=corpus), tmp_path / 'out')
-    assert _files(tmp_path / 'out') == _files(stored.store.directory)
+    assert contents(tmp_path / 'out') == contents(stored.store.directory)
     # Tokens are mapped into memory.
     with pytest.raises(UserError, match='but holds the tokens .* a local disk'):
       token_store.open_text('bucket://tokens')
@@ -321,15 +231,9 @@ class TestRefused:
         _cut('tokens.bin'),
         r"tokens.bin' must have \d+ bytes, but has \d+. Copy",
       ),
-      (_cut('documents.bin'), 'must have .* run `fedfish tokenize` again'),
       (_cut('corpus/index.parquet'), 'index.parquet. must have'),
       (lambda store: (store / 'clients.bin').unlink(), 'bin. is missing. Copy'),
-      (
-        lambda store: (store / 'token_store.json').write_text('{'),
-        'must hold the description of a token store, but cannot be read',
-      ),
       (_edit(corpus_fingerprint='0'), 'cannot be read .`sha256` must be'),
-      (_edit(sha256=None), 'cannot be read .`sha256` must be .* but is None'),
       (_edit(schema_version=2), 'version 1 or older, found 2. Update fedfish'),
     ],
   )
@@ -385,10 +289,6 @@ class TestRefused:
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith('fedfish: warning: ')
     assert 'was tokenized by tensorflow-text 0.1; tensorflow-text ' in line
-
-  def test_opening_reads_no_places(self, copy, monkeypatch):
-    monkeypatch.setattr(corpus_index, 'read_locations', None)
-    assert len(TokenStore(copy).client_ids) == 6
 
   def test_another_vocabulary(self, stored):
     other = tokenizers.WordPieceTokenizer(

@@ -49,6 +49,7 @@ def test_empty_shards(tmp_path):
   assert (checked.num_shards, checked.num_records) == (4, 1)
 
 
+@hypothesis.settings(max_examples=40)
 @hypothesis.given(st.data())
 def test_any_changed_byte(whole, tmp_path_factory, data):
   corpus = tmp_path_factory.mktemp('changed') / 'corpus'
@@ -74,9 +75,11 @@ def test_any_changed_byte(whole, tmp_path_factory, data):
   shutil.rmtree(corpus)
 
 
-def test_verify_needs_no_tensorflow(whole):
+def test_it_needs_no_tensorflow(whole):
   code = (
-    'import sys\nfrom tff_fedfish.cli.main import main\n'
+    'import sys, tff_fedfish.data.images.load\n'
+    'assert not {"apache_beam", "h5py"} & {*sys.modules}\n'
+    'from tff_fedfish.cli.main import main\n'
     'assert main(["verify", sys.argv[1]]) == 0\n'
     'assert "tensorflow" not in sys.modules'
   )
@@ -161,7 +164,7 @@ class TestIndex:
   @pytest.mark.parametrize(
     'column', ['offset', 'shard', 'num_examples', 'num_bytes', 'num_words']
   )
-  @pytest.mark.parametrize('row', range(7))
+  @pytest.mark.parametrize('row', [0, 3])
   def test_number(self, corpus, column, row):
     rows = index_rows(corpus)
     old = rows[row][column]
@@ -190,11 +193,9 @@ class TestManifest:
     [
       # Ten lines were read, one of which was no JSON.
       (('counts', 'records_in', 11), 'must have the records_in 10, but has 11'),
-      (('counts', 'records_out', 8), 'must have the records_out 9, but has 8'),
       (('counts', 'num_groups', 6), 'must have the num_groups 5, but has 6'),
       (('counts', 'num_records', 8), 'must have the num_records 7, but has 8'),
       (('shards', 1, 'sha256', 'f' * 64), 'must have the SHA-256 ffff'),
-      (('shards', 1, 'num_bytes', 17), 'of 17 bytes, but it has'),
       (('shards', 1, 'num_records', 9), 'must hold the index.parquet of its'),
       (('fingerprint', '0' * 64), "manifest.json' must have the fingerprint"),
       (('feature_names', 1, 'title'), 'have examples of text, title, url'),

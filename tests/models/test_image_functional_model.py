@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from models.functional_model import build_image_model
 from models.image_model_config import ImageModelConfig
 from models.image_models import IMAGE_CLASSIFIERS
-from tff_fedfish.methods.fed_avg import build_fed_avg
+from tff_fedfish.rounds import local_training
 
 # Smaller than what it was published for: 8 x 7 pixels.
 _CONFIG = ImageModelConfig(
@@ -101,15 +101,18 @@ def test_training_follows_the_pure_functions(spec):
   # split in two, of which the second drops out.
   weights = spec.draw_initial_weights()[0]
   batch = _batch(count=4)
+  optimizer = tff.learning.optimizers.build_sgdm(0.1)
+
+  @tf.function
+  def train(dataset):
+    return local_training.train(
+      *(spec.functional_model, optimizer),
+      *(optimizer.get_hparams(optimizer.initialize(())), weights, (), dataset),
+      num_local_epochs=2,
+    )
+
   dataset = tf.data.Dataset.from_tensor_slices(batch).batch(2)
-  process = build_fed_avg(
-    spec,
-    client_optimizer=tff.learning.optimizers.build_sgdm(0.1),
-    server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
-    num_local_epochs=2,
-  )
-  state = process.next(process.initialize(), [dataset]).state
-  trained = process.get_model_weights(state).trainable
+  trained = train(dataset).trainable
   for step in range(4):
     rows = slice(2 * (step % 2), 2 * (step % 2) + 2)
     seed = tf.random.experimental.stateless_fold_in([5, 6], step)

@@ -36,31 +36,6 @@ def test_every_entry_is_in_one_layer(name, convert):
     np.testing.assert_array_equal(changed[weight], -np.asarray(values))
 
 
-def test_weights_keep_their_type():
-  shape = _SHAPES['lenet']
-  weights, layer = _numbered(shape), layers_of(shape)[1]
-  matrix = matrix_of(layer, weights).astype(np.float64) / 3
-  changed = with_matrix(layer, weights, matrix)
-  assert changed['conv_2/kernel'].dtype == np.float32
-  found = matrix_of(layer, changed)
-  np.testing.assert_array_equal(found, matrix.astype(np.float32))
-
-
-def test_windows():
-  windows = {
-    layer.name: (layer.window.stride, layer.window.padding)
-    for layer in layers_of(_SHAPES['resnet18'])
-    if layer.window is not None
-  }
-  assert windows['stem'] == (1, 'SAME')
-  assert {name for name, (stride, _) in windows.items() if stride == 2} == {
-    f'stage_{stage}/block_1/{part}'
-    for stage in (2, 3, 4)
-    for part in ('conv_1', 'shortcut')
-  }
-  assert layers_of(_SHAPES['lenet'])[1].window == (5, 5, 1, 'VALID')
-
-
 def test_matrix_of_a_convolution_by_hand():
   shape = ImageModelConfig(
     name='emnist_cnn', num_classes=2, image_shape=(6, 6, 2)

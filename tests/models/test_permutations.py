@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from uploaded_models import logits, random_permutation, random_weights
 
-from models import image_model_config
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.permutations import (
   PermutationGroup,
@@ -35,13 +34,6 @@ def _transformer(position_embedding='learned'):
     sequence_length=5,
     position_embedding=position_embedding,
   )
-
-
-@pytest.fixture
-def two_blocks(monkeypatch):
-  """Cuts the ResNet to two blocks: one and two channels in a norm's group."""
-  monkeypatch.setattr(image_model_config, '_RESNET_STAGES', ((32, 1), (64, 2)))
-  monkeypatch.setattr(image_model_config, '_RESNET_BLOCKS_PER_STAGE', 1)
 
 
 _SHAPES = {
@@ -87,10 +79,6 @@ def test_groups_from_input_to_output():
     ('block/1/heads', 3),
     ('block/1/mlp_units', 48),
   ]
-  blocks = names(_SHAPES['resnet18'])
-  assert len(blocks) == 8
-  assert blocks[0] == ('stage_1/block_1/conv_1', 64)
-  assert blocks[-1] == ('stage_4/block_2/conv_1', 512)
 
 
 def test_repeated_and_wide_units_by_hand():

@@ -84,28 +84,24 @@ def test_attention_equals_its_definition_and_gradient(monkeypatch):
 
 @pytest.mark.parametrize('position', ['learned', 'rotary'])
 def test_foldl_equals_unrolled(position):
-  results = []
-  for loop in ('unrolled', 'foldl'):
+  def run(layer_loop):
     config = dataclasses.replace(
-      _CONFIG, layer_loop=loop, position_embedding=position
+      _CONFIG, layer_loop=layer_loop, position_embedding=position
     )
     weights, tokens = _weights(config), _tokens(config, extra=1)
+    with tf.GradientTape() as tape:
+      tape.watch(weights)
+      loss = tf.reduce_mean(
+        transformer.next_token_losses(config, weights, tokens)[0]
+      )
+    return [loss, *map(tf.convert_to_tensor, tape.gradient(loss, weights))]
 
-    @tf.function
-    def run(config=config, weights=weights, tokens=tokens):
-      with tf.GradientTape() as tape:
-        tape.watch(weights)
-        loss = tf.reduce_mean(
-          transformer.next_token_losses(config, weights, tokens)[0]
-        )
-      return [loss, *map(tf.convert_to_tensor, tape.gradient(loss, weights))]
-
-    results.append(run())
-  for unrolled, folded in zip(*results, strict=True):
-    np.testing.assert_allclose(folded, unrolled, rtol=1e-4, atol=1e-6)
+  folded = tf.function(run)('foldl')
+  for found, expected in zip(folded, run('unrolled'), strict=True):
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize('tokens_per_chunk', [1, 4, 5, 100])
+@pytest.mark.parametrize('tokens_per_chunk', [4, 5])
 def test_chunked_loss_equals_the_whole(tokens_per_chunk):
   hidden = tf.random.stateless_normal([10, 6], [1, 2])
   embedding = tf.random.stateless_normal([13, 6], [3, 4])
@@ -159,8 +155,13 @@ def test_initial_weights_are_a_function_of_the_seed():
   )
   tf.nest.map_structure(np.testing.assert_array_equal, first, again)
   assert np.abs(first[0] - other[0]).max() > 0.01
-  shapes = [tuple(w.shape) for w in first]
-  assert shapes == list(weight_shapes(_CONFIG).values())
+  shapes = weight_shapes(_CONFIG)
+  assert [tuple(w.shape) for w in first] == list(shapes.values())
+  named = dict(zip(shapes, first, strict=True))
+  # 1,296 and 1,728 draws; 0.02 / sqrt(2 x 3) = 0.00816.
+  for name, stddev in (('input', 0.02), ('output', 0.00816)):
+    kernel = named[f'block/attention_{name}/kernel']
+    assert np.std(kernel) == pytest.approx(stddev, rel=0.1)
 
 
 def test_stacked_biases_and_norms_are_no_matrices():
@@ -181,8 +182,6 @@ def test_stacked_biases_and_norms_are_no_matrices():
   # 786,432 + 6,656 + 262,144 + 16,384 + 256 = 1,071,872.
   [
     ('tiny', 1_071_872),
-    ('small', 13_842_432),
-    ('350m', 335_210_496),
     ('1.5b', 1_526_966_400),
   ],
 )

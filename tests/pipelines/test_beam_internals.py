@@ -27,12 +27,3 @@ def test_environment_of_workers():
     'PYTHONSAFEPATH': '1',
     'PYTHONPATH': os.pathsep.join(['/own', str(_ROOT)]),
   }
-
-
-def test_environment_where_nothing_is_set():
-  assert beam_internals.worker_environment({}) == {
-    'NO_PROXY': 'localhost,127.0.0.1',
-    'no_proxy': 'localhost,127.0.0.1',
-    'PYTHONSAFEPATH': '1',
-    'PYTHONPATH': str(_ROOT),
-  }

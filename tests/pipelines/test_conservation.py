@@ -59,7 +59,7 @@ def _damage(data, file):
 
 
 # A job takes as long for one file as for six.
-@hypothesis.settings(max_examples=15)
+@hypothesis.settings(max_examples=8)
 @hypothesis.given(
   files=st.lists(st.tuples(_LINES, _ENCODINGS, _PACKS), min_size=1, max_size=6),
   data=st.data(),
@@ -75,10 +75,7 @@ def test_in_equals_out_plus_drops(tmp_path_factory, files, data):
   output = directory / 'out'
   options = data.draw(_OPTIONS)
   try:
-    (manifest,) = run_group_job(
-      make_job(paths, **options),
-      output,
-    )
+    (manifest,) = run_group_job(make_job(paths, **options), output)
   except UserError:
     # Nothing usable was left, or what is left looks like a zip file.
     assert not output.exists()
@@ -97,10 +94,6 @@ def test_in_equals_out_plus_drops(tmp_path_factory, files, data):
     (
       *(reports, 'write_task_report', lambda work, num, *_: num == 0),
       '4 read from 1 of 2 files, 0 dropped, 4 handed on, .*, 8 written',
-    ),
-    (
-      *(reports, 'write_shard_report', lambda path, *_: '/00000000.' in path),
-      '10 read from 2 of 2 files, 2 dropped, 8 handed on, 0 .*, . written',
     ),
     (
       *(pieces.PieceBlocks, 'add', lambda self, shard, row: row[0] == b'h3'),

@@ -5,12 +5,11 @@ Stopped: interrupted, by an error of the disk or the store, or killed.
 
 import contextlib
 import errno
-import functools
 import itertools
 import json
 import os
 import re
-import signal
+import shutil
 import subprocess
 import sys
 
@@ -37,20 +36,10 @@ _NAMES = [
   for part in ('train', 'test')
   for name in ('manifest.json', 'groups-00000-of-00001.tfrecord')
 ]
+_LAST = 'test/manifest.json'
 _WRITTEN = {name: name.encode() for name in _NAMES}
+_FAULT = OSError(errno.EIO, os.strerror(errno.EIO))
 _FOREIGN = {f'.fedfish-{"0a" * 16}/x': b'theirs', '.hidden': b'theirs'}
-
-
-def _interrupt():
-  raise KeyboardInterrupt
-
-
-def _fail():
-  raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
-def _kill():
-  os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _run(place):
@@ -62,23 +51,15 @@ def _run(place):
       work.files[path] = name
 
 
-def _run_until(stop, before_line, place):
-  """Runs it, but stops before the n-th line of our modules.
-
-  Returns whether as many run.
-  """
-  lines = itertools.count(1)
-  is_stopped = False
+def _run_traced(place, before_line):
+  """Runs it; calls a function before every line of our modules."""
 
   def trace(frame, event, argument):
-    nonlocal is_stopped
     code = frame.f_code
     if (code.co_filename, code.co_name) not in _TRACED:
       return None
-    if event == 'line' and next(lines) == before_line:
-      is_stopped = True
-      sys.settrace(None)
-      stop()
+    if event == 'line':
+      before_line()
     return trace
 
   previous = sys.gettrace()
@@ -89,19 +70,19 @@ def _run_until(stop, before_line, place):
       _run(place)
   finally:
     sys.settrace(previous)
-  return is_stopped
 
 
-def _run_in_a_child(before_line, place):
-  """Does what `_run_until` does, in a process that is killed."""
-  child = os.fork()
-  if not child:
-    with contextlib.suppress(BaseException):
-      os._exit(_run_until(_kill, before_line, place))
-    os._exit(1)
-  status = os.waitpid(child, 0)[1]
-  assert status in (0, signal.SIGKILL)
-  return status != 0
+def _run_until(number, place, error):
+  """Runs it, but raises before the n-th line; says whether as many run."""
+  lines = itertools.count(1)
+
+  def stop():
+    if next(lines) == number:
+      sys.settrace(None)
+      raise error
+
+  _run_traced(place, stop)
+  return next(lines) > number
 
 
 def _run_again(place, directory):
@@ -120,19 +101,74 @@ def _run_again(place, directory):
   return True
 
 
+def _finish(place, directory, foreign):
+  """Runs it again, and checks what there is then.
+
+  Returns whether files had to be removed, and whether some are left over.
+  """
+  found, is_mended = contents(directory), False
+  if all(f'{part}/manifest.json' in found for part in ('train', 'test')):
+    with pytest.raises(UserError, match='while it publ|already holds'):
+      output.require_usable(place)
+  else:
+    is_mended = _run_again(place, directory)
+    found = contents(directory)
+  expected = _WRITTEN | foreign
+  assert found.items() >= expected.items()
+  return is_mended, found != expected
+
+
+@pytest.fixture(autouse=True)
+def _no_fsync(monkeypatch):
+  """No machine is stopped here, only processes; the disk would take long."""
+  monkeypatch.setattr(os, 'fsync', lambda file: None)
+
+
+@pytest.mark.parametrize('cleans_up', [False, True])
+def test_killed_before_every_line(tmp_path, monkeypatch, cleans_up):
+  # What a killed process leaves is what there is at that moment.
+  move = places.move
+
+  def fail_at_the_last(source, target):
+    if target.endswith(_LAST):
+      raise _FAULT
+    move(source, target)
+
+  if cleans_up:
+    monkeypatch.setattr(places, 'move', fail_at_the_last)
+  directory = tmp_path / 'out'
+  for name, data in _FOREIGN.items():
+    write_lines(directory / name, [data])
+  states = {}
+
+  def copy():
+    state = tuple(sorted(contents(directory).items()))
+    if state not in states:
+      states[state] = shutil.copytree(directory, tmp_path / f'{len(states)}')
+
+  _run_traced(str(directory), copy)
+  monkeypatch.undo()
+  assert contents(directory) == _FOREIGN | ({} if cleans_up else _WRITTEN)
+  num_mended = 0
+  for killed in states.values():
+    claim = killed / output.CLAIM_NAME
+    if claim.exists() and claim.stat().st_size:
+      assert json.loads(claim.read_bytes())['files'] == sorted(_NAMES)
+    # With a manifest, shards are a corpus.
+    for manifest in killed.glob('*/manifest.json'):
+      assert len(list(manifest.parent.iterdir())) == 2
+    num_mended += _finish(str(killed), killed, _FOREIGN)[0]
+  # The claim, empty and not; one, two, three of the files.
+  assert num_mended >= 5
+
+
 @pytest.mark.parametrize(
-  'kind, stop',
-  [
-    *(('new', _interrupt), ('new', _fail), ('filled', _kill)),
-    *((kind, _interrupt) for kind in buckets.KINDS),
-    *((kind, _fail) for kind in buckets.KINDS),
-  ],
+  'error', [KeyboardInterrupt(), _FAULT], ids=['interrupted', 'failed']
 )
-def test_stopped_before_every_line(tmp_path, monkeypatch, kind, stop):
-  num_commands = num_left = 0
-  run = functools.partial(_run_until, stop)
-  if stop is _kill:
-    run = _run_in_a_child
+@pytest.mark.parametrize('kind', ['new', *buckets.KINDS])
+def test_stopped_before_every_line(tmp_path, monkeypatch, kind, error):
+  num_mended = num_left = 0
+  foreign = {} if kind == 'new' else _FOREIGN
   for number in itertools.count(1):
     directory = tmp_path / str(number) / 'out'
     place = str(directory)
@@ -140,28 +176,15 @@ def test_stopped_before_every_line(tmp_path, monkeypatch, kind, stop):
       buckets.mount(monkeypatch, directory.parent, kind)
       monkeypatch.setattr(output, '_SETTLE_SECONDS', 0)
       place = 'bucket://out'
-    foreign = {} if kind == 'new' else _FOREIGN
     for name, data in foreign.items():
       write_lines(directory / name, [data])
-    if not run(number, place):
+    if not _run_until(number, place, error):
       break
-    claim = directory / output.CLAIM_NAME
-    if stop is _kill and claim.exists() and claim.stat().st_size:
-      assert json.loads(claim.read_bytes())['files'] == sorted(_NAMES)
-    found = contents(directory)
-    if all(f'{part}/manifest.json' in found for part in ('train', 'test')):
-      with pytest.raises(UserError, match='while it publ|already holds'):
-        output.require_usable(place)
-    else:
-      num_commands += _run_again(place, directory)
-      found = contents(directory)
-    assert found.items() >= (_WRITTEN | foreign).items(), number
-    num_left += found != _WRITTEN | foreign
+    is_mended, is_left = _finish(place, directory, foreign)
+    num_mended += is_mended
+    num_left += is_left
   assert contents(directory) == _WRITTEN | foreign
   assert number > 40
-  if stop is _kill:
-    assert num_commands >= 20
-  else:
-    # It cleans up, but for a claim that it is making, or while it cleans up.
-    assert num_commands <= 1
-    assert num_left <= 6
+  # It cleans up, but for a claim that it is making, or while it cleans up.
+  assert num_mended <= 1
+  assert num_left <= 6

@@ -11,6 +11,7 @@ from grouping_jobs import contents, make_job, raw_records, write_lines
 from pipelines import finish
 from pipelines.job import run_group_job
 from pipelines.splits import SplitRule
+from tff_fedfish.data.client_splits import ClientSplit, split_clients
 from tff_fedfish.data.corpus_index import fingerprint_of_index
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import read_manifest
@@ -94,42 +95,26 @@ def test_counts_by_hand(tmp_path):
   assert sorted(path.name for path in tmp_path.iterdir()) == ['a', 'b', 'out']
 
 
-@pytest.mark.parametrize(
-  ('options', 'beam_flags'),
-  [
-    ({'block_bytes': 40}, ()),
-    # Every bundle is run twice: its counts must not be.
-    ({}, ('--direct_runner_bundle_repeat=1',)),
-  ],
-)
-def test_same_bytes_however_the_work_is_divided(tmp_path, options, beam_flags):
+def test_same_bytes_however_the_work_is_divided(tmp_path):
   values = raw_records(60)
   whole = [
     write_lines(tmp_path / f'{name}.json', [*values[start::2], b'{'])
     for name, start in (('p', 0), ('q', 1))
   ]
   run_group_job(make_job(whole), tmp_path / 'expected')
-  run_group_job(
-    make_job(reversed(whole), **options), tmp_path / 'found', beam_flags
-  )
   expected = contents(tmp_path / 'expected')
+  # Every bundle is run twice: its counts must not be.
+  flags = ('--direct_runner_bundle_repeat=1',)
+  job = make_job(reversed(whole), block_bytes=40)
+  run_group_job(job, tmp_path / 'found', flags)
   assert contents(tmp_path / 'found') == expected
-  assert sum(map(len, expected.values())) > 60 * 30
-
-
-def test_same_shards_however_records_lie_in_files(tmp_path):
-  values = raw_records(60)
-  one = write_lines(tmp_path / 'one.json', values)
+  # The manifest also names the files.
   many = [
     write_lines(tmp_path / 'many' / f'{i}.json', values[i::7]) for i in range(7)
   ]
-  (expected,) = run_group_job(make_job([one]), tmp_path / 'expected')
-  (found,) = run_group_job(make_job(many), tmp_path / 'found')
-  assert found.shards == expected.shards
-  index = 'index.parquet'
-  assert (tmp_path / 'found' / index).read_bytes() == (
-    tmp_path / 'expected' / index
-  ).read_bytes()
+  run_group_job(make_job(many), tmp_path / 'by_seven')
+  del expected['manifest.json']
+  assert contents(tmp_path / 'by_seven').items() > expected.items()
 
 
 def test_nothing_to_group(tmp_path):
@@ -163,20 +148,6 @@ def test_minimum(tmp_path):
   ):
     run_group_job(job, tmp_path / 'none')
   assert not (tmp_path / 'none').exists()
-
-
-def test_file_that_vanishes(tmp_path):
-  path = write_lines(tmp_path / 'a.json', raw_records(1))
-  gone = write_lines(tmp_path / 'gone.json', raw_records(1))
-  with pytest.raises(
-    UserError, match=r'stopped \(.*gone.json.*nothing was kept'
-  ):
-    run_group_job(
-      make_job([path, gone]),
-      tmp_path / 'out',
-      watch=lambda staging, num_tasks: gone.unlink(),
-    )
-  assert [path.name for path in tmp_path.iterdir()] == ['a.json']
 
 
 def test_split_by_time_by_hand(tmp_path):
@@ -226,23 +197,19 @@ def test_part_without_a_record_is_not_written(tmp_path):
 
 
 def test_split_by_client_is_that_of_training(tmp_path):
-  from tff_fedfish.data.client_splits import split_clients
-
-  lines = [{'text': 'a', 'url': f'http://h{i}/'} for i in range(60)]
+  hosts = [f'h{i}' for i in range(60)]
+  lines = [{'text': 'a', 'url': f'http://{host}/'} for host in hosts]
   path = write_lines(tmp_path / 'raw', lines)
   rule = SplitRule(kind='client', held_out_fraction=0.3, split_seed=7)
   run_group_job(make_job([path], split=rule), tmp_path / 'out')
-  run_group_job(make_job([path]), tmp_path / 'whole')
-  expected = split_clients(
-    GroupedCorpus(tmp_path / 'whole').client_ids,
-    split_seed=7,
-    held_out_fraction=0.3,
-  )
   train, held_out = (
     list(GroupedCorpus(tmp_path / 'out' / name).client_ids)
     for name in ('train', 'held_out')
   )
-  assert (train, held_out) == (expected.participating, expected.held_out)
+  client_ids = sorted(host.encode() for host in hosts)
+  assert split_clients(
+    client_ids, split_seed=7, held_out_fraction=0.3
+  ) == ClientSplit(participating=train, held_out=held_out)
 
 
 def test_many_files_are_not_all_named(tmp_path, monkeypatch):

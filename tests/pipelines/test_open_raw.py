@@ -59,15 +59,15 @@ def _read(path, data):
 @pytest.mark.parametrize('pack', _PACKS.values(), ids=_PACKS.keys())
 @pytest.mark.parametrize(
   'data',
-  [b'', b'a', _RANDOM, bytes(3_000_000), b'ab' * (1 << 19) + b'c'],
-  ids=['nothing', 'byte', 'random', 'zeros', 'two pieces and a byte'],
+  [b'', _RANDOM, b'ab' * (1 << 19) + b'c'],
+  ids=['nothing', 'random', 'two pieces and a byte'],
 )
 def test_content(tmp_path, pack, data):
   assert _read(tmp_path / 'any.name', pack(data)) == (data, None)
 
 
 @_COMPRESSED
-@pytest.mark.parametrize('padding', [0, 4, 5000, 300_000])
+@pytest.mark.parametrize('padding', [0, 4, 300_000])
 def test_streams_one_after_another_and_zeros(tmp_path, pack, padding):
   data = pack(b'a') + bytes(padding) + pack(_RANDOM) + pack(b'') + pack(b'c')
   path = tmp_path / 'a'
@@ -85,7 +85,7 @@ def test_something_else_behind_a_stream_is_corrupt(tmp_path, rest):
 
 
 @_COMPRESSED
-@hypothesis.settings(max_examples=20)
+@hypothesis.settings(max_examples=10)
 @hypothesis.given(data=st.data())
 def test_cut_file(tmp_path_factory, pack, data):
   packed = _packed_random(pack)
@@ -100,7 +100,7 @@ def test_cut_file(tmp_path_factory, pack, data):
 
 
 @_COMPRESSED
-@hypothesis.settings(max_examples=20)
+@hypothesis.settings(max_examples=10)
 @hypothesis.given(data=st.data())
 def test_one_wrong_byte(tmp_path_factory, pack, data):
   packed = bytearray(_packed_random(pack))
@@ -128,11 +128,10 @@ def test_what_precedes_a_fault_is_kept(tmp_path, pack):
 
 @pytest.mark.parametrize('pack', [gzip.compress, lzma.compress, bz2.compress])
 def test_memory_is_bounded(tmp_path, pack):
-  # 4 x 32 MiB from 130 KiB or less.
-  member = pack(bytes(1 << 25))
+  # 6 x 8 MiB from some KiB.
+  member = pack(bytes(1 << 23))
   path = tmp_path / 'a'
-  path.write_bytes(member * 4)
-  del member
+  path.write_bytes(member * 6)
   num_bytes = 0
   tracemalloc.start()
   try:
@@ -142,21 +141,9 @@ def test_memory_is_bounded(tmp_path, pack):
     _, peak = tracemalloc.get_traced_memory()
   finally:
     tracemalloc.stop()
-  assert num_bytes == 4 << 25
+  assert num_bytes == 6 << 23
   # Beside some pieces, the 8 MiB window of xz and the 4 MB of bzip2.
   assert peak < 24 << 20
-
-
-def test_a_window_of_gigabytes_is_not_allocated(tmp_path):
-  # The 4 bytes behind the first say how large the window is: here 2 GiB.
-  packed = bytearray(_lzma(b'a'))
-  packed[1:5] = (1 << 31).to_bytes(4, 'little')
-  with pytest.raises(UserError) as raised:
-    _read(tmp_path / 'a', packed)
-  assert str(raised.value) == (
-    '`--input` must name xz files that unpack in at most 1024 MiB of memory, '
-    f'but {str(tmp_path / "a")!r} takes more. Pack it with gzip.'
-  )
 
 
 def _packed_table():
@@ -174,7 +161,6 @@ def _packed_table():
       '`--input` must name plain, gzip, xz or bzip2 files, but {path!r} is '
       "zstd. Pack it with gzip: `zstd -dc 'a b.json' | gzip > 'a b.json.gz'`.",
     ),
-    ('a', b'PK\x03\x04...', 'is zip. Pack it with gzip: `unzip -p a | gzip >'),
     (
       'beer.stackexchange.com.7z',
       b'7z\xbc\xaf\x27\x1c...',
@@ -188,18 +174,13 @@ def _packed_table():
       'with gzip inside. Unpack it.',
     ),
     (
-      'a.jsonl.xz',
-      lzma.compress(b'\x28\xb5\x2f\xfd'),
-      'is xz with zstd inside. Unpack it.',
-    ),
-    (
       'a.parquet.gz',
       _packed_table(),
       'is gzip with Parquet inside. Unpack it.',
     ),
   ],
   # Not the data: gzip's hold the time.
-  ids=range(6),
+  ids=range(4),
 )
 def test_refused(tmp_path, name, data, found):
   path = str(tmp_path / name)

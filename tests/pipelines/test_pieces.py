@@ -1,14 +1,10 @@
 """Pieces of a shard: never too large, few where they can be, and merged."""
 
-import collections
-
-import hypothesis
-import hypothesis.strategies as st
 import pyarrow as pa
 import pytest
 
 from pipelines import pieces
-from pipelines.blocks import SORTED_SCHEMA, decode_block
+from pipelines.blocks import SORTED_SCHEMA
 from pipelines.pieces import PieceBlocks, merge_pieces, write_piece
 
 
@@ -57,27 +53,6 @@ def test_keys_by_hand(max_bytes):
   assert _keys(blocks, (8, 1)) == [(8, 0, 1)]
 
 
-@hypothesis.settings(
-  suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture]
-)
-@hypothesis.given(
-  st.lists(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 90)))),
-  st.sampled_from([1, 2, 8]),
-)
-def test_no_piece_is_too_large(max_bytes, tasks, tasks_per_piece):
-  sizes = collections.defaultdict(list)
-  for task_num, rows in enumerate(tasks):
-    blocks = PieceBlocks(task_num, tasks_per_piece, 1 << 20)
-    for shard, num_bytes in rows:
-      blocks.add(shard, _row(num_bytes))
-    for key, block in blocks.take():
-      examples = decode_block(block).column('example').to_pylist()
-      sizes[key] += map(len, examples)
-  for found in sizes.values():
-    assert sum(found) <= max_bytes or sum(map(bool, found)) == 1
-  assert sum(map(len, sizes.values())) == sum(map(len, tasks))
-
-
 def test_tasks_per_piece():
   mib = 1 << 20
   # 4 * 16 MiB of text in a task, 64 KiB for each of 1024 shards: 512 tasks fill
@@ -103,12 +78,6 @@ def test_merged_order(tmp_path, monkeypatch, max_open):
     assert list(rows) == sorted(found)
   with merge_pieces([]) as rows:
     assert list(rows) == []
-
-
-def test_few_pieces_need_no_temporary_files(tmp_path, monkeypatch):
-  monkeypatch.setattr('tempfile.tempdir', str(tmp_path / 'none'))
-  with merge_pieces([_write(tmp_path / 'x', [_record(1)])]) as rows:
-    assert list(rows) == [_record(1)]
 
 
 def test_batches_of_a_piece_are_small(tmp_path, monkeypatch):

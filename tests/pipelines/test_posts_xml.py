@@ -1,6 +1,5 @@
 """Posts.xml: what is a post, what of it is stored, every reason to drop one."""
 
-import functools
 import gzip
 import tracemalloc
 from xml.sax import saxutils
@@ -94,7 +93,6 @@ def test_another_site_in_a_new_dump(tmp_path):
   ('path', 'site'),
   [
     ('Posts.xml', 'stackoverflow.com'),
-    ('beer.stackexchange.com/Posts.xml', 'beer.stackexchange.com'),
     ('/a/Beer.StackExchange.com.xml.gz', 'beer.stackexchange.com'),
     (
       'gs://bucket/bicycles.meta.stackexchange.com/2023/Posts.xml.xz',
@@ -102,7 +100,6 @@ def test_another_site_in_a_new_dump(tmp_path):
     ),
     ('beer.stackexchange.com/superuser.com.xml.gz', 'superuser.com'),
     ('2024_es.meta.stackoverflow.com-Posts.xml', 'es.meta.stackoverflow.com'),
-    ('mathoverflow.net/Posts.xml', 'mathoverflow.net'),
     ('notserverfault.community/Posts.xml', 'stackoverflow.com'),
   ],
 )
@@ -116,24 +113,22 @@ def test_site(path, site):
     (_row(1, PostTypeId=5), 'other_post_type'),
     (b'<row Id="1" Body="x" />', 'other_post_type'),
     (b'<row Id="1" PostTypeId="2" />', 'missing_text'),
-    (_row(1, body=''), 'empty_text'),
     (_row(1, body='<p><img src="x"></p>'), 'empty_text'),
     (_row(1, body='x' * 1001), 'document_too_large'),
+    # 1,002 bytes.
     (_row(1, body='ß' * 501), 'document_too_large'),
     (_row(1, body='x' * (2 << 20)), 'document_too_large'),
     (b'<row Id="1" PostTypeId="2" Body="\xff" />', 'invalid_utf8'),
-    (b'<row/>', 'other_post_type'),
-    (b'<row Id=1 PostTypeId="2" Body="x" />', 'malformed_xml'),
     (b'<row Id="1" PostTypeId="2" Body="x />', 'malformed_xml'),
-    (b'<row Id="1" PostTypeId="2" Body="&unknown;" />', 'malformed_xml'),
     (b'<row Id="1" Id="2" PostTypeId="2" Body="x" />', 'malformed_xml'),
     (b'<row Id="1" PostTypeId="2" Body="x" /> x', 'malformed_xml'),
     (b'no row', 'malformed_xml'),
   ],
-  ids=range(16),
+  ids=range(12),
 )
 def test_dropped_row_costs_no_other(tmp_path, row, reason):
-  kept, drops = _read(tmp_path, _file(_row(9), row, _row(9)))
+  longest = _row(9, body='x' * 1000)
+  kept, drops = _read(tmp_path, _file(longest, row, longest))
   assert len(kept) == 2
   assert drops == [(2, reason)]
 
@@ -144,29 +139,6 @@ def test_characters_that_xml_forbids_are_left_out(tmp_path):
   (record,), drops = _read(tmp_path, _file(row))
   assert (record['text'], record['title']) == ('ab c', ' d ')
   assert not drops
-
-
-def test_only_short_rows_are_mended(tmp_path, monkeypatch):
-  monkeypatch.setattr(stack_overflow, '_MAX_MENDED_BYTES', 100)
-  rows = [_row(1, body='x' * size).replace(b'x', b'\x0e') for size in (9, 99)]
-  assert _read(tmp_path, _file(*rows))[1] == [
-    (1, 'empty_text'),
-    (2, 'malformed_xml'),
-  ]
-
-
-def test_drop_shows_the_row(tmp_path):
-  path = tmp_path / _NAME
-  row = b'<row Id="1" PostTypeId="9" />'
-  path.write_bytes(_file(row))
-  ((_, drop),) = stack_overflow.read_records(str(path), 1000)
-  assert drop.excerpt.strip() == row
-
-
-def test_text_of_just_the_size_is_kept(tmp_path):
-  rows = _row(1, body='x' * 1000), _row(2, body='ß' * 500)
-  kept, drops = _read(tmp_path, _file(*rows))
-  assert (len(kept), drops) == (2, [])
 
 
 def test_what_stands_around_the_rows(tmp_path):
@@ -189,27 +161,6 @@ def test_several_rows_in_a_line(tmp_path):
     kept, drops = _read(tmp_path, data)
     assert [record['url'][-1] for record in kept] == ['1', '3', '4']
     assert drops == [(2, 'malformed_xml')]
-
-
-@pytest.mark.parametrize(
-  ('line', 'reasons'),
-  [
-    (b'<posts>%bx', ['malformed_xml']),
-    (b'<!--%b-->', []),
-  ],
-)
-@pytest.mark.parametrize('piece', [b' ', b'- '])
-def test_memory_of_a_huge_line(tmp_path, line, reasons, piece):
-  data = _file(_row(1), line % (piece * (4_000_000 // len(piece))), _row(2))
-  tracemalloc.start()
-  try:
-    kept, drops = _read(tmp_path, data, max_document_bytes=1 << 20)
-    _, peak = tracemalloc.get_traced_memory()
-  finally:
-    tracemalloc.stop()
-  assert len(kept) == 2
-  assert [reason for _, reason in drops] == reasons
-  assert peak < 40 << 20
 
 
 def test_huge_row_is_not_held(tmp_path):
@@ -261,34 +212,7 @@ def test_file_cut_off_anywhere(tmp_path, pack):
   assert kept
 
 
-_VALUES = st.text(
-  # What XML can hold. White space is told from the text's below.
-  st.characters(
-    exclude_categories=['Cs', 'Cc', 'Z'], exclude_characters='\ufffe\uffff'
-  ),
-  min_size=1,
-)
-
-
-@hypothesis.settings(deadline=None, max_examples=100)
-@hypothesis.given(st.lists(_VALUES))
-def test_any_text_comes_back(tmp_path_factory, texts):
-  escape = functools.partial(
-    saxutils.escape, entities={'"': '&quot;', "'": '&#39;'}
-  )
-  rows = [
-    _row(i, body=f'<p>{escape(text)}</p>', Title=text)
-    for i, text in enumerate(texts)
-  ]
-  kept, drops = _read(
-    tmp_path_factory.getbasetemp(), _file(*rows), max_document_bytes=10_000
-  )
-  assert [record['text'] for record in kept] == texts
-  assert [record['title'] for record in kept] == texts
-  assert not drops
-
-
-@hypothesis.settings(deadline=None, max_examples=100)
+@hypothesis.settings(max_examples=50)
 @hypothesis.given(
   st.lists(
     st.sampled_from(

@@ -28,11 +28,19 @@ def raw(tmp_path_factory):
   ]
 
 
+# All that a shard's worker is told.
+_OPTIONS = {
+  'num_shards': 4,
+  'drop_duplicates': True,
+  'min_examples_per_group': 2,
+}
+
+
 @pytest.fixture(scope='module')
 def expected(raw, tmp_path_factory):
   """Returns the result of the job in this process."""
   output = tmp_path_factory.mktemp('expected') / 'out'
-  run_group_job(make_job(raw, num_shards=4), output)
+  run_group_job(make_job(raw, **_OPTIONS), output)
   found = contents(output)
   assert len(found) == 4 + 2
   return found
@@ -61,15 +69,11 @@ _PROCESSES = (
 )
 
 
+@pytest.mark.slow
 def test_worker_processes(raw, expected, tmp_path, worker_environment):
   paths = random.Random(3).sample(raw, k=5)
-  run_group_job(make_job(paths, num_shards=4), tmp_path / 'out', _PROCESSES)
+  run_group_job(make_job(paths, **_OPTIONS), tmp_path / 'out', _PROCESSES)
   assert contents(tmp_path / 'out') == expected
-  # Other options of a shard's.
-  options = {'drop_duplicates': True, 'min_examples_per_group': 2}
-  for name, flags in (('one', ()), ('two', _PROCESSES)):
-    run_group_job(make_job(raw, **options), tmp_path / name, flags)
-  assert contents(tmp_path / 'one') == contents(tmp_path / 'two')
 
 
 def test_portable_runner(raw, expected, tmp_path, worker_environment):
@@ -79,7 +83,7 @@ def test_portable_runner(raw, expected, tmp_path, worker_environment):
       f'--job_endpoint=localhost:{port}',
       '--environment_type=LOOPBACK',
     )
-    run_group_job(make_job(raw, num_shards=4), tmp_path / 'out', flags)
+    run_group_job(make_job(raw, **_OPTIONS), tmp_path / 'out', flags)
   assert contents(tmp_path / 'out') == expected
 
 
@@ -93,6 +97,7 @@ def test_no_job_server(raw, tmp_path):
   assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_error_of_a_worker_process(raw, tmp_path, worker_environment):
   job = make_job(raw, strict=True)
   with pytest.raises(

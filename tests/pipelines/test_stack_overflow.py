@@ -57,26 +57,15 @@ def test_neither_posts_nor_a_database(tmp_path, data, start):
   assert message.endswith('. Leave it out.')
 
 
-def test_damage_at_the_very_start(tmp_path):
-  path = tmp_path / 'a'
-  path.write_bytes(gzip.compress(_ROW)[:19])
-  ((num, drop),) = _read(path)
-  assert (num, drop.reason, drop.damage) == (1, 'truncated_file', True)
-
-
 @pytest.mark.parametrize(
   ('author', 'timestamp', 'part'),
   [
     # The last moment before 2018 in UTC, and the first of it.
     ('7', '2017-12-31T23:59:59.999', 'train'),
     ('7', '2018-01-01T00:00:00.000', 'test'),
-    ('7', '2008-07-31T21:42:52.667', 'train'),
-    ('7', '2023-08-09T14:46:43.017', 'test'),
     # 10 % 10 == 0: held out, on every date.
-    ('10', '2017-12-31T23:59:59.999', 'held_out'),
     ('10', '2018-01-01T00:00:00.000', 'held_out'),
     ('10', '', 'held_out'),
-    ('0', '2017-01-01T00:00:00', 'held_out'),
     ('101', '2017-01-01T00:00:00', 'train'),
     ('20@beer.stackexchange.com', '2017-01-01T00:00:00', 'held_out'),
     ('21@beer.stackexchange.com', '2017-01-01T00:00:00', 'train'),
@@ -128,26 +117,12 @@ def _summary(path):
   return dict(counts), len(authors), dict(parts)
 
 
-@pytest.mark.parametrize(
-  ('site', 'counts', 'num_authors', 'parts'),
-  [
-    (
-      # 1,170 + 109 = 1,279 rows. One post has no owner.
-      'ai.stackexchange.com',
-      {'kept': 1170, 'owned': 1169, 'other_post_type': 109},
-      330,
-      {'train': 1013, 'held_out': 156},
-    ),
-    (
-      # 1,380 + 44 + 22 = 1,446 rows. 41 of the 44 have an owner: with them the
-      # 1,339 become the 1,380 posts that the corpus's own description counts.
-      'bicycles.meta.stackexchange.com',
-      {'kept': 1380, 'owned': 1339, 'empty_text': 44, 'other_post_type': 22},
-      233,
-      {'train': 1063, 'held_out': 69, 'test': 207},
-    ),
-  ],
-)
-def test_real_dumps(shared_data, site, counts, num_authors, parts):
-  path = shared_data('stackexchange_dev') / site / 'Posts.xml.xz'
-  assert _summary(path) == (counts, num_authors, parts)
+def test_real_dump(shared_data):
+  site = shared_data('stackexchange_dev') / 'bicycles.meta.stackexchange.com'
+  # 1,380 + 44 + 22 = 1,446 rows. 41 of the 44 have an owner: with them the
+  # 1,339 become the 1,380 posts that the corpus's own description counts.
+  assert _summary(site / 'Posts.xml.xz') == (
+    {'kept': 1380, 'owned': 1339, 'empty_text': 44, 'other_post_type': 22},
+    233,
+    {'train': 1063, 'held_out': 69, 'test': 207},
+  )

@@ -1,13 +1,10 @@
 """Files of image corpora, written as their owners do, but small."""
 
 import gzip
-import sqlite3
 
 import numpy as np
 import pytest
 import small_image_runs
-
-from tff_fedfish.data.protos import messages
 
 
 def _write_idx(path, array, dtype='uint8'):
@@ -52,40 +49,5 @@ def write_writers():
       _write_idx(
         directory / f'qmnist-{side}-labels-idx2-int.gz', rows, dtype='int32'
       )
-
-  return write
-
-
-@pytest.fixture(scope='session')
-def example():
-  """Returns the bytes of a tf.train.Example with floats or ints."""
-
-  def make(**features):
-    proto = messages().Example()
-    for name, value in features.items():
-      values = np.asarray(value).ravel().tolist()
-      feature = proto.features.feature[name]
-      if isinstance(values[0], float):
-        feature.float_list.value.extend(values)
-      else:
-        feature.int64_list.value.extend(values)
-    return proto.SerializeToString(deterministic=True)
-
-  return make
-
-
-@pytest.fixture(scope='session')
-def write_database():
-  """Writes (split, client id, serialized example) rows as TFF does."""
-
-  def write(path, rows):
-    connection = sqlite3.connect(path)
-    connection.execute(
-      'CREATE TABLE examples (split_name TEXT NOT NULL, client_id TEXT NOT '
-      'NULL, serialized_example_proto BLOB NOT NULL)'
-    )
-    connection.executemany('INSERT INTO examples VALUES (?, ?, ?)', rows)
-    connection.commit()
-    connection.close()
 
   return write

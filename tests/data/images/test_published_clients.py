@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import tff_databases
+from tff_databases import encode
 
 from tff_fedfish.data.images.published_clients import (
   read_published_clients as _read,
@@ -27,12 +29,12 @@ _ROWS = [
 
 
 @pytest.fixture
-def database(tmp_path, example, write_database):
+def database(tmp_path):
   path = tmp_path / 'emnist_all.sqlite'
-  write_database(
+  tff_databases.write(
     path,
     [
-      (split, client, example(pixels=_pixels(i) / 255, label=label))
+      (split, client, encode(pixels=_pixels(i) / 255, label=label))
       for i, (split, client, label) in enumerate(_ROWS)
     ],
   )
@@ -57,13 +59,13 @@ def test_database(database):
     )
 
 
-def test_cifar100_has_ints(tmp_path, example, write_database):
+def test_cifar100_has_ints(tmp_path):
   pixels = np.random.RandomState(0).randint(256, size=(2, 32, 32, 3))
   # Ids of TFF's two splits coincide.
-  write_database(
+  tff_databases.write(
     tmp_path / 'cifar100.sqlite',
     [
-      (split, '7', example(image=image, label=label, coarse_label=3))
+      (split, '7', encode(image=image, label=label, coarse_label=3))
       for split, image, label in zip(
         ('train', 'test'), pixels, (99, 5), strict=True
       )
@@ -77,8 +79,6 @@ def test_cifar100_has_ints(tmp_path, example, write_database):
   assert clients.labels.tolist() == [99, 5]
 
 
-# Importing TFF takes long.
-@pytest.mark.slow
 def test_a_database_that_tff_wrote(tmp_path):
   import tensorflow as tf
   import tensorflow_federated as tff
@@ -124,19 +124,17 @@ def test_missing_database(tmp_path, corpus, words):
     dict(pixels=[0.5] * 784),
     dict(pixels=[0.5] * 783, label=1),
     dict(pixels=[1.5] * 784, label=1),
-    dict(pixels=[np.nan] * 784, label=1),
     dict(pixels=[256] * 784, label=1),
     dict(pixels=[0.5] * 784, label=[1, 2]),
     dict(pixels=[0.5] * 784, label=62),
-    dict(pixels=[0.5] * 784, label=2**40),
     None,
   ],
 )
-def test_other_examples(tmp_path, example, write_database, features):
-  data = b'\xff\xff' if features is None else example(**features)
-  good = example(pixels=[0.5] * 784, label=1)
+def test_other_examples(tmp_path, features):
+  data = b'\xff\xff' if features is None else encode(**features)
+  good = encode(pixels=[0.5] * 784, label=1)
   rows = [('all_train', 'a', good), ('all_train', 'a', data)]
-  write_database(tmp_path / 'emnist_all.sqlite', rows)
+  tff_databases.write(tmp_path / 'emnist_all.sqlite', rows)
   with pytest.raises(
     UserError,
     match="sqlite' must hold examples with `pixels` of 28 x 28 x 1, from 0 to "
