@@ -1,9 +1,9 @@
 """FedFomo as a learning process, against hand and local training."""
 
 import collections
-import functools
 
 import linear_models
+import linear_rounds
 import numpy as np
 import personal_rounds
 import pytest
@@ -14,15 +14,6 @@ import tff_fedfish
 from tff_fedfish.data import randomness
 from tff_fedfish.methods.fed_fomo import choose_downloads
 from tff_fedfish.methods.parts import Downloads
-from tff_fedfish.runtime.in_process_context import set_in_process_context
-
-
-@pytest.fixture(autouse=True, scope='module')
-def _in_process():
-  set_in_process_context()
-  yield
-  # TensorFlow's functions must not live until the interpreter's exit.
-  _build.cache_clear()
 
 
 def _vector_model():
@@ -53,14 +44,9 @@ def _vector_model():
   )
 
 
-@functools.lru_cache(maxsize=8)
-def _build(model=_vector_model, *, num_clients=4, rate=0.1, **options):
-  return tff_fedfish.build_fed_fomo(
-    model(),
-    client_optimizer=linear_models.sgd(rate),
-    server_optimizer=linear_models.sgd(1.0),
-    num_clients=num_clients,
-    **options,
+def _build(model=_vector_model, num_clients=4, **options):
+  return linear_rounds.process(
+    tff_fedfish.build_fed_fomo, model, num_clients=num_clients, **options
   )
 
 
@@ -169,25 +155,20 @@ def test_what_weighs_nothing():
 def test_first_round_is_local_training():
   process = _build()
   rounds = personal_rounds.Rounds(process)
-  local = tff_fedfish.build_local_only(
-    _vector_model(),
-    client_optimizer=linear_models.sgd(0.1),
-    server_optimizer=linear_models.sgd(1.0),
+  # Steps of 0.1 against x (-1/2, (w_2 - 2) / 2) of batches with the means 3/2
+  # and 3, (0.075, 0.15) and (0.15, 0.2775); and with the mean 1/2.
+  found = rounds.run([_rows([1.0, 2.0, 3.0]), _rows([0.5])])
+  np.testing.assert_allclose(
+    np.ravel(found), (0.225, 0.4275, 0.025, 0.05), rtol=1e-5
   )
-  local = personal_rounds.Rounds(local, validates=False)
-  clients = [_rows([1.0, 2.0, 3.0]), _rows([0.5])]
-  for found, wanted in zip(
-    rounds.run(clients), local.run(clients), strict=True
-  ):
-    np.testing.assert_array_equal(found, wanted)
   counts = rounds.metrics['client_work']['clients']
   assert counts['num_downloads'] == 0
   # The server only initializes.
   (weights,) = process.get_model_weights(rounds.state).trainable
   np.testing.assert_array_equal(weights, [0, 0])
-  finalizer = rounds.metrics['finalizer']
-  assert finalizer['update_is_non_finite'] == 0
-  assert finalizer['update_is_all_zero'] == 0
+  assert rounds.metrics['finalizer'] == dict(
+    update_is_non_finite=0, update_is_all_zero=0
+  )
 
 
 def _scalar_model():
@@ -198,7 +179,7 @@ def test_one_client_keeps_its_baseline_where_the_loss_rises():
   # It trains from 0.5 towards 3 and validates at 1: from 0.5 to 0.95 the
   # validation loss falls, from there to 1.319 it rises.
   rounds = personal_rounds.Rounds(
-    _build(_scalar_model, num_clients=1, rate=0.18)
+    _build(_scalar_model, 1, client_optimizer=linear_models.sgd(0.18))
   )
   data = [linear_models.batches([1.0], [3.0], 1)]
   validation = [linear_models.batches([1.0], [1.0], 1)]

@@ -1,12 +1,11 @@
 """Local training only as a learning process."""
 
 import linear_models
+import linear_rounds
 import numpy as np
 import personal_rounds
-import pytest
 
 import tff_fedfish
-from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 _DATA = (
   ([1.0, 1.0, 2.0], [2.0, 4.0, 5.0]),
@@ -14,11 +13,6 @@ _DATA = (
   ([], []),
   ([1.0], [np.inf]),
 )
-
-
-@pytest.fixture(autouse=True, scope='module')
-def _in_process():
-  set_in_process_context()
 
 
 def _trained(theta, x, y):
@@ -32,10 +26,9 @@ def _trained(theta, x, y):
 
 
 def test_each_client_goes_on_with_its_own_sgd():
-  process = tff_fedfish.build_local_only(
-    linear_models.scalar_model(0.5),
-    client_optimizer=linear_models.sgd(0.1),
-    server_optimizer=linear_models.sgd(1.0),
+  process = linear_rounds.process(
+    tff_fedfish.build_local_only,
+    lambda: linear_models.scalar_model(0.5),
     num_local_epochs=2,
   )
   rounds = personal_rounds.Rounds(process, validates=False)

@@ -1,19 +1,19 @@
 """MOON as a learning process, against differences and FedAvg."""
 
+import functools
+
 import linear_models
+import linear_rounds
 import numpy as np
 import pytest
 import stateful_rounds
 import tensorflow as tf
+from linear_rounds import flat
 
 import tff_fedfish
 from models.functional_model import ModelSpec
-from tff_fedfish.runtime.in_process_context import set_in_process_context
 
-
-@pytest.fixture(autouse=True, scope='module')
-def _in_process():
-  set_in_process_context()
+_OPTIONS = dict(mu=2.0, temperature=0.7)
 
 
 def _model():
@@ -33,15 +33,10 @@ def _model():
 
 
 def _build(build=tff_fedfish.build_moon, **options):
-  return build(
-    _model(),
-    client_optimizer=linear_models.sgd(0.1),
-    server_optimizer=linear_models.sgd(1.0),
-    **options,
-  )
+  return linear_rounds.process(build, _model, num_local_epochs=3, **options)
 
 
-def _data(size=5, seed=4):
+def _data(size, seed):
   random = np.random.RandomState(seed)
   return random.normal(size=(size, 3)), random.normal(size=size)
 
@@ -77,47 +72,50 @@ def _trained(start, previous, x, y, *, num_steps, **options):
   return weights
 
 
-def _flat(weights):
-  return np.concatenate([np.ravel(w) for w in weights])
+def _clients():
+  return [
+    linear_models.batches(*_data(size, seed), 8)
+    for size, seed in ((5, 4), (3, 5))
+  ]
 
 
 def test_two_rounds_by_differences():
-  options = dict(mu=2.0, temperature=0.7)
-  x, y = _data()
-  rounds = stateful_rounds.Rounds(_build(num_local_epochs=3, **options))
+  rounds = stateful_rounds.Rounds(_build(**_OPTIONS))
+  clients = _clients()
   # A second client moves the server's model away from the first one's.
-  clients = [linear_models.batches(x, y, 8)]
-  clients.append(linear_models.batches(*_data(5, seed=5), 8))
-  server = _flat(rounds.run(clients))
-  previous = _flat(rounds.kept[0]['previous_model'])
+  server = flat(rounds.run(clients))
+  previous = flat(rounds.kept[0]['previous_model'])
   rounds.run(clients)
-  expected = _trained(server, previous, x, y, num_steps=3, **options)
+  trained = functools.partial(
+    _trained, server, previous, *_data(5, 4), num_steps=3
+  )
+  expected = trained(**_OPTIONS)
   np.testing.assert_allclose(
-    _flat(rounds.kept[0]['previous_model']), expected, rtol=1e-4, atol=1e-5
+    flat(rounds.kept[0]['previous_model']), expected, rtol=1e-4, atol=1e-5
   )
   # FedAvg would have gone elsewhere.
-  plain = _trained(server, previous, x, y, num_steps=3, mu=0.0, temperature=1.0)
+  plain = trained(mu=0.0, temperature=1.0)
   assert np.abs(expected - plain).max() > 0.01
 
 
 def test_is_fed_avg_in_the_first_round_and_with_mu_0():
   # z_prev = z_glob: the contrastive loss is log 2, its gradient 0.
-  clients = [linear_models.batches(*_data(size, size), 2) for size in (3, 5)]
-  average = _build(tff_fedfish.build_fed_avg, num_local_epochs=2)
-  for mu, num_rounds in ((3.0, 1), (0.0, 3)):
-    rounds = stateful_rounds.Rounds(_build(mu=mu, num_local_epochs=2))
+  clients = _clients()
+  average = _build(tff_fedfish.build_fed_avg)
+  for options, num_rounds in ((_OPTIONS, 1), (dict(mu=0.0), 2)):
+    rounds = stateful_rounds.Rounds(_build(**options))
     state = average.initialize()
     for _ in range(num_rounds):
       state = average.next(state, clients).state
       expected = average.get_model_weights(state).trainable
       np.testing.assert_allclose(
-        _flat(rounds.run(clients)), _flat(expected), rtol=1e-6
+        flat(rounds.run(clients)), flat(expected), rtol=1e-6
       )
 
 
 def test_a_client_keeps_its_last_model():
-  clients = [linear_models.batches(*_data(size, size), 2) for size in (3, 5)]
-  rounds = stateful_rounds.Rounds(_build())
+  clients = _clients()
+  rounds = stateful_rounds.Rounds(_build(**_OPTIONS))
   rounds.run(clients)
   first = rounds.kept[1]['previous_model']
   rounds.run(clients, [0])
@@ -128,7 +126,7 @@ def test_a_client_keeps_its_last_model():
   )
   rounds.run(clients, [1])
   np.testing.assert_array_equal(
-    _flat(rounds.kept[1]['previous_model']), _flat(models[0]['trainable'])
+    flat(rounds.kept[1]['previous_model']), flat(models[0]['trainable'])
   )
 
 

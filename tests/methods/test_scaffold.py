@@ -1,25 +1,15 @@
 """SCAFFOLD as a learning process, against hand and FedAvg."""
 
-import functools
-
 import linear_models
+import linear_rounds
 import numpy as np
-import pytest
 import stateful_rounds
 import tensorflow_federated as tff
 
 import tff_fedfish
-from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 _UNIFORM = tff.learning.ClientWeighting.UNIFORM
 _BY_ROWS = tff.learning.ClientWeighting.NUM_EXAMPLES
-
-
-@pytest.fixture(autouse=True, scope='module')
-def _in_process():
-  set_in_process_context()
-  yield
-  _build.cache_clear()
 
 
 def _quadratics(curvatures, minima, num_rows=None):
@@ -32,14 +22,13 @@ def _quadratics(curvatures, minima, num_rows=None):
   ]
 
 
-# Building takes seconds; equal arguments share a process, which has no state.
-@functools.cache
-def _build(build='build_scaffold', model=None, **options):
-  return getattr(tff_fedfish, build)(
-    model or linear_models.scalar_model(),
-    client_optimizer=linear_models.sgd(0.1),
-    server_optimizer=linear_models.sgd(1.0),
-    **{'num_local_epochs': 2, 'client_weighting': _UNIFORM} | options,
+def _build(build=tff_fedfish.build_scaffold, weighting=_UNIFORM, **options):
+  return linear_rounds.process(
+    build,
+    linear_models.scalar_model,
+    num_local_epochs=2,
+    client_weighting=weighting,
+    **options,
   )
 
 
@@ -69,6 +58,12 @@ def test_vector_v8():
     (theta,) = rounds.run(_quadratics((1, 2), (0, 3)))
     np.testing.assert_allclose(theta, server[num], rtol=1e-5)
     np.testing.assert_allclose(before, h[num], rtol=1e-4, atol=1e-6)
+  for _ in range(30):
+    (theta,) = rounds.run(_quadratics((1, 2), (0, 3)))
+    # sum w h = 0
+    assert abs(sum(_corrections(rounds))) < 1e-4
+  # (1 * 0 + 2 * 3) / 3; FedAvg goes to 0.36 * 3 / (0.19 + 0.36) = 1.9636.
+  np.testing.assert_allclose(theta, 2.0, rtol=2e-3)
 
 
 def test_one_client_of_four():
@@ -81,32 +76,12 @@ def test_one_client_of_four():
   np.testing.assert_allclose(_server_variate(rounds), -5.4 / 4, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-  ('rows', 'weighting', 'limit'),
-  [
-    # (1 * 0 + 2 * 3) / 3; FedAvg goes to 0.36 * 3 / (0.19 + 0.36) = 1.9636.
-    ((1, 1), _UNIFORM, 2.0),
-    # (1/4 * 0 + 3/4 * 2 * 3) / (1/4 + 3/2)
-    ((1, 3), _BY_ROWS, 4.5 / 1.75),
-  ],
-)
-def test_limits(rows, weighting, limit):
-  rounds = stateful_rounds.Rounds(_build(client_weighting=weighting))
-  for _ in range(50):
-    (theta,) = rounds.run(_quadratics((1, 2), (0, 3), rows))
-    # sum w h = 0
-    assert abs(np.dot(rows, _corrections(rounds))) < 1e-4
-  np.testing.assert_allclose(theta, limit, rtol=1e-5)
-
-
 def test_unlike_weights_in_cohorts_reach_the_optimum_of_all():
   # Weights 1, 3, 9: (1 * 1 * 0 + 3 * 2 * 3 + 9 * 4 * -1) / (1 + 6 + 36). FedAvg
   # of all goes to (3 * 0.36 * 3 - 9 * 0.64) / (0.19 + 3 * 0.36 + 9 * 0.64) =
   # -0.358.
   clients = _quadratics((1, 2, 4), (0, 3, -1), (1, 3, 9))
-  rounds = stateful_rounds.Rounds(
-    _build(num_clients=3, client_weighting=_BY_ROWS)
-  )
+  rounds = stateful_rounds.Rounds(_build(weighting=_BY_ROWS, num_clients=3))
   random = np.random.RandomState(1)
   for _ in range(60):
     (theta,) = rounds.run(clients, sorted(random.permutation(3)[:2]))
@@ -119,22 +94,14 @@ def test_unlike_weights_in_cohorts_reach_the_optimum_of_all():
 
 
 def test_first_round_is_fed_avg():
-  random = np.random.RandomState(4)
   clients = [
-    linear_models.batches(
-      random.normal(size=(size, 2)), random.normal(size=size), 2
-    )
-    for size in (3, 7, 4)
+    linear_models.batches(x[:, 0], y, 2)
+    for x, y in linear_models.three_clients()
   ]
-  model = linear_models.linear_model(2)
-  options = dict(num_local_epochs=4, num_local_steps=3)
-  rounds = stateful_rounds.Rounds(_build(model=model, **options))
-  fed_avg = _build('build_fed_avg', model, **options)
-  expected = fed_avg.get_model_weights(
-    fed_avg.next(fed_avg.initialize(), clients).state
-  ).trainable
-  for found, wanted in zip(rounds.run(clients), expected, strict=True):
-    np.testing.assert_array_equal(found, wanted)
+  fed_avg = _build(tff_fedfish.build_fed_avg)
+  expected, _ = linear_rounds.trained(fed_avg, clients)
+  found = stateful_rounds.Rounds(_build()).run(clients)
+  np.testing.assert_array_equal(found, expected)
 
 
 def test_a_client_that_is_not_finite_changes_nothing_of_others():

@@ -45,9 +45,11 @@ def weights(model):
   )
 
 
-def _gradients(model, weights, batch, micro_batch_size, **options):
+def _gradient_function(model, micro_batch_size, **options):
+  """Returns (weights, batch) -> gradients."""
+
   @tf.function
-  def run():
+  def run(weights, batch):
     return batch_gradients(
       model,
       weights,
@@ -58,7 +60,11 @@ def _gradients(model, weights, batch, micro_batch_size, **options):
       **options,
     )
 
-  return run()
+  return run
+
+
+def _gradients(model, weights, batch, micro_batch_size, **options):
+  return _gradient_function(model, micro_batch_size, **options)(weights, batch)
 
 
 def _assert_close(found, expected):
@@ -83,15 +89,14 @@ def test_sparse_gradients_are_summed_and_unused_weights_have_zeros():
   np.testing.assert_array_equal(unused, [0, 0])
 
 
-@pytest.mark.parametrize('micro_batch_size', [1, 3, 9])
-def test_slices_of_text(model, weights, micro_batch_size):
+def test_slices_of_text(model, weights):
   (batch,) = _text(7)
-  found, expected = (
-    _gradients(
-      model, weights, batch, size, metrics=model.initialize_metrics_state()
-    )
-    for size in (micro_batch_size, None)
+  without = {**batch, 'y': tf.zeros_like(batch['y'])}
+  sliced, whole = (
+    _gradient_function(model, size, metrics=model.initialize_metrics_state())
+    for size in (3, None)
   )
+  found, expected = sliced(weights, batch), whole(weights, batch)
   _assert_close(found.data, expected.data)
   _assert_close(found.total, found.data)
   np.testing.assert_allclose(found.loss, expected.loss, rtol=1e-6)
@@ -99,12 +104,8 @@ def test_slices_of_text(model, weights, micro_batch_size):
   metrics = model.finalize_metrics(found.metrics)
   for name, value in model.finalize_metrics(expected.metrics).items():
     np.testing.assert_allclose(metrics[name], value, rtol=1e-6)
-
-
-def test_batch_without_targets(model, weights):
-  (batch,) = _text(7)
-  batch['y'] = tf.zeros_like(batch['y'])
-  found = _gradients(model, weights, batch, 3)
+  # A batch without targets.
+  found = sliced(weights, without)
   assert found.loss == 0
   assert all(np.all(g.numpy() == 0) for g in found.data)
 
@@ -120,7 +121,7 @@ def test_rows_count_where_a_model_has_no_targets():
   assert (found.num_examples, found.metrics) == (3, None)
 
 
-@pytest.mark.parametrize('micro_batch_size', [1, 2, None])
+@pytest.mark.parametrize('micro_batch_size', [1, 2, 9, None])
 def test_extra_loss_is_in_the_total_only(micro_batch_size):
   # As above at theta 1: data gradient 1 - 3 = -2; that of the extra loss
   # mean(y) theta^2 / 2 + theta is 3 + 1.
@@ -139,7 +140,7 @@ def test_extra_loss_is_in_the_total_only(micro_batch_size):
 
 
 def _trained(model, weights, dataset, micro_batch_size):
-  optimizer = linear_models.sgd(0.5)
+  optimizer = linear_models.sgd(0.1)
   observer = local_training.GradientObserver(
     tf.nest.map_structure(tf.zeros_like, weights),
     lambda sums, gradients, num_rows: tf.nest.map_structure(
@@ -165,13 +166,15 @@ def _trained(model, weights, dataset, micro_batch_size):
   return run, run(dataset)
 
 
-def test_training_by_slices(model, weights):
+def test_training_by_slices():
   # Slices of 3 of batches of 4 and 3 are unlike each other.
-  run, found = _trained(model, weights, _text(4), 3)
-  _, expected = _trained(model, weights, _text(4), None)
+  model, weights = linear_models.linear_model(2), (tf.ones([2]), tf.zeros([]))
+  dataset = linear_models.batches(*linear_models.three_clients()[1], 4)
+  run, found = _trained(model, weights, dataset, 3)
+  _, expected = _trained(model, weights, dataset, None)
   for one, other in zip(found, expected, strict=True):
     _assert_close(one, other)
-  graph = run.get_concrete_function(_text(4)).graph.as_graph_def()
+  graph = run.get_concrete_function(dataset).graph.as_graph_def()
   loops = [
     node.attr['parallel_iterations'].i
     for nodes in (graph.node, *(f.node_def for f in graph.library.function))
@@ -179,7 +182,7 @@ def test_training_by_slices(model, weights):
     if node.op in ('While', 'StatelessWhile')
   ]
   # Of the first and of the observed epoch, and of the slices in each: one after
-  # the other. The model has none of its own.
+  # the other.
   assert loops == [1] * 4
 
 

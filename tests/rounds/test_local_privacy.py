@@ -1,53 +1,58 @@
 """DP-SGD of clients: one step by hand, methods, and epsilon."""
 
 import collections
-import functools
 
 import dp_accounting
 import linear_models
+import linear_rounds
 import numpy as np
 import pytest
 import small_models
 import stateful_rounds
 import tensorflow as tf
 from dp_accounting import rdp
+from linear_rounds import process
 
 import tff_fedfish
-from models.functional_model import build_language_model
+from models.transformer_config import TransformerConfig
 from tff_fedfish.data import randomness
 from tff_fedfish.rounds import privacy
 from tff_fedfish.rounds.gradients import batch_gradients
 from tff_fedfish.rounds.privacy import LocalPrivacy
 from tff_fedfish.rounds.private_gradients import private_gradients
-from tff_fedfish.runtime.in_process_context import set_in_process_context
-
-_SEED = (3, 4)
 
 
-@pytest.fixture(autouse=True, scope='module')
-def _in_process():
-  set_in_process_context()
+def _gradient_function(
+  model,
+  extra_loss=None,
+  clip_norm=1.0,
+  noise_multiplier=0.0,
+  batch_size=2,
+):
+  """Returns (weights, batch, step, seed) -> gradients."""
+  settings = LocalPrivacy(clip_norm, noise_multiplier, batch_size)
 
-
-def _gradients(model, weights, batch, *, step=0, seed=_SEED, **options):
-  settings = dict(clip_norm=1.0, noise_multiplier=0.0, batch_size=2)
-  extra_loss = options.pop('extra_loss', None)
-
-  @tf.function
-  def run(weights, batch):
+  @tf.function(reduce_retracing=True)
+  def run(weights, batch, step, seed):
     return private_gradients(
       model,
       weights,
       (),
       batch,
       model.initialize_metrics_state(),
-      tf.constant(step),
-      privacy=LocalPrivacy(**settings | options),
-      noise_seed=tf.constant(seed),
+      step,
+      privacy=settings,
+      noise_seed=seed,
       extra_loss=extra_loss,
     )
 
-  return run(weights, batch)
+  return lambda weights, batch, step=0, seed=(3, 4): run(
+    weights, batch, tf.constant(step), tf.constant(seed)
+  )
+
+
+def _gradients(model, weights, batch, **options):
+  return _gradient_function(model, **options)(weights, batch)
 
 
 def _linear_batch(x, y):
@@ -82,46 +87,45 @@ def test_an_extra_loss_is_clipped_with_the_data_loss():
   np.testing.assert_allclose(found.total[0], 0.5)
 
 
-@pytest.mark.parametrize('huge', [1e4, 1e18, np.inf])
-def test_one_huge_row_moves_a_step_by_its_clip_norm(huge):
-  model, weights = (
-    linear_models.linear_model(2),
-    (tf.zeros(2), tf.constant(0.0)),
-  )
+def test_one_huge_row_moves_a_step_by_its_clip_norm():
+  gradients = _gradient_function(linear_models.linear_model(2), clip_norm=0.5)
+  weights = tf.zeros(2), tf.constant(0.0)
 
   def total(x, y):
-    found = _gradients(model, weights, _linear_batch(x, y), clip_norm=0.5)
-    return np.append(*found.total)
+    return np.append(*gradients(weights, _linear_batch(x, y)).total)
 
   without = total([[1.0, 2.0]], [0.1])
-  moved = total([[1.0, 2.0], [0.5, 0.1]], [0.1, huge]) - without
-  # An infinite row is left out, another reaches the bound; B = 2.
-  expected = 0 if np.isinf(huge) else 0.5 / 2
-  np.testing.assert_allclose(np.linalg.norm(moved), expected, atol=1e-6)
+  for huge in (1e18, np.inf):
+    moved = total([[1.0, 2.0], [0.5, 0.1]], [0.1, huge]) - without
+    # An infinite row is left out, another reaches the bound; B = 2.
+    expected = 0 if np.isinf(huge) else 0.5 / 2
+    np.testing.assert_allclose(np.linalg.norm(moved), expected, atol=1e-6)
 
 
 def test_rows_of_text_count_alike():
-  # Rows with 5, 3, 0 and 1 targets: each by the mean over its own, the third
+  # Rows with 3, 2, 0 and 1 targets: each by the mean over its own, the third
   # not at all.
-  shape = small_models.SHAPES['learned']
+  shape = TransformerConfig(
+    num_layers=1, width=4, num_heads=1, vocabulary_size=5, sequence_length=3
+  )
   spec = small_models.build(shape)
   weights, _ = small_models.random_weights(spec)
-  batch, model = small_models.rows(shape, 4), spec.functional_model
-  found = _gradients(
-    model,
-    weights,
-    tf.nest.map_structure(tf.constant, batch),
-    clip_norm=1e9,
-    batch_size=4,
+  model, random = spec.functional_model, np.random.RandomState(0)
+  tokens = random.randint(5, size=(4, 4)).astype(np.int32)
+  batch = dict(x=tf.constant(tokens), y=tf.constant([3, 2, 0, 1]))
+  found = _gradients(model, weights, batch, clip_norm=1e9, batch_size=4)
+  gradient_of_row = tf.function(
+    lambda x, y: (
+      batch_gradients(model, weights, (), dict(x=x, y=y), training=True).total
+    )
   )
-  total = [np.zeros(w.shape) for w in weights]
-  for row in (0, 1, 3):
-    part = tf.nest.map_structure(lambda t, r=row: t[r : r + 1], batch)
-    gradients = batch_gradients(model, weights, (), part, training=True).total
-    total = [t + g for t, g in zip(total, gradients, strict=True)]
-  for a, b in zip(found.total, total, strict=True):
-    np.testing.assert_allclose(a, b / 4, atol=1e-6)
-  assert found.metrics['num_tokens'][0] == 9
+  rows = [
+    gradient_of_row(batch['x'][row : row + 1], batch['y'][row : row + 1])
+    for row in (0, 1, 3)
+  ]
+  for total, *expected in zip(found.total, *rows, strict=True):
+    np.testing.assert_allclose(total, sum(expected) / 4, atol=1e-6)
+  assert found.metrics['num_tokens'][0] == 6
   assert found.metrics['num_sequences'][0] == 4
 
 
@@ -142,55 +146,64 @@ class _SummedLosses:
 def test_a_row_is_accepted_by_itself():
   # The loss (0 - y)^2 is 2.25e38, and that of two rows beyond float32. Each
   # gradient, -2 y (0, 1), is clipped to (0, -1).
-  model, rows = _SummedLosses(linear_models.linear_model(1)), {}
+  gradients = _gradient_function(
+    _SummedLosses(linear_models.linear_model(1)), batch_size=1
+  )
   weights = (tf.zeros(1), tf.constant(0.0))
-  for num_rows in (1, 2):
-    batch = _linear_batch([[0.0]] * num_rows, [1.5e19] * num_rows)
-    rows[num_rows] = _gradients(model, weights, batch, batch_size=1)
-  np.testing.assert_allclose(rows[1].total[1], -1.0, rtol=1e-6)
-  np.testing.assert_allclose(rows[2].total[1], -2.0, rtol=1e-6)
+  one, two = (
+    gradients(weights, _linear_batch([[0.0]] * count, [1.5e19] * count))
+    for count in (1, 2)
+  )
+  np.testing.assert_allclose(one.total[1], -1.0, rtol=1e-6)
+  np.testing.assert_allclose(two.total[1], -2.0, rtol=1e-6)
   # Of one of them: otherwise the client would be rejected for its metrics.
-  np.testing.assert_allclose(rows[2].metrics, 2.25e38, rtol=1e-6)
+  np.testing.assert_allclose(two.metrics, 2.25e38, rtol=1e-6)
+
+
+_NUM_BINS = 100_000
 
 
 class TestNoise:
-  def _noise(self, step=0, seed=_SEED, size=8):
-    """Returns the gradient of a batch without rows."""
-    found = _gradients(
-      linear_models.table_model(size),
-      (tf.zeros(size),),
-      dict(x=tf.zeros([0], tf.int32), y=tf.zeros([0])),
-      step=step,
-      seed=seed,
+  @pytest.fixture(scope='class')
+  def noise(self):
+    """Returns a function to the gradient of a batch without rows."""
+    gradients = _gradient_function(
+      linear_models.table_model(_NUM_BINS),
       clip_norm=0.5,
       noise_multiplier=3.0,
       batch_size=4,
     )
-    assert found.loss == 0
-    return found.total[0].numpy()
+    batch = dict(x=tf.zeros([0], tf.int32), y=tf.zeros([0]))
 
-  def test_deviation(self):
+    def noise(step=0, seed=(3, 4)):
+      found = gradients((tf.zeros(_NUM_BINS),), batch, step, seed)
+      assert found.loss == 0
+      return found.total[0].numpy()
+
+    return noise
+
+  def test_deviation(self, noise):
     # sigma C / B = 3 * 0.5 / 4
-    noise = self._noise(size=100_000)
-    assert np.std(noise) == pytest.approx(0.375, rel=0.02)
-    assert abs(np.mean(noise)) < 5 * 0.375 / np.sqrt(len(noise))
+    found = noise()
+    assert np.std(found) == pytest.approx(0.375, rel=0.02)
+    assert abs(np.mean(found)) < 5 * 0.375 / np.sqrt(_NUM_BINS)
 
-  def test_it_is_a_function_of_seed_and_step(self):
-    first = self._noise()
-    np.testing.assert_array_equal(first, self._noise())
-    for other in (self._noise(step=1), self._noise(seed=(3, 5))):
-      assert not np.any(first == other)
+  def test_it_is_a_function_of_seed_and_step(self, noise):
+    first = noise()
+    np.testing.assert_array_equal(first, noise())
+    for other in (noise(step=1), noise(seed=(3, 5))):
+      assert np.mean(first == other) < 1e-3
 
-  def test_steps_share_no_noise(self):
+  def test_steps_share_no_noise(self, noise):
     # With int32 steps one word of a seed is kept: these two agreed in it.
-    noise = []
+    found = []
     for round_num, client, step in ((1, 6, 60), (18, 76, 74)):
       draw = randomness.generator(
         'private_noise', 6, round_num, b'client-%04d' % client
       )
       seed = draw.randint(2**31, size=2, dtype=np.int64).astype(np.int32)
-      noise.append(self._noise(step=step, seed=seed))
-    assert not np.array_equal(*noise)
+      found.append(noise(step, seed))
+    assert not np.array_equal(*found)
 
   def test_tensors_have_other_noise(self):
     found = _gradients(
@@ -216,23 +229,10 @@ def _private(data, seed=(1, 2), num_examples=4):
   return collections.OrderedDict(data=data, local_privacy=private)
 
 
-# Building takes seconds; equal arguments share a process, which has no state.
-@functools.cache
-def _process(build, model=None, rate=0.1, **options):
-  return build(
-    model or linear_models.linear_model(2),
-    client_optimizer=linear_models.sgd(rate),
-    server_optimizer=linear_models.sgd(1.0),
-    **options,
-  )
-
-
 def _after_round(build, client, **options):
   """Returns the server's weights and the metrics after a round."""
-  process = _process(build, **options)
-  output = process.next(process.initialize(), [client])
-  weights = process.get_model_weights(output.state).trainable
-  return np.concatenate([np.ravel(w) for w in weights]), output.metrics
+  found, output = linear_rounds.trained(process(build, **options), [client])
+  return found, output.metrics
 
 
 def _batches(batch_size=2):
@@ -240,12 +240,12 @@ def _batches(batch_size=2):
 
 
 class TestMethods:
+  @pytest.mark.slow
   @pytest.mark.parametrize(
     ('build', 'options'),
     [
       (tff_fedfish.build_fed_prox, {'num_local_epochs': 2, 'mu': 0.3}),
       (tff_fedfish.build_fed_fish, {'fisher_estimator': 'last_epoch'}),
-      (tff_fedfish.build_fed_sgd, {}),
     ],
   )
   def test_without_noise_and_clipping_it_is_the_plain_method(
@@ -288,60 +288,30 @@ class TestMethods:
 
   def test_fisher_is_of_clipped_gradients(self):
     # One row per step, each clipped to norm 0.1 and squared.
-    process = _process(
+    fed_fish = process(
       tff_fedfish.build_fed_fish,
       fisher_estimator='last_epoch',
       local_privacy=LocalPrivacy(0.1, 0.0, 1),
     )
     client = _private(_batches(1))
-    (trained,) = process.trained_models(process.initialize(), [client])
+    (trained,) = fed_fish.trained_models(fed_fish.initialize(), [client])
     total = sum(np.sum(f) for f in trained['update'].fisher_diagonal)
     np.testing.assert_allclose(total, 4 * 0.1**2, rtol=1e-5)
 
+  @pytest.mark.slow
   def test_scaffold_variates_are_means_of_clipped_steps(self):
     # c_i+ = (x - y) / (M eta) in the first round: at most C times the rows of a
     # batch over B. delta = M eta c_i+.
-    process = _process(
+    scaffold = process(
       tff_fedfish.build_scaffold, local_privacy=LocalPrivacy(0.1, 0.0, 2)
     )
-    client = stateful_rounds.argument(process, _batches())
+    client = stateful_rounds.argument(scaffold, _batches())
     client['local_privacy'] = _private(None)['local_privacy']
     with tff_fedfish.collect_client_outputs() as outputs:
-      after = process.next(process.initialize(), [client]).state
-    variate = np.concatenate(
-      [np.ravel(t) for t in outputs[0]['control_variate'][:-1]]
-    )
+      found, _ = linear_rounds.trained(scaffold, [client])
+    variate = linear_rounds.flat(outputs[0]['control_variate'][:-1])
     assert 0 < np.linalg.norm(variate) <= 0.1 + 1e-6
-    weights = process.get_model_weights(after).trainable
-    found = np.concatenate([np.ravel(w) for w in weights])
     np.testing.assert_allclose(found, -0.2 * variate, rtol=1e-5)
-
-  def test_moon_clips_its_extra_loss_too(self):
-    shape = small_models.SHAPES['learned']
-    spec = build_language_model(shape, model_seed=1)
-    rows = small_models.rows(shape, 2)
-    process = _process(
-      tff_fedfish.build_moon,
-      spec,
-      rate=1.0,
-      mu=1e4,
-      local_privacy=LocalPrivacy(0.1, 0.0, 2),
-    )
-    # Far from the server's: the contrastive loss has a large gradient.
-    weights, _ = small_models.random_weights(spec)
-    client = stateful_rounds.argument(
-      process,
-      tf.data.Dataset.from_tensor_slices(rows).batch(2),
-      {'previous_model': tuple(weights)},
-    )
-    client['local_privacy'] = _private(None)['local_privacy']
-    state = process.initialize()
-    before, after = (
-      process.get_model_weights(each).trainable
-      for each in (state, process.next(state, [client]).state)
-    )
-    moved = [np.sum((a - b) ** 2) for a, b in zip(after, before, strict=True)]
-    assert 0.01 < np.sqrt(sum(moved)) <= 0.1 + 1e-5
 
   def test_drawn_batches_are_all_steps_and_rows_count_once(self):
     # Row 1, none, rows 1 and 0; all by plain SGD over B = 2.
@@ -374,7 +344,7 @@ class TestMethods:
       ValueError,
       match='`micro_batch_size` must be None with local_privacy, found 2',
     ):
-      _process(
+      process(
         tff_fedfish.build_fed_avg,
         local_privacy=LocalPrivacy(1.0, 1.0, 2),
         micro_batch_size=2,
@@ -384,11 +354,7 @@ class TestMethods:
 class TestEpsilon:
   @pytest.mark.parametrize(
     'inputs',
-    [
-      (50 / 2666, 1.0, 5300, 1e-5),
-      (1.0, 1.0, 10, 1e-5),
-      (0.3, 0.7, 1, 1e-3),
-    ],
+    [(50 / 2666, 1.0, 5300, 1e-5), (0.3, 0.7, 1, 1e-3)],
   )
   def test_it_is_that_of_dp_accounting(self, inputs):
     rate, noise_multiplier, num_steps, delta = inputs

@@ -66,8 +66,9 @@ def _labels(dataset):
 
 
 class TestEpochs:
-  @pytest.mark.parametrize('num_epochs', [1, 2])
-  @pytest.mark.parametrize('observes', [True, False])
+  @pytest.mark.parametrize(
+    ('num_epochs', 'observes'), [(1, True), (2, True), (2, False)]
+  )
   def test_by_hand(self, num_epochs, observes):
     result = _train(
       linear_models.batches(_X, _Y, 2),
@@ -85,8 +86,7 @@ class TestEpochs:
     else:
       assert result.observation is None
 
-  @pytest.mark.parametrize('observes', [True, False])
-  @pytest.mark.parametrize('limit', [None, 3])
+  @pytest.mark.parametrize(('observes', 'limit'), [(True, 3), (False, None)])
   def test_no_data_leaves_the_weights(self, observes, limit):
     result = _train(
       linear_models.batches([], [], 2),
@@ -120,38 +120,37 @@ class TestEpochs:
     _assert_observed(result, [-1.75, -4.5])
 
 
-class TestLimit:
-  @pytest.mark.parametrize(
-    ('num_steps', 'num_examples', 'num_observed', 'labels'),
-    [
-      (1, 2, 1, [[2, 2]]),
-      (2, 3, 2, [[2, 2], [3]]),
-      # Rows 1 and 2 come again, but the last pass of 2 batches is observed.
-      (3, 3, 2, [[2, 2], [3]]),
-      # There are no more than E passes.
-      (9, 3, 2, [[2, 2], [3]]),
-    ],
+@pytest.mark.parametrize(
+  ('num_steps', 'num_examples', 'num_observed', 'labels', 'observes'),
+  [
+    (1, 2, 1, [[2, 2]], True),
+    (2, 3, 2, [[2, 2], [3]], True),
+    # Rows 1 and 2 come again, but the last pass of 2 batches is observed.
+    (3, 3, 2, [[2, 2], [3]], True),
+    (3, 3, 0, [[2, 2], [3]], False),
+    # There are no more than E passes.
+    (9, 3, 2, [[2, 2], [3]], True),
+  ],
+)
+def test_limit_of_steps(
+  num_steps, num_examples, num_observed, labels, observes
+):
+  result = _train(
+    linear_models.batches(_X, _Y, 2),
+    num_local_steps=num_steps,
+    observes=observes,
   )
-  @pytest.mark.parametrize('observes', [True, False])
-  def test_by_hand(
-    self, num_steps, num_examples, num_observed, labels, observes
-  ):
-    result = _train(
-      linear_models.batches(_X, _Y, 2),
-      num_local_steps=num_steps,
-      observes=observes,
-    )
-    gradients = _GRADIENTS[:num_steps]
-    np.testing.assert_allclose(
-      result.trainable[0], -0.1 * gradients.sum(), rtol=1e-6
-    )
-    assert result.num_examples == num_examples
-    assert _labels(result.dataset) == labels
-    if num_steps == 2:
-      # (2^2 + 2^2) / 4 = 2; then (0.9 - 3)^2 / 2 = 2.205 at theta 0.3.
-      np.testing.assert_allclose(result.mean_loss, 4.205 / 2, rtol=1e-6)
-    if observes:
-      _assert_observed(result, gradients[-num_observed:])
+  gradients = _GRADIENTS[:num_steps]
+  np.testing.assert_allclose(
+    result.trainable[0], -0.1 * gradients.sum(), rtol=1e-6
+  )
+  assert result.num_examples == num_examples
+  assert _labels(result.dataset) == labels
+  if num_steps == 2:
+    # (2^2 + 2^2) / 4 = 2; then (0.9 - 3)^2 / 2 = 2.205 at theta 0.3.
+    np.testing.assert_allclose(result.mean_loss, 4.205 / 2, rtol=1e-6)
+  if observes:
+    _assert_observed(result, gradients[-num_observed:])
 
 
 def _marked(x, y, batch_size, num_steps, start=0):
@@ -296,9 +295,7 @@ class _CountingModel:
   ('has_extra_loss', 'observes', 'num_passes'),
   [
     (True, False, 1),
-    # One of the first epoch, one of the observed one.
-    (False, True, 2),
-    # Only the observed steps take two.
+    # One of the first epoch; only the observed steps take two.
     (True, True, 3),
   ],
 )

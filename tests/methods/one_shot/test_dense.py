@@ -9,34 +9,42 @@ from models.image_model_config import ImageModelConfig
 from tff_fedfish.methods.one_shot import dense
 from tff_fedfish.methods.one_shot.uploads import SolveContext
 
-_SHAPE = ImageModelConfig(name='linear', num_classes=3, image_shape=(16, 17, 1))
-# Not linear: a mean of weights has not the mean of logits.
-_LENET = ImageModelConfig(name='lenet', num_classes=3, image_shape=(16, 17, 1))
+_SHAPE = ImageModelConfig(name='linear', num_classes=3, image_shape=(2, 3, 1))
 
 
-def _weights(seed, shape=_SHAPE, deviation=0.1):
+def _weights(seed):
   random = np.random.RandomState(seed)
   return tuple(
-    random.normal(0, deviation, size).astype(np.float32)
-    for size in shape.weight_shapes().values()
+    random.normal(0, 0.1, size).astype(np.float32)
+    for size in _SHAPE.weight_shapes().values()
   )
 
 
-def _uploads(shape=_SHAPE, models=None, sizes=(5, 15)):
-  models = models or [_weights(i, shape) for i in range(len(sizes))]
-  return ListedUploads(shape, 'none', sizes, models)
+def _uploads():
+  return ListedUploads(_SHAPE, 'none', (5, 15), [_weights(0), _weights(1)])
 
 
-def _solve(uploads, shape=_SHAPE, epochs=2, steps=2, seed=1, score=None):
-  return solve(
-    uploads,
-    shape,
-    'dense',
-    score=score,
+def _solve_from_zeros(scores=None, seed=1):
+  """Returns the result of three epochs, and the students that were scored."""
+  seen = []
+
+  def score(weights):
+    seen.append(weights)
+    return scores[len(seen) - 1]
+
+  context = SolveContext(
+    dense.DenseConfig(name='dense', num_outer_epochs=3, num_generator_steps=2),
+    _SHAPE,
+    score=scores and score,
     seed=seed,
-    num_outer_epochs=epochs,
-    num_generator_steps=steps,
   )
+  start = tuple(map(np.zeros_like, _weights(0)))
+  return dense.solve(_uploads(), start, context), seen
+
+
+@pytest.fixture(scope='module')
+def scored():
+  return _solve_from_zeros([0.2, 0.5, 0.5])
 
 
 def test_generator_loss_by_hand():
@@ -71,53 +79,42 @@ def test_enlarging_is_repeating_and_convolving():
   np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_results_without_a_score():
-  uploads = _uploads(_LENET)
-  first, second, other = (
-    _solve(uploads, _LENET, epochs=3, seed=seed) for seed in (1, 1, 2)
-  )
-  assert first.best_step is None
-  for found, again, given in zip(
-    first.weights, second.weights, uploads.mean(), strict=True
-  ):
+def test_the_first_best_student_is_kept(scored):
+  result, seen = scored
+  assert len(seen) == 3
+  assert result.best_step == 2
+  for found, kept in zip(result.weights, seen[1], strict=True):
+    np.testing.assert_array_equal(found, kept)
+  # Later epochs did not change what was kept.
+  assert len({weights[0].tobytes() for weights in seen}) == 3
+
+
+def test_results_without_a_score(scored):
+  first, seen = scored
+  second, _ = _solve_from_zeros()
+  assert second.best_step is None
+  for found, last in zip(second.weights, seen[2], strict=True):
     assert found.dtype == np.float32
-    assert found.shape == given.shape
-    assert np.max(np.abs(found - given)) > 1e-5
-    assert found.tobytes() == again.tobytes()
+    assert found.tobytes() == last.tobytes()
+  # Another seed draws other noise, labels and generators; a score of 0 counts.
+  other, _ = _solve_from_zeros([0.0, 0.0, 0.0], seed=2)
+  assert other.best_step == 1
   # Three epochs with two steps of the generator; one batch, two and three.
   for name, size in ('generator_loss', 3 * 2), ('distillation_loss', 1 + 2 + 3):
     curve = first.measurements[name]
     assert curve.shape == (size,)
     assert np.all(np.isfinite(curve))
     assert curve.tobytes() == second.measurements[name].tobytes()
-    # Another seed draws other noise, labels and generators.
     assert np.all(curve != other.measurements[name])
-
-
-@pytest.mark.parametrize(
-  ('scores', 'best_step'), [([0.2, 0.5, 0.5], 2), ([0.0, 0.0, 0.0], 1)]
-)
-def test_the_first_best_student_is_kept(scores, best_step):
-  seen = []
-
-  def score(weights):
-    seen.append(weights)
-    return scores[len(seen) - 1]
-
-  result = _solve(_uploads(_LENET), _LENET, score=score, epochs=3, steps=1)
-  assert len(seen) == 3
-  assert result.best_step == best_step
-  for found, kept in zip(result.weights, seen[best_step - 1], strict=True):
-    np.testing.assert_array_equal(found, kept)
-  # Later epochs did not change what was kept.
-  assert len({weights[0].tobytes() for weights in seen}) == 3
 
 
 def test_logits_are_weighted_by_the_shares():
   # A linear model of mean weights has the mean logits, so the student stays:
   # with p = (1/4, 3/4) only at 0.25 w_1 + 0.75 w_2.
   uploads = _uploads()
-  result = _solve(uploads)
+  result = solve(
+    uploads, _SHAPE, 'dense', num_outer_epochs=2, num_generator_steps=2
+  )
   for found, given in zip(result.weights, uploads.mean(), strict=True):
     np.testing.assert_allclose(found, given, atol=1e-5)
   curve = result.measurements['distillation_loss']
@@ -129,12 +126,12 @@ def test_distillation_by_hand():
   # and a student at 0. KL to the uniform one: 0.8 log 2.4 + 0.2 log 0.3.
   shape = ImageModelConfig(name='linear', num_classes=3, image_shape=(1, 1, 1))
   ensemble = (np.zeros([1, 3]), 20 * np.log([8.0, 1.0, 1.0]))
-  uploads = _uploads(shape, [ensemble], (4,))
+  uploads = ListedUploads(shape, 'none', (4,), [ensemble])
   context = SolveContext(
     dense.DenseConfig(name='dense', num_outer_epochs=2, num_generator_steps=1),
     shape,
   )
-  start = tuple(np.zeros_like(weight) for weight in _weights(0, shape))
+  start = tuple(np.zeros_like(weight, np.float32) for weight in ensemble)
   result = dense.solve(uploads, start, context)
   loss = result.measurements['distillation_loss']
   assert loss[0] == pytest.approx(400 * 0.459580, rel=1e-4)
