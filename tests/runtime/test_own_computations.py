@@ -60,15 +60,6 @@ def _check(computation, calls, stock_context, known_differences=lambda x: x):
 
 
 @tff.tensorflow.computation(tff.TensorType(np.float32, [3, 1]))
-def _gradient_of_rows(weights):
-  # TensorFlow places parts of it beside the argument.
-  with tf.GradientTape() as tape:
-    tape.watch(weights)
-    loss = tf.reduce_sum(tf.nn.embedding_lookup(weights, [0, 2, 2]) ** 2)
-  return tf.convert_to_tensor(tape.gradient(loss, weights))
-
-
-@tff.tensorflow.computation(tff.TensorType(np.float32, [3, 1]))
 def _rows_gradient(weights):
   # Placed beside the argument, of whose values the gradient needs none.
   with tf.GradientTape() as tape:
@@ -112,7 +103,6 @@ def _endless():
 @pytest.mark.parametrize(
   'computation, calls',
   [
-    (_gradient_of_rows, [([[1.0], [2.0], [3.0]],)]),
     (_rows_gradient, [([[1.0], [2.0], [3.0]],)]),
     (_leaves, [()]),
     (_at_server, [(2.5,)]),
