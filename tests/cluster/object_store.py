@@ -145,8 +145,7 @@ class Network:
 
     Args:
       pattern: Of requests as they are in `requests`.
-      how: '503'; 'delay' by a second; 'cut' in the middle of what is sent;
-        'cut_answer'.
+      how: '503'; 'cut' in the middle of what is sent; 'cut_answer'.
       times: How many of them.
     """
     self._faults.append([re.compile(pattern), how, times])
@@ -190,8 +189,6 @@ class Network:
         while connection.recv(_CHUNK_BYTES):
           pass
         return
-      if how == 'delay':
-        time.sleep(1)
       with socket.create_connection(self._target) as target:
         target.sendall(head)
         self._pass_on(connection, target, head, how)

@@ -1,12 +1,9 @@
 """Grouping into object stores and from them, over a network that fails."""
 
-import contextlib
 import io
 import re
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 from cluster import engines, grouping, object_store
@@ -170,12 +167,6 @@ def _remove_as_told(store):
           store.remove(f'{_PREFIX}{name}')
 
 
-def test_slow_store(store, network, lines):
-  network.fail('.', 'delay', 3)
-  run_group_job(make_job(lines[0]), _OUTPUT)
-  assert store.contents(_PREFIX) == lines[1]
-
-
 def test_one_line_of_the_command(store, network, raw, monkeypatch):
   monkeypatch.setenv('AWS_MAX_ATTEMPTS', '2')
   network.fail('PUT .*/pieces/', '503')
@@ -191,32 +182,6 @@ def test_one_line_of_the_command(store, network, raw, monkeypatch):
   )
   assert 'SLOW_DOWN' in line
   assert store.contents(_PREFIX) == {}
-
-
-@pytest.mark.parametrize('pause', [0, 2])
-def test_two_jobs(store, network, pause):
-  """Two seconds apart, one of them publishes; at once, perhaps none."""
-  published, names = [], ['manifest.json', 'index.parquet']
-
-  def run(number):
-    time.sleep(number * pause)
-    data = b'%d' % number
-    with contextlib.suppress(UserError):
-      with output.work_directory(_OUTPUT) as work:
-        for name in names:
-          places.write_bytes(f'{work.path}/{name}', data)
-          work.files[f'{work.path}/{name}'] = name
-      published.append(data)
-
-  threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  found = store.contents(_PREFIX)
-  assert len(published) == 1 or (pause == 0 and 'manifest.json' not in found)
-  if published:
-    assert found == dict.fromkeys(names, published[0])
 
 
 def test_large_file(store, network, monkeypatch):

@@ -137,12 +137,12 @@ def test_same_bits_as_one_process(process, workers, expected, loads):
   (failure,) = outcome.failures
   assert (failure.client_index, failure.reason) == (2, 'data')
   assert failure.message == 'OSError: client 2 is gone'
+  assert ray_clients.num_threads(workers) == [(1, 2)] * 2
   clients[2].num_failures = 5
   with pytest.raises(
     FailedError, match='Client 2 of the round failed: OSError: client 2 is gone'
   ):
     _round(process, clients, workers, tolerates_failures=False)
-  assert ray_clients.num_threads(workers) == [(1, 2)] * 2
 
 
 @pytest.mark.slow
