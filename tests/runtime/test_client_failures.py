@@ -107,8 +107,12 @@ def test_value_of_another_type_is_an_error_of_the_client(mean):
 
 def test_dataset_that_raises_in_the_graph():
   @tff.tensorflow.computation(tff.SequenceType(np.float32))
+  @tf.function
   def add_up(numbers):
-    return numbers.reduce(0.0, lambda total, number: total + number)
+    total = 0.0
+    for number in iter(numbers):
+      total += number
+    return total
 
   @tff.federated_computation(
     tff.FederatedType(np.float32, tff.SERVER),
