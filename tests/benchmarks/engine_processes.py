@@ -137,7 +137,9 @@ def take_turns(
 def once(settings: Settings, kind: str, **options: Any) -> dict[str, Any]:
   """Returns what the only turn of a new process measured."""
   with MeasuredProcess(kind, settings.num_threads, **options) as process:
-    return process.turn()
+    found = process.turn()
+  say(f'{kind}: {found["seconds"]:.2f} s')
+  return found
 
 
 def alternating(names: list[str], turn: int) -> list[str]:
