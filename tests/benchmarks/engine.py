@@ -28,11 +28,7 @@ import signal
 import sys
 
 from benchmarks import engine_figures, engine_parts
-from benchmarks.engine_settings import (
-  Settings,
-  Workload,
-  describe_machine,
-)
+from benchmarks.engine_settings import Settings, Workload, describe_machine
 from benchmarks.shared import say
 
 PARTS = {

@@ -115,10 +115,6 @@ class FederatedRounds:
     self._state = output.state
     return float(output.metrics['client_work']['train']['loss'])
 
-  def weights(self) -> list:
-    """Returns the server's weights."""
-    return list(self._process.get_model_weights(self._state).trainable)
-
   def close(self) -> None:
     """Ends worker processes."""
     if self._workers is not None:

@@ -49,18 +49,6 @@ def test_synthetic_corpus_has_the_shape_of_c4(small_corpus):
   assert sorted(hosts)[len(hosts) // 2] < 23 < 300 < max(hosts)
 
 
-def test_synthetic_corpus_depends_on_its_numbers_alone(tmp_path):
-  corpus = SyntheticC4(num_records=50, num_files=1, mean_text_bytes=100)
-  (path,) = make_corpus(corpus, tmp_path / 'a')
-  written = pathlib.Path(path).read_bytes()
-  (again,) = make_corpus(corpus, tmp_path / 'b')
-  assert pathlib.Path(again).read_bytes() == written
-  # What is there is taken.
-  pathlib.Path(path).write_bytes(b'')
-  assert make_corpus(corpus, tmp_path / 'a') == (path,)
-  assert pathlib.Path(path).read_bytes() == b''
-
-
 def test_measured_process_sees_memory_and_failure():
   code = (
     'import subprocess, sys, time\n'

@@ -127,6 +127,7 @@ def test_dataset_that_raises_in_the_graph():
   found, outcome = _mean(mean, [bad, good])
   # Of the second one alone, 1 + 3.
   assert found == 4
+  assert outcome.counts.keys() == {1}
   assert outcome.num_failures('data') == 1
   assert 'zero' in outcome.failures[0].message
 
