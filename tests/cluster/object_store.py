@@ -73,10 +73,6 @@ class Store:
     with self._files.open_output_stream(f'{BUCKET}/{key}') as file:
       file.write(data)
 
-  def remove(self, key: str) -> None:
-    """Deletes an object."""
-    self._files.delete_file(f'{BUCKET}/{key}')
-
   def clear(self) -> None:
     """Deletes all objects."""
     self._files.delete_dir_contents(BUCKET)
@@ -152,14 +148,10 @@ class Network:
 
   def fail_nth(self, number: int, how: str) -> None:
     """Lets only the n-th request from now on fail."""
-    self.heal()
+    self._faults.clear()
     self.num_failed = 0
     self._faults += [[re.compile('.'), 'pass', number - 1]]
     self._faults += [[re.compile('.'), how, 1]]
-
-  def heal(self) -> None:
-    """Lets all requests pass."""
-    self._faults.clear()
 
   def _accept(self):
     with contextlib.suppress(OSError):

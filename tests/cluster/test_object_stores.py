@@ -1,7 +1,6 @@
 """Grouping into object stores and from them, over a network that fails."""
 
 import io
-import re
 import subprocess
 import sys
 
@@ -118,53 +117,6 @@ def test_any_request_fails_once(store, network, lines, monkeypatch, how, step):
     assert network.num_failed == 1, number
     assert store.contents(_PREFIX) == wanted, number
     store.clear()
-
-
-def test_any_request_fails_for_good(store, network, once, lines, monkeypatch):
-  monkeypatch.setattr(output, '_SETTLE_SECONDS', 0.1)
-  paths, wanted = lines
-  num_stopped = 0
-  for number in range(1, 200, 5):
-    network.fail_nth(number, '503')
-    try:
-      run_group_job(make_job(paths), _OUTPUT)
-    except (FailedError, UserError) as error:
-      num_stopped += 1
-      assert re.search('SLOW_DOWN|SERVICE_UNAVAILABLE|503', str(error))
-      assert '\n' not in str(error)
-    if network.num_failed == 0:
-      break
-    network.heal()
-    left = _without_work(store)
-    if 'manifest.json' in left:
-      assert left.items() >= wanted.items()
-    else:
-      _remove_as_told(store)
-      run_group_job(make_job(paths), _OUTPUT)
-      assert _without_work(store) == wanted, number
-    store.clear()
-  assert num_stopped >= 10
-
-
-def _without_work(store):
-  return {
-    name: data
-    for name, data in store.contents(_PREFIX).items()
-    if not re.match(r'\.fedfish-[0-9a-f]{32}/', name)
-  }
-
-
-def _remove_as_told(store):
-  """Removes what the error names, if there is one."""
-  try:
-    output.require_usable(_OUTPUT)
-  except UserError as error:
-    for path in re.search('remove them: `(.*)`', str(error))[1].split():
-      pattern = re.escape(path.removeprefix(f'{_OUTPUT}/'))
-      expression = pattern.replace(r'\*', '.*')
-      for name in store.contents(_PREFIX):
-        if re.fullmatch(expression, name):
-          store.remove(f'{_PREFIX}{name}')
 
 
 def test_one_line_of_the_command(store, network, raw, monkeypatch):
