@@ -77,13 +77,30 @@ class KeepingClient(Client):
 
 def process_ids(workers) -> list[int]:
   """Returns the process ids of a `RayWorkers`, when all are up."""
+  return _ask(workers, lambda worker: os.getpid())
+
+
+def num_threads(workers) -> list[tuple[int, int]]:
+  """Returns TensorFlow's threads within an op and between ops in each."""
+
+  def ask(worker):
+    from tensorflow.config import threading
+
+    return (
+      threading.get_intra_op_parallelism_threads(),
+      threading.get_inter_op_parallelism_threads(),
+    )
+
+  return _ask(workers, ask)
+
+
+def _ask(workers, question):
   import ray
 
   workers.start()
   workers._pool.wait_for_all()
-  get_id = lambda worker: os.getpid()  # noqa: E731
   up = workers._pool.up
-  return ray.get([worker.__ray_call__.remote(get_id) for worker in up])
+  return ray.get([worker.__ray_call__.remote(question) for worker in up])
 
 
 class LightWorker:

@@ -8,19 +8,13 @@ SGD, server Adam, synthetic tokens, 2 threads. Parts:
 
   rounds           plain loop, our engine, TFF's own ("stock"): tokens/s
   rounds_bfloat16  the same in bfloat16
-  profile          where the time of a round goes, by operation
   fisher           rounds of FedFish beside rounds of FedAvg
-  build            seconds until the first round of small
-  build_large      the same of 350m; 1.5b built and compiled
-  input            sequences/s from a grouped corpus, beside training
-  flops            local steps of small beside the products of this machine
-  flops_large      the same of 350m
-  batched          steps of several small clients as one step
-  memory           resident memory from round to round
-  memory_large     peak memory of a round of FedFish with 350m, beside its plan
-  plan             time and memory of small beside what `fedfish plan` says
   workers          two worker processes of one thread beside one
-  bf16_loss        does bfloat16 train as well? (long)
+  build            seconds until the first round of small
+  memory           resident memory from round to round
+  plan             time and memory of small beside what `fedfish plan` says
+  build_large      seconds until the first round of 350m
+  memory_large     peak memory of a round of FedFish with 350m, beside its plan
 
 A figure short of its goal fails nothing. Only a part that cannot be measured,
 or engines that do not compute the same, make it fail.
@@ -32,40 +26,25 @@ import json
 import pathlib
 import signal
 import sys
-import tempfile
 
-from benchmarks import (
-  engine_batched,
-  engine_corpus,
-  engine_cost,
-  engine_figures,
-  engine_flops,
-  engine_plan,
-  engine_profile,
-  engine_speed,
-)
-from benchmarks.engine_settings import Settings, Workload, describe_machine, say
+from benchmarks import engine_figures, engine_parts
+from benchmarks.engine_settings import Settings, Workload, describe_machine
+from benchmarks.shared import say
 
 PARTS = {
-  'rounds': engine_speed.rounds,
-  'rounds_bfloat16': engine_speed.rounds_bfloat16,
-  'profile': engine_profile.profile,
-  'fisher': engine_speed.fisher,
-  'build': engine_cost.build,
-  'build_large': engine_cost.build_large,
-  'input': engine_corpus.input_pipeline,
-  'flops': engine_flops.flops,
-  'flops_large': engine_flops.flops_large,
-  'batched': engine_batched.batched,
-  'memory': engine_cost.memory,
-  'memory_large': engine_plan.memory_large,
-  'plan': engine_plan.plan,
-  'workers': engine_speed.workers,
-  'bf16_loss': engine_corpus.bf16_loss,
+  'rounds': engine_parts.rounds,
+  'rounds_bfloat16': engine_parts.rounds_bfloat16,
+  'fisher': engine_parts.fisher,
+  'workers': engine_parts.workers,
+  'build': engine_parts.build,
+  'memory': engine_parts.memory,
+  'plan': engine_parts.plan,
+  'build_large': engine_parts.build_large,
+  'memory_large': engine_parts.memory_large,
 }
 SELECTIONS = {
-  'default': tuple(name for name in PARTS if name != 'bf16_loss'),
-  'quick': ('rounds', 'build', 'input'),
+  'default': tuple(name for name in PARTS if not name.endswith('_large')),
+  'quick': ('rounds', 'build'),
   'all': tuple(PARTS),
 }
 
@@ -74,40 +53,35 @@ def main(arguments: list[str] | None = None) -> int:
   """Runs the parts asked for, prints the table, and returns the exit code."""
   parsed = _parse_arguments(arguments)
   machine = describe_machine()
-  has_bfloat16 = bool(machine['avx512_bf16'] or machine['amx_bf16'])
   print(
     ', '.join(f'{name} {value}' for name, value in machine.items()), flush=True
   )
-  figures, problems = [], []
-  with tempfile.TemporaryDirectory(dir=parsed.scratch_dir) as scratch:
-    settings = Settings(
-      workload=Workload(
-        preset=parsed.preset,
-        num_clients=parsed.num_clients,
-        num_local_steps=parsed.num_local_steps,
-        local_batch_size=parsed.local_batch_size,
-        sequence_length=parsed.sequence_length,
-      ),
-      large_preset=parsed.large_preset,
-      largest_preset=parsed.largest_preset,
-      num_threads=parsed.threads,
-      repeats=parsed.repeats,
-      scale=parsed.scale,
-      measures_bfloat16=has_bfloat16 or parsed.bfloat16,
-      scratch=pathlib.Path(scratch),
-    )
-    for part in parsed.parts:
-      say(f'{part}:')
-      try:
-        figures += PARTS[part](settings)
-      # What else is asked for is measured all the same.
-      except Exception as error:  # pylint: disable=broad-exception-caught
-        problems.append(f'{part}: {error}')
-      if parsed.output:
-        # After every part: a run of hours may be stopped.
-        _write(parsed, settings, machine, figures, problems)
-  print('\n' + engine_figures.format_table(figures))
-  print('\n' + engine_figures.format_summary(figures))
+  settings = Settings(
+    workload=Workload(preset=parsed.preset),
+    large_preset=parsed.large_preset,
+    repeats=parsed.repeats,
+    measures_bfloat16=parsed.bfloat16
+    or bool(machine['avx512_bf16'] or machine['amx_bf16']),
+  )
+  contents = {
+    'machine': machine,
+    'settings': dataclasses.asdict(settings) | {'parts': parsed.parts},
+    'problems': [],
+  }
+  figures, problems = [], contents['problems']
+  for part in parsed.parts:
+    say(f'{part}:')
+    try:
+      found = PARTS[part](settings)
+      figures += [dataclasses.replace(figure, part=part) for figure in found]
+    # What else is asked for is measured all the same.
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      problems.append(f'{part}: {error}')
+    if parsed.output:
+      # After every part: a run of hours may be stopped.
+      contents['figures'] = [figure.to_json_dict() for figure in figures]
+      parsed.output.write_text(json.dumps(contents, indent=2) + '\n')
+  engine_figures.print_figures(figures)
   for problem in problems:
     print(f'\nFAILED: {problem}')
   return 1 if problems else 0
@@ -129,24 +103,16 @@ def parse_parts(text: str) -> tuple[str, ...]:
   return tuple(dict.fromkeys(parts))
 
 
-def _write(parsed, settings, machine, figures, problems) -> None:
-  values = dataclasses.asdict(settings) | {'parts': parsed.parts}
-  del values['scratch']
-  contents = engine_figures.to_json_dict(figures, machine, values, problems)
-  parsed.output.write_text(json.dumps(contents, indent=2) + '\n')
-
-
 def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
   parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
-  workload = Workload()
   parser.add_argument(
     '--parts',
     type=parse_parts,
     default=SELECTIONS['default'],
-    help='names with commas; default: all but bf16_loss; quick: rounds, build '
-    'and input (minutes); all: all',
+    help='names with commas; default: all but the large ones; quick: rounds '
+    'and build (minutes); all: all',
   )
   parser.add_argument(
     '--output', type=pathlib.Path, help='a JSON file with all figures'
@@ -158,32 +124,13 @@ def _parse_arguments(arguments: list[str] | None) -> argparse.Namespace:
     help="turns that count (default: %(default)s); 4 at most where TFF's own "
     'context, which grows with every round, takes part',
   )
-  parser.add_argument('--threads', type=int, default=2)
-  parser.add_argument(
-    '--scale',
-    type=float,
-    default=1.0,
-    help='number of rounds of memory and bf16_loss, times this',
-  )
   parser.add_argument(
     '--bfloat16',
     action='store_true',
     help='measure bfloat16 even on a processor without instructions for it',
   )
-  parser.add_argument('--preset', default=workload.preset)
+  parser.add_argument('--preset', default=Workload().preset)
   parser.add_argument('--large_preset', default='350m')
-  parser.add_argument('--largest_preset', default='1.5b')
-  for name in (
-    'num_clients',
-    'num_local_steps',
-    'local_batch_size',
-    'sequence_length',
-  ):
-    default = getattr(workload, name)
-    parser.add_argument(f'--{name}', type=int, default=default)
-  parser.add_argument(
-    '--scratch_dir', help='where to write (default: the temporary directory)'
-  )
   return parser.parse_args(arguments)
 
 

@@ -2,12 +2,12 @@
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tff_fedfish.printing import print_table
+
 MET, SHORT = 'met', 'short'
-# Below this the note would break the line on an ordinary terminal.
-_NAME_WIDTH = 50
 
 
 class Goal(NamedTuple):
@@ -30,7 +30,6 @@ class Goal(NamedTuple):
 class Figure:
   """One line of the table."""
 
-  part: str
   name: str
   values: tuple[float, ...]
   """Values by turn; () where nothing was measured, and the note says why."""
@@ -39,6 +38,8 @@ class Figure:
   unit: str = ''
   goal: Goal | None = None
   note: str = ''
+  part: str = ''
+  """The part that measured it."""
 
   @property
   def verdict(self) -> str:
@@ -49,89 +50,69 @@ class Figure:
 
   def to_json_dict(self) -> dict[str, Any]:
     """Returns the figure as JSON has it, with the values of all turns."""
-    return {
-      'part': self.part,
-      'name': self.name,
-      'unit': self.unit,
-      'min': min(self.values, default=None),
-      'median': self.middle,
-      'max': max(self.values, default=None),
-      'values': list(self.values),
+    return dataclasses.asdict(self) | {
       'goal': str(self.goal) if self.goal else None,
       'verdict': self.verdict,
-      'note': self.note,
     }
 
 
 def measured(
-  part: str,
   name: str,
   values: Sequence[float],
   unit: str,
   goal: Goal | None = None,
   note: str = '',
 ) -> Figure:
-  """Returns a figure whose middle is the median of its turns.
-
-  Args:
-    part: The part that measured it.
-    name: What it is.
-    values: By turn, at least one.
-    unit: Of the values.
-    goal: What the median should be.
-    note: A remark.
-  """
-  middle = statistics.median(values)
-  return Figure(part, name, tuple(values), middle, unit, goal, note)
+  """Returns a figure whose middle is the median of its turns."""
+  return Figure(
+    name, tuple(values), statistics.median(values), unit, goal, note
+  )
 
 
 def ratio(
-  part: str,
   name: str,
   numerators: Sequence[float],
   denominators: Sequence[float],
   goal: Goal | None = None,
   note: str = '',
 ) -> Figure:
-  """Returns the ratio of two medians; its spread is that of single turns.
-
-  Args:
-    part: The part that measured it.
-    name: What it is.
-    numerators: By turn, at least one.
-    denominators: Of the same turns.
-    goal: What the ratio of medians should be.
-    note: A remark.
-  """
+  """Returns the ratio of two medians; its spread is that of single turns."""
   middle = statistics.median(numerators) / statistics.median(denominators)
   turns = tuple(
     over / under for over, under in zip(numerators, denominators, strict=True)
   )
-  return Figure(part, name, turns, middle, 'x', goal, note)
+  return Figure(name, turns, middle, 'x', goal, note)
 
 
-def absent(part: str, name: str, reason: str) -> Figure:
-  """Returns the line of what was not measured."""
-  return Figure(part, name, (), None, note=f'not measured: {reason}')
+def absent(reason: str) -> Figure:
+  """Returns the line of a part that was not measured."""
+  return Figure('all', (), None, note=f'not measured: {reason}')
 
 
-def format_table(figures: Sequence[Figure]) -> str:
-  """Returns a line for each figure, below a heading."""
-  lines = [
-    f'{"part":16} {"figure":{_NAME_WIDTH}} {"min":>8} {"median":>8} {"max":>8} '
-    f'{"unit":10} {"goal":>9} {"":5}  note'
-  ]
+def print_figures(figures: Sequence[Figure]) -> None:
+  """Prints a line for each figure, and which goals are missed."""
+  rows = []
   for figure in figures:
     spread = [''] * 3
     if figure.middle is not None:
       numbers = min(figure.values), figure.middle, max(figure.values)
       spread = [format_number(number) for number in numbers]
-    lines.append(
-      f'{figure.part:16} {figure.name:{_NAME_WIDTH}} {spread[0]:>8} '
-      f'{spread[1]:>8} {spread[2]:>8} {figure.unit:10} '
-      f'{str(figure.goal or ""):>9} {figure.verdict:5}  {figure.note}'
-    )
-  return '\n'.join(line.rstrip() for line in lines)
+    goal = str(figure.goal or '')
+    rows.append([figure.part, figure.name, *spread, figure.unit, goal])
+    rows[-1] += [figure.verdict, figure.note]
+  headings = ['part', 'figure', 'min', 'median', 'max', 'unit', 'goal', '']
+  print()
+  print_table(
+    'Rounds: medians of turns',
+    [*headings, 'note'],
+    rows,
+    text_columns=(0, 1, 5, 6, 7, 8),
+  )
+  verdicts = [figure.verdict for figure in figures]
+  short = [figure.name for figure in figures if figure.verdict == SHORT]
+  num_goals = len(verdicts) - verdicts.count('')
+  line = f'{verdicts.count(MET)} of {num_goals} goals met'
+  print(f'{line}; short: {", ".join(short)}' if short else line)
 
 
 def format_number(value: float) -> str:
@@ -140,34 +121,3 @@ def format_number(value: float) -> str:
   if size >= 100:
     return f'{value:,.0f}'
   return f'{value:.1f}' if size >= 10 else f'{value:.3f}'
-
-
-def format_summary(figures: Sequence[Figure]) -> str:
-  """Returns how many goals are met, and which are missed."""
-  verdicts = [figure.verdict for figure in figures]
-  short = [figure.name for figure in figures if figure.verdict == SHORT]
-  goals = len(verdicts) - verdicts.count('')
-  line = f'{verdicts.count(MET)} of {goals} goals met'
-  return f'{line}; short: {", ".join(short)}' if short else line
-
-
-def to_json_dict(
-  figures: Sequence[Figure],
-  machine: Mapping[str, Any],
-  settings: Mapping[str, Any],
-  problems: Sequence[str],
-) -> dict[str, Any]:
-  """Returns what `--output` holds.
-
-  Args:
-    figures: All that was measured.
-    machine: What it was measured on.
-    settings: What was asked for.
-    problems: What went wrong, a missed goal excepted.
-  """
-  return {
-    'machine': dict(machine),
-    'settings': dict(settings),
-    'figures': [figure.to_json_dict() for figure in figures],
-    'problems': list(problems),
-  }

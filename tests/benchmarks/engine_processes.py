@@ -1,89 +1,65 @@
 """Processes that are measured in turns, each one variant for itself.
 
-A process is set up once and then waits; it is told over a socket when its next
-turn is. So the turns of variants that are compared can alternate, and imports,
-memory and caches of one do not count for another.
+A process is set up once and then waits until it is told that its next turn is.
+So the turns of variants that are compared can alternate, and imports, memory
+and caches of one do not count for another.
 """
 
 import collections
 import contextlib
-import dataclasses
-import json
+import importlib
+import multiprocessing
+import multiprocessing.connection
 import os
-import pathlib
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Mapping
 from typing import Any
 
-from benchmarks.engine_settings import Settings, say
+from benchmarks.engine_settings import Settings
+from benchmarks.shared import say
 
-_REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
-# A turn that takes longer hangs.
+# A turn that takes longer hangs. Ray takes some seconds to end its processes.
 _TIMEOUT_SECONDS = 3600
-# Ray takes some seconds to end its processes.
 _CLOSING_SECONDS = 15
+_ENVIRONMENT = {
+  'TF_CPP_MIN_LOG_LEVEL': '3',
+  # The goals are those of processors.
+  'CUDA_VISIBLE_DEVICES': '-1',
+}
 
 
-class MeasuredProcess:
-  """A process of `benchmarks.engine_turns`. Ends, with all below it, on exit.
+class MeasuredProcess(contextlib.AbstractContextManager):
+  """A process with one object of `engine_subjects`, whose turns it takes.
 
   Its session is its own, so that TFF's worker process, which outlives its
-  parent, can be ended with it.
+  parent, is ended with it.
   """
 
-  def __init__(
-    self, kind: str, options: Mapping[str, Any], *, num_threads: int
-  ):
+  def __init__(self, kind: str, num_threads: int, **options: Any):
     """Starts it and waits until it is set up.
 
     Args:
-      kind: A key of `engine_turns.KINDS`.
-      options: Arguments of its set-up, as JSON can hold them; a dataclass
-        becomes a dictionary.
+      kind: A class of `engine_subjects`.
       num_threads: CPUs that it may use.
+      **options: Arguments of the class.
 
     Raises:
-      RuntimeError: If it fails; has the end of what it printed.
+      RuntimeError: If it fails; says why.
     """
-    values = {
-      name: dataclasses.asdict(value)
-      if dataclasses.is_dataclass(value)
-      else value
-      for name, value in options.items()
-    }
-    self._kind = kind
-    self._is_idle = False
-    self._log = tempfile.TemporaryFile()
-    self._socket, theirs = socket.socketpair()
-    self._socket.settimeout(_TIMEOUT_SECONDS)
-    self._lines = self._socket.makefile('r', encoding='utf-8')
-    with theirs:
-      self._process = subprocess.Popen(
-        [
-          *(sys.executable, '-m', 'benchmarks.engine_turns'),
-          *(f'--kind={kind}', f'--options={json.dumps(values)}'),
-          *(f'--threads={num_threads}', f'--socket={theirs.fileno()}'),
-        ],
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=self._log,
-        stderr=self._log,
-        pass_fds=[theirs.fileno()],
-        start_new_session=True,
-      )
+    self._kind, self._is_idle = kind, False
+    context = multiprocessing.get_context('spawn')
+    self._pipe, theirs = context.Pipe()
+    self._process = context.Process(
+      target=_take_turns, args=(theirs, kind, num_threads, options)
+    )
+    self._process.start()
+    theirs.close()
     try:
       self._receive()
     except BaseException:
       self.close()
       raise
-
-  def __enter__(self) -> 'MeasuredProcess':
-    return self
 
   def __exit__(self, *_) -> None:
     self.close()
@@ -91,73 +67,38 @@ class MeasuredProcess:
   def turn(self, **arguments: Any) -> dict[str, Any]:
     """Returns what the next turn measured.
 
-    Args:
-      **arguments: Of the turn, as JSON can hold them.
-
     Raises:
-      RuntimeError: If the process fails; has the end of what it printed.
+      RuntimeError: If the process fails; says why.
     """
     self._is_idle = False
     # Where it has ended already, receiving says why.
     with contextlib.suppress(BrokenPipeError):
-      self._socket.sendall(json.dumps(arguments).encode() + b'\n')
+      self._pipe.send(arguments)
     return self._receive()
 
   def close(self) -> None:
     """Ends the process and all below it; between turns, it ends by itself."""
-    self._lines.close()
-    self._socket.close()
-    deadline = time.monotonic() + (_CLOSING_SECONDS if self._is_idle else 0)
-    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-    while (
-      os.waitid(os.P_PID, self._process.pid, options) is None
-      and time.monotonic() < deadline
-    ):
-      time.sleep(0.05)
-    # It leads its group until it is waited for, so the id is not another's.
+    self._pipe.close()
+    seconds = _CLOSING_SECONDS if self._is_idle else 0
+    multiprocessing.connection.wait([self._process.sentinel], seconds)
+    # It leads its group until it is joined, so the id is not another's.
     with contextlib.suppress(ProcessLookupError):
       os.killpg(self._process.pid, signal.SIGKILL)
-    self._process.wait()
-    self._log.close()
+    self._process.kill()
+    self._process.join()
 
-  def _receive(self) -> dict[str, Any]:
-    try:
-      line = self._lines.readline()
-    except TimeoutError:
-      why = f'did not answer within {_TIMEOUT_SECONDS} s'
-    except ConnectionResetError:
-      why = 'ended early'
-    else:
-      if line:
+  def _receive(self):
+    why = f'did not answer within {_TIMEOUT_SECONDS} s'
+    if self._pipe.poll(_TIMEOUT_SECONDS):
+      try:
+        found = self._pipe.recv()
+      except (EOFError, ConnectionResetError):
+        found = 'it was killed'
+      if not isinstance(found, str):
         self._is_idle = True
-        return json.loads(line)
-      why = 'ended early'
-    self._log.seek(0)
-    text = self._log.read().decode(errors='replace')
-    raise RuntimeError(f'The process `{self._kind}` {why}:\n{text[-2000:]}')
-
-
-def environment() -> dict[str, str]:
-  """Returns the environment of processes that import what is measured."""
-  paths = [str(_REPOSITORY), str(_REPOSITORY / 'tests')]
-  return os.environ | {
-    'PYTHONPATH': os.pathsep.join(paths),
-    'TF_CPP_MIN_LOG_LEVEL': '3',
-    # The goals are those of processors.
-    'CUDA_VISIBLE_DEVICES': '-1',
-  }
-
-
-def once(
-  settings: Settings,
-  kind: str,
-  options: Mapping[str, Any],
-  **arguments: Any,
-) -> dict[str, Any]:
-  """Returns what the only turn of a new process measured."""
-  threads = settings.num_threads
-  with MeasuredProcess(kind, options, num_threads=threads) as process:
-    return process.turn(**arguments)
+        return found
+      why = f'ended early: {found}'
+    raise RuntimeError(f'The process `{self._kind}` {why}')
 
 
 def take_turns(
@@ -177,22 +118,61 @@ def take_turns(
   """
   turns = collections.defaultdict(list)
   with contextlib.ExitStack() as stack:
-    processes = {}
-    for name, (kind, options) in variants.items():
-      processes[name] = stack.enter_context(
-        MeasuredProcess(kind, options, num_threads=settings.num_threads)
+    processes = {
+      name: stack.enter_context(
+        MeasuredProcess(kind, settings.num_threads, **options)
       )
+      for name, (kind, options) in variants.items()
+    }
     for turn in range(1 + repeats):
       for name in alternating(list(variants), turn):
         result = processes[name].turn()
-        say(
-          f'{name}: {"turn" if turn else "warm-up"} {result["seconds"]:.2f} s'
-        )
+        what = 'turn' if turn else 'warm-up'
+        say(f'{name}: {what} {result["seconds"]:.2f} s')
         if turn:
           turns[name].append(result)
   return {name: turns[name] for name in variants}
 
 
-def alternating(names: list[str], turn: int) -> Iterator[str]:
+def once(settings: Settings, kind: str, **options: Any) -> dict[str, Any]:
+  """Returns what the only turn of a new process measured."""
+  with MeasuredProcess(kind, settings.num_threads, **options) as process:
+    found = process.turn()
+  say(f'{kind}: {found["seconds"]:.2f} s')
+  return found
+
+
+def alternating(names: list[str], turn: int) -> list[str]:
   """Returns the names in the order of a turn: no variant is always first."""
-  return iter(names if turn % 2 == 0 else names[::-1])
+  return names if turn % 2 == 0 else names[::-1]
+
+
+def _take_turns(pipe, kind, num_threads, options):
+  """Runs in the process, until the other end of the pipe is closed."""
+  os.setsid()
+  # TFF's worker process must not keep it open.
+  os.set_inheritable(pipe.fileno(), False)
+  nowhere = os.open(os.devnull, os.O_WRONLY)
+  for stream in (1, 2):
+    os.dup2(nowhere, stream)
+  os.environ |= _ENVIRONMENT
+  # For all processes below it, too.
+  cpus = sorted(os.sched_getaffinity(0))[:num_threads]
+  os.sched_setaffinity(0, cpus)
+  try:
+    subjects = importlib.import_module('benchmarks.engine_subjects')
+    subjects.placement.limit_threads(num_threads)
+    subject = getattr(subjects, kind)(**options)
+    pipe.send({})
+    with contextlib.suppress(EOFError):
+      while True:
+        pipe.send(subject.turn(**pipe.recv()))
+    if hasattr(subject, 'close'):
+      subject.close()
+  except BrokenPipeError:
+    pass  # Whoever asked is gone.
+  except Exception:  # pylint: disable=broad-exception-caught
+    pipe.send(traceback.format_exc()[-2000:])
+  finally:
+    # Nobody else would end TFF's worker process.
+    os.killpg(os.getpid(), signal.SIGKILL)

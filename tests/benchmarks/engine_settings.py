@@ -3,8 +3,6 @@
 import dataclasses
 import os
 import pathlib
-import sys
-from importlib import metadata
 
 from models.transformer_config import PRESETS, TransformerConfig
 
@@ -12,9 +10,6 @@ from models.transformer_config import PRESETS, TransformerConfig
 # and TFF's own context.
 PLAIN, OURS, RAY, STOCK = 'plain', 'ours', 'ray', 'stock'
 BFLOAT16 = 'bfloat16'
-NO_BFLOAT16 = (
-  'this processor has no instructions for bfloat16; --bfloat16 insists'
-)
 # TFF's own context grows by 0.6 to 0.9 GB with every round.
 MAX_STOCK_ROUNDS = 5
 
@@ -45,17 +40,9 @@ class Workload:
   @property
   def num_tokens(self) -> int:
     """Tokens trained on in a round."""
-    return self.num_clients * self.num_local_epochs * self.tokens_per_pass
-
-  @property
-  def tokens_per_pass(self) -> int:
-    """Tokens of one client."""
-    return self.num_local_steps * self.tokens_per_step
-
-  @property
-  def tokens_per_step(self) -> int:
-    """Tokens of one batch."""
-    return self.local_batch_size * self.sequence_length
+    num_rows = self.num_local_steps * self.local_batch_size
+    num_passes = self.num_clients * self.num_local_epochs
+    return num_passes * num_rows * self.sequence_length
 
   def transformer_config(self) -> TransformerConfig:
     """Returns the model's shape."""
@@ -73,33 +60,18 @@ class Settings:
   workload: Workload
   large_preset: str
   """Stands for 350m."""
-  largest_preset: str
-  """Stands for 1.5b; is compiled, but never trained."""
-  num_threads: int
+  num_threads: int = 2
   """CPUs that a measured process may use."""
   repeats: int
   """Turns of each variant that count, >= 1."""
-  scale: float
-  """Number of rounds of memory and bf16_loss, times this."""
   measures_bfloat16: bool
   """Whether to measure bfloat16 at all."""
-  scratch: pathlib.Path
-  """An empty directory."""
-
-  def scaled(self, num_rounds: int) -> int:
-    """Returns a number of rounds, scaled; >= 2."""
-    return max(2, round(num_rounds * self.scale))
 
   @property
   def stock_repeats(self) -> int:
     """Turns that count of a group in which TFF's own context takes part."""
     # One more warms up.
     return min(self.repeats, MAX_STOCK_ROUNDS - 1)
-
-
-def say(line: str) -> None:
-  """Prints how far it is."""
-  print(f'  {line}', file=sys.stderr, flush=True)
 
 
 def describe_machine() -> dict[str, object]:
@@ -118,6 +90,4 @@ def describe_machine() -> dict[str, object]:
     'load': round(os.getloadavg()[0], 2),
     'avx512_bf16': 'avx512_bf16' in flags,
     'amx_bf16': 'amx_bf16' in flags,
-    'tensorflow': metadata.version('tensorflow'),
-    'tensorflow_federated': metadata.version('tensorflow-federated'),
   }

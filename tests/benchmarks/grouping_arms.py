@@ -13,7 +13,6 @@ counts words and writes an index and a manifest. Nothing is taken off for that.
 """
 
 import argparse
-import contextlib
 import glob
 import json
 import os
@@ -32,39 +31,25 @@ def run_ours(
   output: str | os.PathLike,
   num_shards: int,
   beam_flags: Sequence[str] = (),
-  around: contextlib.AbstractContextManager | None = None,
-  field: str | None = None,
 ) -> float:
-  """Groups C4 files by host; returns the seconds it took, without imports.
-
-  Args:
-    pattern: The files.
-    output: A new directory.
-    num_shards: How many files to write.
-    beam_flags: Flags for Beam.
-    around: Entered when everything is imported, and left after the job.
-    field: Read the files as json_lines, by that field; None: as C4, by host.
-  """
+  """Groups C4 files by host; returns the seconds it took, without imports."""
   import apache_beam.runners.portability.fn_api_runner  # noqa: F401
   import pyarrow.parquet  # noqa: F401
 
   from pipelines.job import run_group_job
   from pipelines.options import GroupJob
-  from pipelines.source import Fields
 
   job = GroupJob(
-    source_name='json_lines' if field else 'c4',
+    source_name='c4',
     paths=tuple(sorted(glob.glob(pattern))),
-    key=field or 'host',
+    key='host',
     num_shards=num_shards,
     max_record_bytes=MAX_RECORD_BYTES,
-    fields=Fields(key=field, text='text', time='timestamp') if field else None,
   )
   job.load_source()
-  with around or contextlib.nullcontext():
-    start = time.perf_counter()
-    run_group_job(job, output, [f'--runner={RUNNER}', *beam_flags])
-    return time.perf_counter() - start
+  start = time.perf_counter()
+  run_group_job(job, output, [f'--runner={RUNNER}', *beam_flags])
+  return time.perf_counter() - start
 
 
 def run_dataset_grouper(
@@ -115,20 +100,9 @@ def run_dataset_grouper(
   return time.perf_counter() - start
 
 
-def run_json_lines(
-  pattern: str,
-  output: str | os.PathLike,
-  num_shards: int,
-  beam_flags: Sequence[str] = (),
-) -> float:
-  """Groups the same files by their timestamps, as lines of any layout."""
-  return run_ours(pattern, output, num_shards, beam_flags, field='timestamp')
-
-
 ARMS = {
   'ours': run_ours,
   'dataset_grouper': run_dataset_grouper,
-  'json_lines': run_json_lines,
 }
 
 

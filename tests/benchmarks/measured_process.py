@@ -1,8 +1,7 @@
 """Runs a command, and measures its time and the memory of its processes."""
 
-import collections
+import contextlib
 import os
-import pathlib
 import signal
 import subprocess
 import tempfile
@@ -10,8 +9,9 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import psutil
+
 _SAMPLE_SECONDS = 0.05
-_PAGE_BYTES = os.sysconf('SC_PAGE_SIZE')
 
 
 class ProcessMeasurement(NamedTuple):
@@ -79,19 +79,10 @@ def run_measured(
 
 def _tree_bytes(root: int) -> int:
   """Returns the resident bytes of a process and all below it."""
-  children = collections.defaultdict(list)
-  pid_to_bytes = {}
-  for directory in pathlib.Path('/proc').glob('[0-9]*'):
-    try:
-      text = (directory / 'stat').read_text()
-    except OSError:  # It has just ended.
-      continue
-    # The name is in parentheses and may hold any character.
-    fields = text.rpartition(')')[2].split()
-    pid = int(directory.name)
-    children[int(fields[1])].append(pid)
-    pid_to_bytes[pid] = int(fields[21]) * _PAGE_BYTES
-  below = [root]
-  for pid in below:
-    below += children[pid]
-  return sum(pid_to_bytes.get(pid, 0) for pid in below)
+  num_bytes = 0
+  with contextlib.suppress(psutil.Error):
+    process = psutil.Process(root)
+    for one in [process, *process.children(recursive=True)]:
+      with contextlib.suppress(psutil.Error):
+        num_bytes += one.memory_info().rss
+  return num_bytes

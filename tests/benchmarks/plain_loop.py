@@ -65,10 +65,6 @@ class PlainLoop:
     loss_sum, _, num_targets = metrics
     return float(loss_sum / num_targets)
 
-  def weights(self) -> list[tf.Tensor]:
-    """Returns the server's weights."""
-    return [weight.read_value() for weight in self._server]
-
   def close(self) -> None:
     """Does nothing: there are no worker processes."""
 

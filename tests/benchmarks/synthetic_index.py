@@ -1,9 +1,8 @@
-"""Makes grouped corpora to read: large ones without contents, small real ones.
+"""Makes large grouped corpora without contents, to be opened.
 
 Sizes of groups have a heavy tail, as those of C4 by host have.
 """
 
-import dataclasses
 import pathlib
 from collections.abc import Iterable
 
@@ -38,10 +37,15 @@ def write_index_only(directory: pathlib.Path, num_groups: int) -> None:
       offset = int(rows['offset'][-1] + _frames(rows['num_bytes'][-1:])[0])
       num_examples += int(rows['num_examples'].sum())
       writer.write_table(pa.table(rows, schema=INDEX_SCHEMA))
-  shard = _shard(offset, num_groups)
+  shard = Shard(
+    name='groups-00000-of-00001.tfrecord',
+    sha256='0' * 64,
+    num_bytes=offset,
+    num_records=num_groups,
+  )
   with (directory / shard.name).open('wb') as file:
     file.truncate(offset)
-  _write_manifest(directory, (shard,), num_examples)
+  _write_manifest(directory, shard, num_examples)
 
 
 def fill_records(corpus: GroupedCorpus, client_ids: Iterable[bytes]) -> None:
@@ -67,58 +71,6 @@ def fill_records(corpus: GroupedCorpus, client_ids: Iterable[bytes]) -> None:
       records.write_record(
         file, records.encode_group_record(client_id, examples)
       )
-
-
-def write_corpus(
-  directory: pathlib.Path, num_groups: int, num_shards: int
-) -> None:
-  """Writes a corpus of documents of about 1.3 kB, 5 to a group in the mean.
-
-  Args:
-    directory: Where to write; is made.
-    num_groups: How many groups.
-    num_shards: How many shards they are dealt to in turn.
-  """
-  directory.mkdir(parents=True)
-  generator = np.random.default_rng(0)
-  encode = records.example_encoder(FEATURE_NAMES)
-  rows, shards = [], []
-  sizes = _documents(generator, num_groups)
-  for shard_num in range(num_shards):
-    shard = _shard(0, 0, shard_num, num_shards)
-    offset = num_records = 0
-    with (directory / shard.name).open('wb') as file:
-      for number in range(shard_num, num_groups, num_shards):
-        group_id = b'site-%08d.example' % number
-        lengths = generator.lognormal(5.3, 0.5, sizes[number]).astype(int)
-        examples = [
-          encode(
-            [
-              b'words ' * num_words,
-              b'2019-04-25T12:57:54Z',
-              b'https://%s/%d' % (group_id, i),
-            ]
-          )
-          for i, num_words in enumerate(lengths)
-        ]
-        payload = records.encode_group_record(group_id, examples)
-        rows.append(
-          (group_id, 0, shard_num, offset)
-          + (len(examples), len(payload), int(lengths.sum()))
-        )
-        offset += records.write_record(file, payload)
-        num_records += 1
-    shards.append(
-      dataclasses.replace(shard, num_bytes=offset, num_records=num_records)
-    )
-  columns = zip(*sorted(rows), strict=True)
-  pq.write_table(
-    pa.table(list(map(pa.array, columns)), names=INDEX_SCHEMA.names).cast(
-      INDEX_SCHEMA
-    ),
-    directory / INDEX_NAME,
-  )
-  _write_manifest(directory, tuple(shards), int(sizes.sum()))
 
 
 def _documents(generator: np.random.Generator, num_groups: int) -> np.ndarray:
@@ -159,21 +111,10 @@ def _frames(num_bytes: np.ndarray) -> np.ndarray:
   return num_bytes + records.frame_size(0)
 
 
-def _shard(
-  num_bytes: int, num_records: int, shard_num: int = 0, num_shards: int = 1
-) -> Shard:
-  return Shard(
-    name=f'groups-{shard_num:05d}-of-{num_shards:05d}.tfrecord',
-    sha256='0' * 64,
-    num_bytes=num_bytes,
-    num_records=num_records,
-  )
-
-
 def _write_manifest(
-  directory: pathlib.Path, shards: tuple[Shard, ...], num_examples: int
+  directory: pathlib.Path, shard: Shard, num_examples: int
 ) -> None:
-  num_groups = sum(shard.num_records for shard in shards)
+  num_groups = shard.num_records
   manifest = Manifest(
     corpus='c4',
     key='host',
@@ -185,7 +126,7 @@ def _write_manifest(
       num_records=num_groups,
       drops={},
     ),
-    shards=shards,
+    shards=(shard,),
     options={},
     num_input_files=0,
     inputs=(),

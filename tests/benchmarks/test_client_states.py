@@ -6,20 +6,18 @@ train the demo's config, by turns; a round is the time from one row of
 TensorBoard's events to the next.
 """
 
-import os
-import pathlib
 import statistics
 import subprocess
 import sys
 
 import pytest
+from benchmarks.shared import ENVIRONMENT, ROOT
 from tensorboard.backend.event_processing.event_accumulator import (
   EventAccumulator,
 )
 
 from tff_fedfish.printing import print_table
 
-_ROOT = pathlib.Path(__file__).parents[2]
 _METHODS = ('fed_avg', 'own_methods.kept_model')
 _NUM_TURNS = 3
 _NUM_ROUNDS = 30
@@ -46,8 +44,8 @@ def _round_seconds(method, inputs, workdir):
     + ['--workdir', str(workdir)]
     + [f'--config.{name}={value}' for name, value in settings.items()],
     check=True,
-    cwd=_ROOT,
-    env=os.environ | {'PYTHONPATH': f'{_ROOT}:{_ROOT / "tests"}'},
+    cwd=ROOT,
+    env=ENVIRONMENT,
     capture_output=True,
   )
   events = EventAccumulator(str(workdir / 'tensorboard')).Reload()
@@ -61,7 +59,7 @@ def test_cost_of_kept_models(tmp_path):
   from tff_fedfish.cli.main import main
 
   corpus = tmp_path / 'corpus'
-  files = _ROOT / 'tff_fedfish' / 'corpora' / 'debian_descriptions'
+  files = ROOT / 'tff_fedfish' / 'corpora' / 'debian_descriptions'
   arguments = [
     '--input',
     f'{files}/c4-train.*.json.gz',
@@ -69,7 +67,7 @@ def test_cost_of_kept_models(tmp_path):
     str(corpus),
   ]
   assert main(['group', 'c4', *arguments]) == 0
-  inputs = corpus, _ROOT / 'tff_fedfish' / 'corpora' / 'demo_vocabulary'
+  inputs = corpus, ROOT / 'tff_fedfish' / 'corpora' / 'demo_vocabulary'
   rows, ratios = [], []
   for turn in range(_NUM_TURNS):
     plain, kept = (

@@ -2,23 +2,18 @@
 
 import collections
 import gzip
-import hashlib
 import json
 import pathlib
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
-from benchmarks import compare_groups, grouping_tables
+from benchmarks import compare_groups, grouping
+from benchmarks.grouping import OURS, THEIRS, Runs
 from benchmarks.grouping_arms import run_ours
-from benchmarks.grouping_profile import StageProfile
-from benchmarks.grouping_tables import JSON_LINES, OURS, THEIRS, Runs
 from benchmarks.measured_process import run_measured
+from benchmarks.shared import ENVIRONMENT
 from benchmarks.synthetic_c4 import SyntheticC4, make_corpus
-
-_TESTS = pathlib.Path(__file__).parents[1]
 
 
 @pytest.fixture(scope='module')
@@ -54,18 +49,6 @@ def test_synthetic_corpus_has_the_shape_of_c4(small_corpus):
   assert sorted(hosts)[len(hosts) // 2] < 23 < 300 < max(hosts)
 
 
-def test_synthetic_corpus_depends_on_its_numbers_alone(tmp_path):
-  corpus = SyntheticC4(num_records=50, num_files=1, mean_text_bytes=100)
-  (path,) = make_corpus(corpus, tmp_path / 'a')
-  written = pathlib.Path(path).read_bytes()
-  (again,) = make_corpus(corpus, tmp_path / 'b')
-  assert pathlib.Path(again).read_bytes() == written
-  # What is there is taken.
-  pathlib.Path(path).write_bytes(b'')
-  assert make_corpus(corpus, tmp_path / 'a') == (path,)
-  assert pathlib.Path(path).read_bytes() == b''
-
-
 def test_measured_process_sees_memory_and_failure():
   code = (
     'import subprocess, sys, time\n'
@@ -96,62 +79,26 @@ def test_difference_is_found(tmp_path, small_corpus):
   )
 
 
-def test_profile_tells_stages_of_all_threads():
-  def parse():
-    json.loads('[' + '1,' * 2_000_000 + '1]')
-    time.sleep(1)
-
-  def run():
-    hashlib.sha256(bytes(1 << 26)).digest()
-    thread = threading.Thread(target=parse)
-    thread.start()
-    thread.join()
-
-  with StageProfile() as profile:
-    run()
-  seconds = profile.stage_seconds
-  assert seconds['hash'] > 0.02
-  assert seconds['parse JSON'] > 0.02
-  # Neither the sleep nor the wait for the thread counts: a second each.
-  assert seconds.total() - seconds['hash'] - seconds['parse JSON'] < 0.7
-
-
 def test_ratios_by_hand():
   runs = {
     ('small', OURS): Runs(
       'small', OURS, 100, [1.0, 2.0, 4.0], [2, 3, 5], [2, 2, 2]
     ),
-    (JSON_LINES, JSON_LINES): Runs(
-      JSON_LINES, JSON_LINES, 100, [4.0, 1.0, 5.0]
-    ),
     ('small', THEIRS): Runs(
       'small', THEIRS, 100, [8.0, 9.0, 8.0], [12, 9, 15], [7, 9, 8]
     ),
-    ('large', OURS): Runs('large', OURS, 1000, [30.0], [31]),
-    ('workers', OURS): Runs('workers', OURS, 1000, [20.0], [21]),
-    ('memory', OURS): Runs('memory', OURS, 50, [5.0], [6], [6], 2 << 30),
+    ('large', OURS): Runs('large', OURS, 1000, [30.0]),
+    ('workers', OURS): Runs('workers', OURS, 1000, [20.0]),
   }
-  lines = grouping_tables.format_ratios(runs).splitlines()
-  assert [line[:52].strip() for line in lines] == [
-    'small: records/s, ours over dataset_grouper',
-    'small: likewise, with imports',
-    'small: processor time, with imports',
-    'records/s, json_lines by timestamp over c4 by host',
-    'cost of a record, at 10 times as many',
-    'records/s, two worker processes over one',
-    'memory: peak RSS over 8 GiB',
-  ]
   # Medians: 8 / 2, 12 / 3 and 8 / 2; turns: 8 / 1, 9 / 2, 8 / 4, then 12 / 2,
-  # 9 / 3, 15 / 5, then 7 / 2, 9 / 2, 8 / 2. json_lines: 2 / 4. A record takes
-  # 2 / 100 s at first and 30 / 1000 s of many: 1.5.
-  assert [line[52:].split(maxsplit=1) for line in lines] == [
-    ['4.00', '(2.00-8.00 by turn)'],
-    ['4.00', '(3.00-6.00 by turn)'],
-    ['4.00', '(3.50-4.50 by turn)'],
-    ['0.50'],
-    ['1.50'],
-    ['1.50'],
-    ['0.25'],
+  # 9 / 3, 15 / 5, then 7 / 2, 9 / 2, 8 / 2. A record takes 2 / 100 s at first
+  # and 30 / 1000 s of many: 1.5.
+  assert grouping.ratios(runs) == [
+    ['small: records/s, ours over dataset_grouper', '4.00', '2.00-8.00'],
+    ['small: likewise, with imports', '4.00', '3.00-6.00'],
+    ['small: processor time, with imports', '4.00', '3.50-4.50'],
+    ['cost of a record, large over small', '1.50', ''],
+    ['records/s, two worker processes over one', '1.50', ''],
   ]
 
 
@@ -159,4 +106,4 @@ def test_ratios_by_hand():
 def test_quick_benchmark():
   # Not in this process, whose memory would count for the jobs'.
   command = ['-m', 'benchmarks.grouping', '--parts', 'quick', '--repeats', '1']
-  subprocess.run([sys.executable, *command], check=True, cwd=_TESTS)
+  subprocess.run([sys.executable, *command], check=True, env=ENVIRONMENT)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 import grouping_jobs
+from benchmarks.shared import spread
 
 from tff_fedfish import corpora
 from tff_fedfish.data import client_sequences, cohorts
@@ -57,7 +58,7 @@ def _write(scratch: pathlib.Path, repeats: int) -> None:
         f'{store.num_documents:,}',
         f'{len(store.tokens):,}',
         format_bytes(store.tokens.nbytes),
-        _spread(seconds),
+        spread(seconds),
         f'{rate:.1f}',
       ]
     ],
@@ -110,7 +111,9 @@ def _read(scratch: pathlib.Path, repeats: int) -> None:
     one = _seconds(read, on_demand, repeats)
     other = _seconds(read, from_store, repeats)
     ratio = statistics.median(one) / statistics.median(other)
-    rows.append([name, _spread(one), _spread(other), f'{ratio:.0f}'])
+    rows.append(
+      [name, spread(one, '.3f'), spread(other, '.3f'), f'{ratio:.0f}']
+    )
   print_table(
     'rows of a round: median (smallest-largest)',
     ['', 'on demand, s', 'from the store, s', 'times faster'],
@@ -135,11 +138,6 @@ def _seconds(read: Callable, rows: object, repeats: int) -> list[float]:
     read(rows, round_num)
     seconds.append(time.perf_counter() - start)
   return seconds
-
-
-def _spread(values: list[float]) -> str:
-  low, high = min(values), max(values)
-  return f'{statistics.median(values):.3f} ({low:.3f}-{high:.3f})'
 
 
 def main() -> None:

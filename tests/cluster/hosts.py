@@ -68,12 +68,12 @@ class Process:
     """Returns what it has printed so far."""
     return self.log.read_text('utf-8', 'replace')
 
-  def wait_for(self, text: str, timeout: float, times: int = 1) -> None:
-    """Waits until it has printed a text, so many times."""
+  def wait_for(self, text: str, timeout: float) -> None:
+    """Waits until it has printed a text."""
 
     def is_there():
       ended = self._outer.poll() is not None
-      if self.text().count(text) >= times:
+      if text in self.text():
         return True
       if ended:
         raise AssertionError(

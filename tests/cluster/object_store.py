@@ -73,10 +73,6 @@ class Store:
     with self._files.open_output_stream(f'{BUCKET}/{key}') as file:
       file.write(data)
 
-  def remove(self, key: str) -> None:
-    """Deletes an object."""
-    self._files.delete_file(f'{BUCKET}/{key}')
-
   def clear(self) -> None:
     """Deletes all objects."""
     self._files.delete_dir_contents(BUCKET)
@@ -145,22 +141,17 @@ class Network:
 
     Args:
       pattern: Of requests as they are in `requests`.
-      how: '503'; 'delay' by a second; 'cut' in the middle of what is sent;
-        'cut_answer'.
+      how: '503'; 'cut' in the middle of what is sent; 'cut_answer'.
       times: How many of them.
     """
     self._faults.append([re.compile(pattern), how, times])
 
   def fail_nth(self, number: int, how: str) -> None:
     """Lets only the n-th request from now on fail."""
-    self.heal()
+    self._faults.clear()
     self.num_failed = 0
     self._faults += [[re.compile('.'), 'pass', number - 1]]
     self._faults += [[re.compile('.'), how, 1]]
-
-  def heal(self) -> None:
-    """Lets all requests pass."""
-    self._faults.clear()
 
   def _accept(self):
     with contextlib.suppress(OSError):
@@ -190,8 +181,6 @@ class Network:
         while connection.recv(_CHUNK_BYTES):
           pass
         return
-      if how == 'delay':
-        time.sleep(1)
       with socket.create_connection(self._target) as target:
         target.sendall(head)
         self._pass_on(connection, target, head, how)

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from cluster.hosts import Cluster, wait_until
 
+pytestmark = pytest.mark.cluster
 _TESTS = pathlib.Path(__file__).parents[1]
 _SERVER = textwrap.dedent("""
   import socket
@@ -36,79 +37,34 @@ def _ask(host, name):
   return host.run([sys.executable, '-c', _CLIENT, name]).strip()
 
 
-@pytest.fixture(scope='module')
-def own(tmp_path_factory):
-  return tmp_path_factory.mktemp('own')
-
-
-@pytest.fixture(scope='module')
-def hosts(own):
-  with Cluster(2, own=[own]) as found:
-    yield found
-  assert not any(host.processes() for host in found)
-
-
-@pytest.fixture
-def server(hosts):
-  process = hosts[1].start([sys.executable, '-c', _SERVER])
-  process.wait_for('listens', 20)
-  yield process
-  process.kill()
-
-
-def test_names_and_addresses(hosts, server):
-  assert _ask(hosts[0], 'host1') == 'host1 greets 10.77.0.10'
-  assert hosts[0].run(['hostname']) == 'host0\n'
-  # Nothing of the world is reached: there is no route to an address of it.
-  routes = hosts[0].run(['ip', 'route']).splitlines()
-  assert [route.split()[0] for route in routes] == ['10.77.0.0/24']
-
-
-def test_cut_and_healed(hosts, server):
-  hosts[1].cut()
-  assert _ask(hosts[0], 'host1') == 'no answer'
-  assert not hosts[0].reaches('host1')
-  assert server.pid in [process.pid for process in hosts[1].processes()]
-  hosts[1].heal()
-  wait_until(lambda: hosts[0].reaches('host1'), 20, 'the link')
-  assert 'greets' in _ask(hosts[0], 'host1')
-
-
-def test_killed_process(hosts, server):
-  server.kill()
-  assert server.wait(0) == -signal.SIGKILL
-  assert _ask(hosts[0], 'host1') == 'no answer'
-
-
-def test_directories(hosts, own, tmp_path):
-  code = 'import tempfile; print(tempfile.gettempdir())'
-  assert hosts[1].run([sys.executable, '-c', code]) == f'{hosts[1].tmp}\n'
-  hosts[0].run(['touch', own / 'mine'])
-  assert hosts[0].run(['ls', own]) == 'mine\n'
-  assert hosts[1].run(['ls', own]) == ''
-  (tmp_path / 'corpus').write_bytes(b'')
-  hosts[1].hide(tmp_path, size='64k')
-  assert hosts[0].run(['ls'], cwd=tmp_path) == 'corpus\n'
-  assert hosts[1].run(['ls'], cwd=tmp_path) == ''
-  with pytest.raises(AssertionError, match='No space left on device'):
-    hosts[1].run(
-      ['dd', 'if=/dev/zero', 'of=a', 'bs=1k', 'count=65'], cwd=tmp_path
-    )
-  assert (tmp_path / 'corpus').exists()
-
-
-def test_failures_are_told(hosts):
-  with pytest.raises(AssertionError, match='on host0: 3\nlast words'):
-    hosts[0].run(['sh', '-c', 'echo last words; exit 3'])
-  ended = hosts[0].start(['echo', 'all'], 'short')
-  with pytest.raises(AssertionError, match="before it printed 'more':\nall"):
-    ended.wait_for('more', 20)
-  lasting = hosts[0].start(['sleep', '99'])
-  with pytest.raises(AssertionError, match='has not ended in 0.1 s'):
-    lasting.wait(0.1)
-  with pytest.raises(AssertionError, match="waited 0.1 s in vain for 'more'"):
-    lasting.wait_for('more', 0.1)
-  lasting.kill()
+def test_hosts_see_each_other_and_nothing_else(tmp_path):
+  own = tmp_path / 'own'
+  with Cluster(2, own=[own]) as hosts:
+    server = hosts[1].start([sys.executable, '-c', _SERVER])
+    server.wait_for('listens', 20)
+    assert _ask(hosts[0], 'host1') == 'host1 greets 10.77.0.10'
+    # Nothing of the world is reached: there is no route to an address of it.
+    routes = hosts[0].run(['ip', 'route']).splitlines()
+    assert [route.split()[0] for route in routes] == ['10.77.0.0/24']
+    hosts[1].cut()
+    assert not hosts[0].reaches('host1')
+    assert server.pid in [process.pid for process in hosts[1].processes()]
+    hosts[1].heal()
+    wait_until(lambda: hosts[0].reaches('host1'), 20, 'the link')
+    server.kill()
+    assert server.wait(0) == -signal.SIGKILL
+    assert _ask(hosts[0], 'host1') == 'no answer'
+    hosts[0].run(['touch', own / 'mine'])
+    assert [host.run(['ls', own]) for host in hosts] == ['mine\n', '']
+    (tmp_path / 'corpus').mkdir()
+    hosts[1].hide(tmp_path, size='64k')
+    with pytest.raises(AssertionError, match='No space left on device'):
+      hosts[1].run(
+        ['dd', 'if=/dev/zero', 'of=a', 'bs=1k', 'count=65'], cwd=tmp_path
+      )
+    assert hosts[1].run(['ls'], cwd=tmp_path) == 'a\n'
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['corpus', 'own']
+  assert not any(host.processes() for host in hosts)
 
 
 def test_crash():

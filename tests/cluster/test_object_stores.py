@@ -1,12 +1,8 @@
 """Grouping into object stores and from them, over a network that fails."""
 
-import contextlib
 import io
-import re
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 from cluster import engines, grouping, object_store
@@ -123,59 +119,6 @@ def test_any_request_fails_once(store, network, lines, monkeypatch, how, step):
     store.clear()
 
 
-def test_any_request_fails_for_good(store, network, once, lines, monkeypatch):
-  monkeypatch.setattr(output, '_SETTLE_SECONDS', 0.1)
-  paths, wanted = lines
-  num_stopped = 0
-  for number in range(1, 200, 5):
-    network.fail_nth(number, '503')
-    try:
-      run_group_job(make_job(paths), _OUTPUT)
-    except (FailedError, UserError) as error:
-      num_stopped += 1
-      assert re.search('SLOW_DOWN|SERVICE_UNAVAILABLE|503', str(error))
-      assert '\n' not in str(error)
-    if network.num_failed == 0:
-      break
-    network.heal()
-    left = _without_work(store)
-    if 'manifest.json' in left:
-      assert left.items() >= wanted.items()
-    else:
-      _remove_as_told(store)
-      run_group_job(make_job(paths), _OUTPUT)
-      assert _without_work(store) == wanted, number
-    store.clear()
-  assert num_stopped >= 10
-
-
-def _without_work(store):
-  return {
-    name: data
-    for name, data in store.contents(_PREFIX).items()
-    if not re.match(r'\.fedfish-[0-9a-f]{32}/', name)
-  }
-
-
-def _remove_as_told(store):
-  """Removes what the error names, if there is one."""
-  try:
-    output.require_usable(_OUTPUT)
-  except UserError as error:
-    for path in re.search('remove them: `(.*)`', str(error))[1].split():
-      pattern = re.escape(path.removeprefix(f'{_OUTPUT}/'))
-      expression = pattern.replace(r'\*', '.*')
-      for name in store.contents(_PREFIX):
-        if re.fullmatch(expression, name):
-          store.remove(f'{_PREFIX}{name}')
-
-
-def test_slow_store(store, network, lines):
-  network.fail('.', 'delay', 3)
-  run_group_job(make_job(lines[0]), _OUTPUT)
-  assert store.contents(_PREFIX) == lines[1]
-
-
 def test_one_line_of_the_command(store, network, raw, monkeypatch):
   monkeypatch.setenv('AWS_MAX_ATTEMPTS', '2')
   network.fail('PUT .*/pieces/', '503')
@@ -191,32 +134,6 @@ def test_one_line_of_the_command(store, network, raw, monkeypatch):
   )
   assert 'SLOW_DOWN' in line
   assert store.contents(_PREFIX) == {}
-
-
-@pytest.mark.parametrize('pause', [0, 2])
-def test_two_jobs(store, network, pause):
-  """Two seconds apart, one of them publishes; at once, perhaps none."""
-  published, names = [], ['manifest.json', 'index.parquet']
-
-  def run(number):
-    time.sleep(number * pause)
-    data = b'%d' % number
-    with contextlib.suppress(UserError):
-      with output.work_directory(_OUTPUT) as work:
-        for name in names:
-          places.write_bytes(f'{work.path}/{name}', data)
-          work.files[f'{work.path}/{name}'] = name
-      published.append(data)
-
-  threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
-  found = store.contents(_PREFIX)
-  assert len(published) == 1 or (pause == 0 and 'manifest.json' not in found)
-  if published:
-    assert found == dict.fromkeys(names, published[0])
 
 
 def test_large_file(store, network, monkeypatch):

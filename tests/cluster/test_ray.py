@@ -11,6 +11,7 @@ from cluster.hosts import Cluster, wait_until
 
 from tff_fedfish.run import checkpoints, tables
 
+pytestmark = pytest.mark.cluster
 _ROOT = pathlib.Path(__file__).parents[2]
 _RAY = pathlib.Path(sys.executable).with_name('ray')
 _ENVIRONMENT = {
@@ -167,7 +168,6 @@ def test_killed_raylet(hosts, inputs, expected, tmp_path):
   assert _num_lost(run) == [0, 0, 1, 0, 0]
 
 
-@pytest.mark.cluster
 def test_killed_head(hosts, inputs, expected, tmp_path):
   run = tmp_path / 'run'
   process = _train(hosts, inputs, run)
@@ -198,7 +198,6 @@ def test_killed_head(hosts, inputs, expected, tmp_path):
   _assert_same(_tensors(run), expected)
 
 
-@pytest.mark.cluster
 def test_host_without_the_corpus(hosts, inputs, tmp_path):
   hosts[1].hide(inputs[0])
   process = _train(hosts, inputs, tmp_path / 'run')
@@ -210,7 +209,6 @@ def test_host_without_the_corpus(hosts, inputs, tmp_path):
   ) in process.text()
 
 
-@pytest.mark.cluster
 def test_cut_link(hosts, inputs, expected, tmp_path):
   run = tmp_path / 'run'
   process = _train(hosts, inputs, run)
@@ -224,7 +222,6 @@ def test_cut_link(hosts, inputs, expected, tmp_path):
   assert _num_lost(run) == [0, 0, 1, 0, 0]
 
 
-@pytest.mark.cluster
 def test_short_cut_is_waited_out(hosts, inputs, expected, tmp_path):
   run = tmp_path / 'run'
   process = _train(hosts, inputs, run)

@@ -1,12 +1,10 @@
 """Clients of a round: divided, loaded, tried again, left out, counted."""
 
-import linear_models
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-import tff_fedfish
 from tff_fedfish.errors import FailedError
 from tff_fedfish.runtime import in_process_context, round_options
 from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
@@ -66,7 +64,7 @@ def test_cohort_is_divided(num_clients, num_partial_sums, expected):
   assert [list(part) for part in parts] == expected
 
 
-@pytest.mark.parametrize('num_partial_sums', [1, 2, 5])
+@pytest.mark.parametrize('num_partial_sums', [1, 2])
 def test_client_that_fails_once_is_tried_again(mean, num_partial_sums):
   clients = [
     _Loader(1),
@@ -108,51 +106,49 @@ def test_value_of_another_type_is_an_error_of_the_client(mean):
 
 
 def test_dataset_that_raises_in_the_graph():
-  process = tff_fedfish.build_fed_avg(
-    linear_models.linear_model(3),
-    client_optimizer=linear_models.sgd(0.1),
-    server_optimizer=linear_models.sgd(1.0),
+  @tff.tensorflow.computation(tff.SequenceType(np.float32))
+  @tf.function
+  def add_up(numbers):
+    total = 0.0
+    for number in iter(numbers):
+      total += number
+    return total
+
+  @tff.federated_computation(
+    tff.FederatedType(np.float32, tff.SERVER),
+    tff.FederatedType(tff.SequenceType(np.float32), tff.CLIENTS),
   )
-  good = linear_models.batches(np.eye(3), [1, -2, 3], 2)
+  def mean(state, datasets):
+    return state, tff.federated_mean(tff.federated_map(add_up, datasets))
+
+  good = tf.data.Dataset.from_tensor_slices([1.0, 3.0])
   # Fails while the graph reads it, not before.
-  bad = good.map(
-    lambda row: row | {'x': tf.debugging.check_numerics(row['x'] / 0, 'zero')}
-  )
-  state = process.initialize()
-  expected = process.next(state, [good])
-  options = RoundOptions(tolerates_failures=True)
-  with use_round_options(options) as outcome:
-    found = process.next(state, [bad, good])
+  bad = good.map(lambda x: tf.debugging.check_numerics(x / 0, 'zero'))
+  found, outcome = _mean(mean, [bad, good])
+  # Of the second one alone, 1 + 3.
+  assert found == 4
+  assert outcome.counts.keys() == {1}
   assert outcome.num_failures('data') == 1
   assert 'zero' in outcome.failures[0].message
-  tf.nest.map_structure(
-    np.testing.assert_array_equal,
-    found.state.global_model_weights,
-    expected.state.global_model_weights,
-  )
 
 
-class TestQuorum:
-  def _clients(self, num_failing):
+def test_quorum(mean):
+  def clients(num_failing):
     return [
       _Loader(1, OSError('no disk'), num_failures=2 * (index < num_failing))
       for index in range(4)
     ]
 
-  def test_enough(self, mean):
-    assert _mean(mean, self._clients(1), quorum=0.5)[0] == 1
-
-  def test_too_few(self, mean):
-    with pytest.raises(
-      FailedError,
-      match=r'Only 2 of 4 clients of the round took part, but more than 0.5 of '
-      r'them are required \(`--config.engine.quorum`\). The first that failed: '
-      'OSError: no disk',
-    ):
-      _mean(mean, self._clients(2), quorum=0.5)
-
-  def test_empty_cohort_has_no_failures(self, mean):
-    assert np.isnan(_mean(mean, [], quorum=0.5)[0])
+  assert _mean(mean, clients(1), quorum=0.5)[0] == 1
+  with pytest.raises(
+    FailedError,
+    match=r'Only 2 of 4 clients of the round took part, but more than 0.5 of '
+    r'them are required \(`--config.engine.quorum`\). The first that failed: '
+    'OSError: no disk',
+  ):
+    _mean(mean, clients(2), quorum=0.5)
+  # An empty cohort has no failures.
+  assert np.isnan(_mean(mean, [], quorum=0.5)[0])
 
 
 def test_failures_are_raised_unless_tolerated(mean):

@@ -1,11 +1,14 @@
 """Learning processes of TFF give in process what they give in TFF's context."""
 
 import collections
+import functools
 import warnings
 
 import linear_models
 import numpy as np
+import personal_rounds
 import pytest
+import stateful_rounds
 import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow_federated.python.core.backends.mapreduce import intrinsics
@@ -16,8 +19,8 @@ from tff_fedfish.runtime import in_process_context, round_options
 _ALGORITHMS = tff.learning.algorithms
 _CLIENT_SIZES = (3, 4, 1, 6)
 _OPTIMIZERS = dict(
-  client_optimizer_fn=linear_models.sgd(0.1),
-  server_optimizer_fn=linear_models.adam(0.1),
+  client_optimizer=linear_models.sgd(0.1),
+  server_optimizer=linear_models.adam(0.1),
 )
 
 
@@ -26,12 +29,19 @@ def context():
   return in_process_context.set_in_process_context()
 
 
-def _dp_aggregator(noise_multiplier):
+@pytest.fixture(scope='module', autouse=True)
+def _built():
+  yield
+  _process.cache_clear()
+
+
+def _private(noise_multiplier):
   return tff.aggregators.DifferentiallyPrivateFactory.gaussian_fixed(
     noise_multiplier, clients_per_round=len(_CLIENT_SIZES), clip=0.05
   )
 
 
+@functools.cache
 def _process(name):
   model = linear_models.linear_model(3)
   if name == 'k_means':
@@ -39,34 +49,20 @@ def _process(name):
       num_clusters=2, data_shape=(2,), random_seed=(1, 2)
     )
   if name == 'fed_fish':
-    return tff_fedfish.build_fed_fish(
-      model,
-      client_optimizer=linear_models.sgd(0.1),
-      server_optimizer=linear_models.adam(0.1),
-      num_local_epochs=2,
-    )
+    return tff_fedfish.build_fed_fish(model, num_local_epochs=2, **_OPTIMIZERS)
   if name == 'fed_eval':
     return _ALGORITHMS.build_fed_eval(model)
-  if name == 'fed_sgd':
-    return _ALGORITHMS.build_fed_sgd(
-      model, server_optimizer_fn=linear_models.adam(0.1)
-    )
-  if name == 'mime_lite':
-    return _ALGORITHMS.build_weighted_mime_lite(
-      model,
-      base_optimizer=tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),
-      server_optimizer=linear_models.sgd(1.0),
-    )
+  optimizers = {f'{role}_fn': value for role, value in _OPTIMIZERS.items()}
   if name == 'weighted_fed_avg':
-    return _ALGORITHMS.build_weighted_fed_avg(model, **_OPTIMIZERS)
+    return _ALGORITHMS.build_weighted_fed_avg(model, **optimizers)
   return _ALGORITHMS.build_unweighted_fed_avg(
     model,
     model_aggregator={
-      'dp': _dp_aggregator(2.0),
-      'dp_without_noise': _dp_aggregator(0.0),
+      'private': _private(2.0),
+      'private_without_noise': _private(0.0),
       'secure': tff.learning.secure_aggregator(weighted=False),
     }[name],
-    **_OPTIMIZERS,
+    **optimizers,
   )
 
 
@@ -121,13 +117,10 @@ def _assert_equal(found, expected):
   'name',
   [
     'fed_fish',
-    'weighted_fed_avg',
     'fed_eval',
-    # The others take longer, and are of the same kinds.
-    pytest.param('fed_sgd', marks=pytest.mark.slow),
-    pytest.param('mime_lite', marks=pytest.mark.slow),
+    pytest.param('weighted_fed_avg', marks=pytest.mark.slow),
     pytest.param('k_means', marks=pytest.mark.slow),
-    pytest.param('dp_without_noise', marks=pytest.mark.slow),
+    pytest.param('private_without_noise', marks=pytest.mark.slow),
     pytest.param('secure', marks=pytest.mark.slow),
   ],
 )
@@ -158,13 +151,73 @@ def test_models_of_clients(stock_context):
 
 @pytest.mark.slow
 def test_noise_is_drawn_in_every_round():
-  process = _process('dp')
+  process = _process('private')
   state, datasets = process.initialize(), _datasets()
   one, other = (
     process.next(state, datasets).state.global_model_weights.trainable[0]
     for _ in range(2)
   )
   assert np.all(one != other)
+
+
+@pytest.mark.slow
+def test_clients_that_keep_tensors(stock_context):
+  process = tff_fedfish.build_scaffold(
+    linear_models.linear_model(3), num_clients=5, **_OPTIMIZERS
+  )
+  datasets = _datasets()
+  rounds = stateful_rounds.Rounds(process)
+  state = None
+  for _ in range(2):
+    clients = [
+      stateful_rounds.argument(process, data, rounds.kept.get(i))
+      for i, data in enumerate(datasets)
+    ]
+    weights = rounds.run(datasets)
+    with tff.framework.get_context_stack().install(stock_context):
+      state = process.initialize() if state is None else state
+      state = process.next(state, clients).state
+    _assert_equal(weights, process.get_model_weights(state).trainable)
+
+
+@pytest.mark.slow
+def test_models_that_clients_begin_with(stock_context):
+  process = tff_fedfish.build_fed_fomo(
+    personal_rounds.with_loss(linear_models.linear_model(3)),
+    num_clients=3,
+    **_OPTIMIZERS,
+  )
+  datasets = _datasets()[:3]
+  rounds = personal_rounds.Rounds(process)
+  rounds.run(datasets)
+  models = [(n, rounds.kept[n]['model']) for n in range(3)]
+  clients = [
+    personal_rounds.argument(
+      process,
+      datasets[n],
+      datasets[n],
+      [models[n], *models[:n], *models[n + 1 :]],
+      rounds.kept[n],
+    )
+    for n in range(3)
+  ]
+  begun = process.personal_models(rounds.state, clients)
+  with tff.framework.get_context_stack().install(stock_context):
+    stock_begun = process.personal_models(process.initialize(), clients)
+  _assert_equal(begun, stock_begun)
+  rounds.run(datasets)
+  # What clients begin with becomes their baseline.
+  _assert_equal(begun, [rounds.kept[n]['baseline'] for n in range(3)])
+  assert np.any(begun[0][0] != models[0][1][0])
+
+
+def test_client_outputs_outside_our_context(stock_context):
+  with (
+    tff.framework.get_context_stack().install(stock_context),
+    pytest.raises(RuntimeError, match='require the context of `set_in_process'),
+    tff_fedfish.collect_client_outputs(),
+  ):
+    pass
 
 
 @tff.tensorflow.computation(np.float32, np.int32)
@@ -221,7 +274,7 @@ def _sums(state, numbers):
   )
 
 
-@pytest.mark.parametrize('num_partial_sums', [1, 2, 3, 9])
+@pytest.mark.parametrize('num_partial_sums', [1, 2, 9])
 def test_sums_by_hand(num_partial_sums):
   # Whole numbers, so that the order of summation does not show.
   options = round_options.RoundOptions(num_partial_sums=num_partial_sums)

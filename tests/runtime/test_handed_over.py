@@ -1,11 +1,9 @@
 """Computations that TFF's own context runs: results, warning, no leftovers."""
 
-import collections
 import os
 import signal
 import warnings
 
-import linear_models
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -55,14 +53,6 @@ def _variable(x):
     return variable.read_value()
 
 
-@tff.tensorflow.computation(np.str_)
-def _table(key):
-  table = tf.lookup.StaticHashTable(
-    tf.lookup.KeyValueTensorInitializer(['a', 'b'], tf.constant([1, 2])), -1
-  )
-  return table.lookup(key)
-
-
 @tff.tensorflow.computation(np.int32)
 def _table_in_function(number):
   @tf.function
@@ -72,13 +62,6 @@ def _table_in_function(number):
     return table.size()
 
   return tf.cast(size(number), tf.int32)
-
-
-@tff.tensorflow.computation(np.int32)
-def _queue(number):
-  queue = tf.queue.FIFOQueue(9, [tf.int32], shapes=[[]])
-  with tf.control_dependencies([queue.enqueue(number)]):
-    return queue.size()
 
 
 @tff.federated_computation(_AT_SERVER, _AT_CLIENTS)
@@ -102,10 +85,8 @@ def _values_at_clients(unused_state, numbers):
     # 5 + 6 + 7.
     (_sums_without_state, [([5, 6, 7],), ([5],)], [(18,) * 3, (5,) * 3]),
     (_variable, [(2,), (-4,)], [3, -3]),
-    (_table, [('b',), ('c',)], [2, -1]),
     # One entry in each call and of each client, whatever was there before.
     (_table_in_function, [(7,), (8,)], [1, 1]),
-    (_queue, [(7,), (8,)], [1, 1]),
     # (2 + 1) + (3 + 1).
     (_round_with_variables, [(4, [2, 3])] * 2, [(4, 7)] * 2),
     (_report_with_tables, [(4, [2, 3])] * 2, [2] * 2),
@@ -114,52 +95,6 @@ def _values_at_clients(unused_state, numbers):
 )
 def test_results_by_hand(context, computation, calls, expected):
   assert _hand_over(context, computation, calls) == expected
-
-
-@pytest.mark.slow
-def test_process_of_a_keras_model(context):
-  random = np.random.RandomState(1)
-  datasets = [
-    linear_models.batches(
-      random.normal(size=(size, 3)), random.normal(size=size), 2
-    )
-    for size in (3, 4)
-  ]
-
-  def as_columns(batch):
-    return collections.OrderedDict(x=batch['x'], y=batch['y'][:, tf.newaxis])
-
-  def model():
-    return tff.learning.models.from_keras_model(
-      tf.keras.Sequential(
-        [
-          tf.keras.layers.InputLayer([3]),
-          tf.keras.layers.Dense(1, kernel_initializer='zeros'),
-        ]
-      ),
-      loss=tf.keras.losses.MeanSquaredError(),
-      input_spec=collections.OrderedDict(
-        x=tf.TensorSpec([None, 3]), y=tf.TensorSpec([None, 1])
-      ),
-    )
-
-  def weights(model, datasets):
-    process = tff.learning.algorithms.build_weighted_fed_avg(
-      model,
-      client_optimizer_fn=linear_models.sgd(0.1),
-      server_optimizer_fn=linear_models.adam(0.1),
-    )
-    state = process.initialize()
-    for _ in range(2):
-      state = process.next(state, datasets).state
-    return process.get_model_weights(state).trainable
-
-  with tff.framework.get_context_stack().install(context):
-    expected = weights(linear_models.linear_model(3), datasets)
-    with pytest.warns(UserWarning, match='cannot run in process'):
-      kernel, bias = weights(model, [data.map(as_columns) for data in datasets])
-  np.testing.assert_allclose(kernel[:, 0], expected[0], rtol=1e-5)
-  np.testing.assert_allclose(bias[0], expected[1], rtol=1e-5)
 
 
 @pytest.mark.parametrize('hangs', [False, True])

@@ -68,21 +68,3 @@ def test_state_stays_on_the_accelerator():
   )
   assert done.returncode == 0, done.stderr
   assert done.stdout.split('\n') == ["{'CPU:0'}", "{'CPU:1'}", 'equal', '']
-
-
-def test_one_thread_within_an_op_and_two_between_ops():
-  found = subprocess.run(
-    [
-      *(sys.executable, '-c'),
-      'import tensorflow as tf\n'
-      'from tff_fedfish.runtime import placement\n'
-      'placement.limit_threads(1)\n'
-      'threading = tf.config.threading\n'
-      'print(threading.get_intra_op_parallelism_threads(),\n'
-      '  threading.get_inter_op_parallelism_threads())',
-    ],
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  assert found.stdout.split() == ['1', '2']

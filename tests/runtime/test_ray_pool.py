@@ -129,6 +129,7 @@ def test_ray_that_fails_to_start(address, problem, kind, words, monkeypatch):
 
 
 # Before the tests with `programs_ray`, which stays for this module.
+@pytest.mark.slow
 def test_ray_that_the_program_has_shut_down(light):
   import ray
 
@@ -142,6 +143,7 @@ def test_ray_that_the_program_has_shut_down(light):
   ray.cloudpickle.unregister_pickle_by_value(ray_clients)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'kind, settings',
   [('CPU', dict(num_workers=3)), ('GPU', dict(gpus_per_worker=3.0))],
@@ -158,6 +160,7 @@ def test_ray_that_is_too_small(programs_ray, kind, settings):
   )
 
 
+@pytest.mark.slow
 def test_room_is_waited_for(programs_ray, light, monkeypatch, capsys):
   busy = programs_ray.remote(ray_clients.BusyActor).options(num_cpus=2).remote()
   assert programs_ray.get(busy.is_up.remote())
@@ -192,25 +195,33 @@ def test_room_is_waited_for(programs_ray, light, monkeypatch, capsys):
   )
 
 
-def test_worker_that_cannot_be_set_up(programs_ray, monkeypatch):
-  monkeypatch.setattr(ray_workers, 'RayWorker', ray_clients.BrokenWorker)
-  _fails_to_start(
-    r'^A worker process on [\w.:]+ could not be set up: ModuleNotFoundError: '
-    "No module named 'absent_from_workers'. Every machine needs the Python "
-    'environment that this one has.$'
-  )
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'worker_class, words',
+  [
+    (
+      ray_clients.BrokenWorker,
+      r'^A worker process on [\w.:]+ could not be set up: ModuleNotFoundError: '
+      "No module named 'absent_from_workers'. Every machine needs the Python "
+      'environment that this one has.$',
+    ),
+    (
+      ray_clients.DyingWorker,
+      '3 worker processes died, one after the other, while they started. They '
+      'may need more memory than there is: lower `--config.engine.num_workers`.'
+      ' Ray says why in /tmp/ray/session_latest/logs of their hosts; hosts must'
+      ' not share /tmp/ray',
+    ),
+  ],
+)
+def test_workers_that_do_not_come_up(
+  programs_ray, monkeypatch, worker_class, words
+):
+  monkeypatch.setattr(ray_workers, 'RayWorker', worker_class)
+  _fails_to_start(words)
 
 
-def test_workers_that_die_while_they_start(programs_ray, monkeypatch):
-  monkeypatch.setattr(ray_workers, 'RayWorker', ray_clients.DyingWorker)
-  _fails_to_start(
-    '3 worker processes died, one after the other, while they started. They '
-    'may need more memory than there is: lower `--config.engine.num_workers`. '
-    'Ray says why in /tmp/ray/session_latest/logs of their hosts; hosts must '
-    'not share /tmp/ray'
-  )
-
-
+@pytest.mark.slow
 def test_what_cannot_be_run_by_workers(programs_ray, light, monkeypatch):
   def put(_):
     raise programs_ray.exceptions.ObjectStoreFullError('8 GiB do not fit.')

@@ -113,46 +113,15 @@ def loads(tmp_path):
 
 
 def test_same_bits_as_one_process(process, workers, expected, loads):
-  output, outcome = _round(process, _clients(loads), workers)
-  _assert_same(output, expected[0])
-  assert outcome == expected[1]
-  assert outcome.counts == {n: {'num_rows': n + 2} for n in range(_NUM_CLIENTS)}
-  assert str(outcome.num_lost_workers) == '0'
-  # Two processes shared the clients, neither of them this one.
-  ids = {i for n in range(_NUM_CLIENTS) for i in _process_ids(loads, n)}
-  assert ids == set(map(str, ray_clients.process_ids(workers)))
-
-
-def test_others_may_use_ray_too(workers, monkeypatch):
-  before = ray_clients.process_ids(workers)
-  monkeypatch.setattr(ray_workers, 'RayWorker', ray_clients.LightWorker)
-  # More of them than the first ones have taken CPUs for.
-  with ray_workers.RayWorkers(3) as others:
-    assert not {*ray_clients.process_ids(others)} & {*before}
-  assert ray_clients.process_ids(workers) == before
-
-
-def test_worker_that_dies_has_its_clients_run_elsewhere(
-  process, workers, expected, loads
-):
-  before = set(ray_clients.process_ids(workers))
-  output, outcome = _round(process, _clients(loads, num_deaths=1), workers)
-  _assert_same(output, expected[0])
-  assert outcome.failures == []
-  assert outcome.num_lost_workers == 1
-  first, second = _process_ids(loads, 2)
-  assert first != second
-  # It was replaced.
-  assert len(set(ray_clients.process_ids(workers)) - before) == 1
-
-
-def test_client_that_raises_is_tried_elsewhere_once(
-  process, workers, expected, loads
-):
   clients, lines = _clients(loads, num_failures=1), []
   output, outcome = _round(process, clients, workers, on_notice=lines.append)
   _assert_same(output, expected[0])
-  assert outcome.failures == []
+  assert outcome.counts == {n: {'num_rows': n + 2} for n in range(_NUM_CLIENTS)}
+  assert (outcome.failures, outcome.num_lost_workers) == ([], 0)
+  # Two processes shared the clients, neither of them this one.
+  ids = {i for n in range(_NUM_CLIENTS) for i in _process_ids(loads, n)}
+  assert ids == set(map(str, ray_clients.process_ids(workers)))
+  # The client that raised was tried again, by the other one.
   first, second = _process_ids(loads, 2)
   assert first != second
   (line,) = lines
@@ -168,20 +137,40 @@ def test_client_that_raises_is_tried_elsewhere_once(
   (failure,) = outcome.failures
   assert (failure.client_index, failure.reason) == (2, 'data')
   assert failure.message == 'OSError: client 2 is gone'
-
-
-def test_failures_that_are_not_tolerated(process, workers, loads):
+  assert ray_clients.num_threads(workers) == [(1, 2)] * 2
+  clients[2].num_failures = 5
   with pytest.raises(
     FailedError, match='Client 2 of the round failed: OSError: client 2 is gone'
   ):
-    _round(
-      process,
-      _clients(loads, num_failures=1),
-      workers,
-      tolerates_failures=False,
-    )
+    _round(process, clients, workers, tolerates_failures=False)
 
 
+@pytest.mark.slow
+def test_others_may_use_ray_too(workers, monkeypatch):
+  before = ray_clients.process_ids(workers)
+  monkeypatch.setattr(ray_workers, 'RayWorker', ray_clients.LightWorker)
+  # More of them than the first ones have taken CPUs for.
+  with ray_workers.RayWorkers(3) as others:
+    assert not {*ray_clients.process_ids(others)} & {*before}
+  assert ray_clients.process_ids(workers) == before
+
+
+@pytest.mark.slow
+def test_worker_that_dies_has_its_clients_run_elsewhere(
+  process, workers, expected, loads
+):
+  before = set(ray_clients.process_ids(workers))
+  output, outcome = _round(process, _clients(loads, num_deaths=1), workers)
+  _assert_same(output, expected[0])
+  assert outcome.failures == []
+  assert outcome.num_lost_workers == 1
+  first, second = _process_ids(loads, 2)
+  assert first != second
+  # It was replaced.
+  assert len(set(ray_clients.process_ids(workers)) - before) == 1
+
+
+@pytest.mark.slow
 def test_stop_does_not_wait_for_clients(process, workers, loads):
   # Client 2 would wait for ever.
   clients = _clients(loads, waits_for='nothing')
@@ -194,6 +183,7 @@ def test_stop_does_not_wait_for_clients(process, workers, loads):
     )
 
 
+@pytest.mark.slow
 def test_outputs_that_are_lost_with_their_worker(workers, tmp_path):
   keeps = KeptSlot(
     initial=lambda trainable: trainable,

@@ -1,10 +1,13 @@
-"""Federated rounds of one engine, as the turns of a measured process."""
+"""What `make bench-engine` measures, each in a process of its own."""
 
 import os
 import pathlib
 import re
 import time
+from collections.abc import Callable
+from typing import Any
 
+import tensorflow_federated as tff
 import worker_processes
 from benchmarks import engine_data, plain_loop
 from benchmarks.engine_settings import (
@@ -15,33 +18,34 @@ from benchmarks.engine_settings import (
   Workload,
 )
 
+import tff_fedfish
+from tff_fedfish.config import load as config_loading
+from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.planning import plan as planning
+from tff_fedfish.runtime import placement  # noqa: F401
 from tff_fedfish.runtime.round_options import RoundOptions, use_round_options
 
 
 class Rounds:
   """Rounds that go on from each other, always on the same data."""
 
-  def __init__(self, engine: str, workload: dict, num_workers: int = 1):
+  def __init__(self, engine: str, workload: Workload, num_workers: int = 1):
     """Builds the process and draws its initial weights.
 
     Args:
       engine: PLAIN, OURS, RAY or STOCK.
-      workload: The fields of a `Workload`.
+      workload: What a round is.
       num_workers: Worker processes of RAY, each of one thread.
     """
-    parsed = Workload(**workload)
     self._max_rounds = MAX_STOCK_ROUNDS if engine == STOCK else None
     self._num_rounds = 0
     if engine == PLAIN:
-      self._engine = plain_loop.PlainLoop(parsed)
+      self._engine = plain_loop.PlainLoop(workload)
     else:
-      self._engine = FederatedRounds(engine, parsed, num_workers)
+      self._engine = FederatedRounds(engine, workload, num_workers)
 
   def turn(self, num_rounds: int = 1) -> dict:
     """Runs some rounds.
-
-    Args:
-      num_rounds: How many.
 
     Returns:
       `seconds` of them all, the `loss` of the last one in nats per token,
@@ -62,15 +66,15 @@ class Rounds:
       loss = self._engine.run_round()
     seconds = time.perf_counter() - start
     worker_bytes = sum(
-      memory_bytes(pid, 'VmRSS') for pid in worker_processes.below(os.getpid())
+      _memory_bytes(pid, 'VmRSS') for pid in worker_processes.below(os.getpid())
     )
-    own_bytes = memory_bytes(os.getpid(), 'VmRSS')
+    own_bytes = _memory_bytes(os.getpid(), 'VmRSS')
     return {
       'seconds': seconds,
       'loss': loss,
       'resident_bytes': own_bytes + worker_bytes,
       'worker_bytes': worker_bytes,
-      'peak_bytes': memory_bytes(os.getpid(), 'VmHWM'),
+      'peak_bytes': _memory_bytes(os.getpid(), 'VmHWM'),
     }
 
   def close(self) -> None:
@@ -83,15 +87,11 @@ class FederatedRounds:
 
   def __init__(self, engine: str, workload: Workload, num_workers: int = 1):
     """Sets the engine's context; see `Rounds`."""
-    import tensorflow_federated as tff
-
-    import tff_fedfish
-
     if engine == STOCK:
       tff.backends.native.set_sync_local_cpp_execution_context()
     else:
       tff_fedfish.set_in_process_context()
-    self._process = build_process(workload)
+    self._process = _build_process(workload)
     self._options = RoundOptions()
     self._workers = None
     if engine == RAY:
@@ -115,22 +115,91 @@ class FederatedRounds:
     self._state = output.state
     return float(output.metrics['client_work']['train']['loss'])
 
-  def weights(self) -> list:
-    """Returns the server's weights."""
-    return list(self._process.get_model_weights(self._state).trainable)
-
   def close(self) -> None:
     """Ends worker processes."""
     if self._workers is not None:
       self._workers.close()
 
 
-def build_process(workload: Workload):
-  """Returns the learning process of a workload."""
-  import tensorflow_federated as tff
+class Build:
+  """Builds a process and calls it: what comes before the first round's work.
 
-  import tff_fedfish
+  TensorFlow optimizes a graph when it first runs it.
+  """
 
+  def __init__(self, workload: Workload):
+    """Imports what is needed."""
+    import tff_fedfish.methods.fed_avg  # noqa: F401
+
+    self._workload = workload
+    tff_fedfish.set_in_process_context()
+
+  def turn(self) -> dict:
+    """Builds, then calls `initialize` and `next` twice each.
+
+    Returns:
+      `build_seconds`, `initialize_seconds` and `next_seconds` (a first call's
+      beyond a second's), and `seconds` of all three.
+    """
+    build_seconds, process = _timed(_build_process, self._workload)
+    # One state at a time: that of a large model is of gigabytes.
+    first_initialize, _ = _timed(process.initialize)
+    del _
+    second_initialize, state = _timed(process.initialize)
+    datasets = engine_data.client_datasets(self._workload)
+    first_next, output = _timed(process.next, state, datasets)
+    state = output.state
+    second_next, _ = _timed(process.next, state, datasets)
+    # Noise may make a second call the slower one.
+    initialize_seconds = max(0.0, first_initialize - second_initialize)
+    next_seconds = max(0.0, first_next - second_next)
+    return {
+      'build_seconds': build_seconds,
+      'initialize_seconds': initialize_seconds,
+      'next_seconds': next_seconds,
+      'seconds': build_seconds + initialize_seconds + next_seconds,
+    }
+
+
+class Plan:
+  """Plans a round, which times steps of smaller models on this machine."""
+
+  def __init__(self, workload: Workload):
+    """Makes the config."""
+    self._config = train_config(workload)
+
+  def turn(self) -> dict:
+    """Returns the planned `round_seconds` and `peak_bytes`; its `seconds`."""
+    seconds, planned = _timed(planning.plan_round, self._config)
+    return {
+      'seconds': seconds,
+      'round_seconds': planned.time.round_seconds,
+      'peak_bytes': planned.memory[0].peak_bytes,
+    }
+
+
+def train_config(workload: Workload) -> TrainConfig:
+  """Returns the demo's config with the sizes of a workload."""
+  values = {
+    'algorithm.name': workload.algorithm,
+    'client_work.num_local_epochs': workload.num_local_epochs,
+    'client_work.local_batch_size': workload.local_batch_size,
+    'client_work.max_sequences_per_client': workload.local_batch_size
+    * workload.num_local_steps,
+    'model.preset': workload.preset,
+    'model.compute_dtype': workload.compute_dtype,
+    'data.sequence_length': workload.sequence_length,
+    'cohorts.cohort_size': workload.num_clients,
+  }
+  if workload.algorithm == 'fed_fish':
+    values['algorithm.fisher_estimator'] = workload.fisher_estimator
+  return config_loading.load_config(
+    'demo',
+    [f'--config.{name}={value}' for name, value in values.items()],
+  )
+
+
+def _build_process(workload: Workload):
   model = tff_fedfish.build_language_model(
     workload.transformer_config(), model_seed=plain_loop.MODEL_SEED
   )
@@ -147,7 +216,7 @@ def build_process(workload: Workload):
   )
 
 
-def memory_bytes(pid: int, name: str) -> int:
+def _memory_bytes(pid: int, name: str) -> int:
   """Returns a field of a process's status.
 
   Args:
@@ -157,3 +226,9 @@ def memory_bytes(pid: int, name: str) -> int:
   """
   status = pathlib.Path(f'/proc/{pid}/status').read_text(encoding='utf-8')
   return int(re.search(rf'^{name}:\s*(\d+) kB$', status, re.M)[1]) * 1024
+
+
+def _timed(call: Callable, *arguments: Any) -> tuple[float, Any]:
+  start = time.perf_counter()
+  result = call(*arguments)
+  return time.perf_counter() - start, result
