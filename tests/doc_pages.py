@@ -1,5 +1,6 @@
 """The pages of the documentation, and the commands in them."""
 
+import ast
 import pathlib
 import re
 import shlex
@@ -59,6 +60,17 @@ def commands(*programs: str) -> list[Command]:
   ]
 
 
+def help_commands() -> list[Command]:
+  """Returns the `fedfish` commands in the help texts of the commands."""
+  found = []
+  for path in sorted((ROOT / 'tff_fedfish' / 'cli').glob('*.py')):
+    text = ast.get_docstring(ast.parse(path.read_text('utf-8'))) or ''
+    for line in text.replace('\\\n', ' ').splitlines():
+      if line.startswith('  fedfish '):
+        found.append(Command(str(path.relative_to(ROOT)), *_split(line)))
+  return found
+
+
 def _lines(page: pathlib.Path) -> Iterator[tuple[str, str]]:
   """Yields the lines of all blocks, each with what its block needs."""
   for block in _BLOCK.findall(page.read_text('utf-8')):
@@ -69,7 +81,7 @@ def _lines(page: pathlib.Path) -> Iterator[tuple[str, str]]:
 
 def _split(line: str) -> Iterator[tuple[str, ...]]:
   """Yields the commands of a line, which may stand in a loop of the shell."""
-  line = re.sub(r'(^|\s)#.*', '', line).strip()
+  line = re.sub(r'(^|\s)[#>].*', '', line).strip()
   if not line.startswith(_PROGRAMS):
     return
   line = _VALUE.sub(lambda match: _VALUES[match[1]], line)

@@ -74,9 +74,7 @@ _TEXT_RUNS = {
     'algorithm.fisher_estimator': 'example_sq',
     'algorithm.fisher_reduction': 'mean',
   },
-  'fed_fish second_moment': {
-    'algorithm.fisher_estimator': 'second_moment',
-  }
+  'fed_fish second_moment': {'algorithm.fisher_estimator': 'second_moment'}
   | _ADAMW,
   'fed_fish mix': {
     'algorithm.fisher_power': 0.5,
@@ -89,6 +87,22 @@ _TEXT_RUNS = {
   }
   | _ADAMW,
 }
+_NO_VALIDATION = {'client_splits.validation_fraction': 0.0}
+_ONE_SHOT = {
+  'fed_fisher': {'algorithm.num_solver_steps': 200},
+  'fed_fisher diagonal': {
+    'algorithm.curvature': 'diagonal',
+    'algorithm.solver': 'closed_form',
+  },
+  'fisher_merge': {},
+  'reg_mean': {},
+  'ot_fusion': {},
+  'pfnm': {},
+  'dense': {
+    'algorithm.num_outer_epochs': 2,
+    'algorithm.num_generator_steps': 2,
+  },
+}
 _IMAGE_RUNS = {
   'fed_fomo': {'algorithm.num_downloads': 3, 'training.num_rounds': 2},
   'local_only': {},
@@ -98,87 +112,55 @@ _IMAGE_RUNS = {
     'algorithm.num_features': 500,
     'algorithm.num_convex_steps': 20,
     'training.num_rounds': 4,
-    'client_splits.validation_fraction': 0.0,
-  },
-} | {
-  f'{method}{name}': {
-    'client_splits.validation_fraction': 0.0,
-    'algorithm.num_validation_rows': 100,
   }
-  | settings
-  for method, name, settings in (
-    ('fed_fisher', '', {'algorithm.num_solver_steps': 200}),
-    (
-      'fed_fisher',
-      ' diagonal',
-      {'algorithm.curvature': 'diagonal', 'algorithm.solver': 'closed_form'},
-    ),
-    ('fisher_merge', '', {}),
-    ('reg_mean', '', {}),
-    ('ot_fusion', '', {}),
-    ('pfnm', '', {}),
-    (
-      'dense',
-      '',
-      {
-        'algorithm.num_outer_epochs': 2,
-        'algorithm.num_generator_steps': 2,
-      },
-    ),
-  )
+  | _NO_VALIDATION,
+} | {
+  name: _NO_VALIDATION | {'algorithm.num_validation_rows': 100} | settings
+  for name, settings in _ONE_SHOT.items()
 }
-_IMAGE_CONFIG = """\
+_IMAGES = {
+  'algorithm.name': 'fed_avg',
+  'client_work.num_local_epochs': 1,
+  'client_work.local_batch_size': 10,
+  'client_work.max_sequences_per_client': 40,
+  'client_work.learning_rate': 0.05,
+  'server.optimizer': 'sgd',
+  'server.learning_rate': 1.0,
+  'model.preset': 'lenet',
+  'data.corpus': 'mnist',
+  'partition.scheme': 'pathological_shards',
+  'partition.num_clients': 5,
+  'partition.shards_per_client': 2,
+  'cohorts.cohort_size': None,
+  'client_splits.held_out_fraction': None,
+  'client_splits.validation_fraction': 0.2,
+  'training.num_rounds': 1,
+  'evaluation.every_num_rounds': 1,
+  'evaluation.num_clients': 5,
+  'evaluation.max_sequences_per_client': 0,
+  'checkpoints.every_num_rounds': 1,
+}
+_REPORTED = _TEXT | {
+  'algorithm.name': 'fed_fish',
+  'client_work.num_local_epochs': 1,
+  'client_work.local_batch_size': 4,
+  'client_work.learning_rate': 0.1,
+  'client_work.max_sequences_per_client': 8,
+  'server.optimizer': 'adam',
+  'server.learning_rate': 1e-3,
+  'evaluation.max_sequences_per_client': 8,
+}
+_CONFIG = """\
 from ml_collections import ConfigDict
 
 
 def get_config():
-  return ConfigDict(
-    dict(
-      algorithm=dict(name='fed_avg'),
-      client_work=dict(
-        num_local_epochs=1,
-        local_batch_size=10,
-        max_sequences_per_client=40,
-        learning_rate=0.05,
-      ),
-      server=dict(optimizer='sgd', learning_rate=1.0),
-      model=dict(preset='lenet'),
-      data=dict(corpus='mnist', directory={directory!r}),
-      partition=dict(
-        scheme='pathological_shards', num_clients=5, shards_per_client=2
-      ),
-      cohorts=dict(cohort_size=None),
-      client_splits=dict(held_out_fraction=None, validation_fraction=0.2),
-      training=dict(num_rounds=1),
-      evaluation=dict(
-        every_num_rounds=1, num_clients=5, max_sequences_per_client=0
-      ),
-      checkpoints=dict(every_num_rounds=1),
-    )
-  )
+  return ConfigDict({!r})
 """
-_SWEEP = """\
-from ml_collections import ConfigDict
-
-
-def get_config():
-  return ConfigDict({base!r})
-
+_SWEEP = """
 
 def get_sweep():
-  return ConfigDict(
-    dict(
-      grid={{
-        {varied!r}: {values!r},
-        'seeds.model_seed,seeds.cohort_seed': [(1, 1), (2, 2)],
-      }},
-      evaluate=[
-        dict(max_clients=4, max_sequences_per_client=4, barrier=True),
-        dict(data={transfer!r}, max_clients=4, max_sequences_per_client=4),
-      ],
-    ),
-    allow_dotted_keys=True,
-  )
+  return ConfigDict({!r}, allow_dotted_keys=True)
 """
 
 
@@ -252,6 +234,15 @@ class _Writer:
     path = self.root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(value, indent=1), 'utf-8')
+
+
+def _config(settings) -> str:
+  """Returns the text of a config file."""
+  sections = {}
+  for name, value in settings.items():
+    section, _, setting = name.partition('.')
+    sections.setdefault(section, {})[setting] = value
+  return _CONFIG.format(sections)
 
 
 def _overrides(settings) -> list[str]:
@@ -357,7 +348,8 @@ def _text(writer: _Writer) -> None:
 def _images(writer: _Writer) -> None:
   directory = _write_images(writer.work / 'mnist')
   config = writer.work / 'images.py'
-  config.write_text(_IMAGE_CONFIG.format(directory=str(directory)), 'utf-8')
+  settings = _IMAGES | {'data.directory': str(directory)}
+  config.write_text(_config(settings), 'utf-8')
 
   def one(name, settings):
     run = writer.train(f'images/{name}', config, settings)
@@ -379,56 +371,48 @@ def _engine(writer: _Writer) -> None:
   sums = base | {'engine.num_partial_sums': 2}
   ray = {'engine.kind': 'ray', 'engine.num_workers': 2}
 
+  three = base | {'training.num_rounds': 3}
+
   def train(name, settings, **options):
     return writer.train(f'engine/{name}', 'demo', settings, **options)
 
   _side_by_side(
     [
       lambda: train('fed_avg private', base | privacy),
-      lambda: train('fed_fish whole', base | {'training.num_rounds': 3}),
-      lambda: train(
-        'fed_fish continued', base | {'training.num_rounds': 3}, resume_at=1
-      ),
+      lambda: train('fed_fish whole', three),
+      lambda: train('fed_fish continued', three, resume_at=1),
       lambda: train('fed_fish here', sums),
     ]
   )
   train('fed_fish workers', sums | ray)
   for first, second in (('whole', 'continued'), ('here', 'workers')):
     for name in ('metrics.csv', 'state.tensors.json'):
-      paths = [
+      one, other = (
         writer.root / 'engine' / f'fed_fish {kind}' / name
         for kind in (first, second)
-      ]
-      if paths[0].read_bytes() != paths[1].read_bytes():
-        sys.exit(f'{paths[0]} and {paths[1]} differ.')
+      )
+      if one.read_bytes() != other.read_bytes():
+        sys.exit(f'{one} and {other} differ.')
 
 
 def _report(writer: _Writer) -> None:
-  debian, sotu = _debian(writer), _sotu(writer)
-  settings = _TEXT | {'data.directory': str(debian)}
-  base = collections.defaultdict(dict)
-  for name, value in settings.items():
-    section, _, setting = name.partition('.')
-    base[section][setting] = value
-  base['client_work'] = dict(
-    num_local_epochs=1, local_batch_size=4, learning_rate=0.1,
-    max_sequences_per_client=8,
-  )  # fmt: skip
-  base['server'] = dict(optimizer='adam', learning_rate=1e-3)
-  base['algorithm'] = dict(name='fed_fish')
-  base['evaluation']['max_sequences_per_client'] = 8
+  debian, sotu = str(_debian(writer)), str(_sotu(writer))
+  sizes = dict(max_clients=4, max_sequences_per_client=4)
   for name, varied, values in (
     ('methods', 'algorithm.name', ['fed_avg', 'fed_fish']),
     ('epochs', 'client_work.num_local_epochs', [1, 2]),
   ):
-    config = writer.work / f'{name}_sweep.py'
-    text = _SWEEP.format(
-      base=dict(base), varied=varied, values=values, transfer=str(sotu)
+    seeds = {'seeds.model_seed,seeds.cohort_seed': [(1, 1), (2, 2)]}
+    sweep = dict(
+      grid={varied: values} | seeds,
+      evaluate=[dict(sizes, barrier=True), dict(sizes, data=sotu)],
     )
-    config.write_text(text, 'utf-8')
+    config = writer.work / f'{name}_sweep.py'
+    text = _config(_REPORTED | {'data.directory': debian})
+    config.write_text(text + _SWEEP.format(sweep), 'utf-8')
     workdir = writer.work / 'report' / f'{name}_sweep'
-    sweep = ('sweep', '--config', config, '--workdir', workdir)
-    writer.fedfish(*sweep, '--jobs', 2)
+    command = ('sweep', '--config', config, '--workdir', workdir)
+    writer.fedfish(*command, '--jobs', 2)
     output = writer.work / 'report' / f'{name}_report'
     runs = sorted((workdir / 'arms').iterdir())
     writer.fedfish('report', '--runs', *runs, '--output', output)

@@ -17,6 +17,7 @@ def _names(example):
   return runpy.run_path(str(_EXAMPLES / f'{example}.py'))
 
 
+@pytest.mark.slow
 def test_fed_fish_by_hand(capsys):
   runpy.run_path(str(_EXAMPLES / 'fed_fish_by_hand.py'), run_name='__main__')
   printed = capsys.readouterr().out
@@ -88,6 +89,7 @@ class TestWeightingsInOneRound:
     assert names['best_step'](lambda step: abs(step - 4.5)) == 4
     assert names['best_step'](lambda step: abs(step - 0.2)) == 0.25
 
+  @pytest.mark.slow
   def test_small_images(self, small_images, tmp_path, capsys):
     settings = {
       'cohorts.cohort_size': 4,

@@ -2,13 +2,12 @@
 
 import ast
 import graphlib
-import pathlib
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+import source_files
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PACKAGES = ('tff_fedfish', 'pipelines', 'models', 'configs')
 _TFF = 'tensorflow_federated'
 _BEAM = 'apache_beam'
@@ -54,9 +53,7 @@ def _imports(tree: ast.Module) -> Iterator[_Import]:
       inside = isinstance(
         child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
       )
-      if isinstance(child, ast.If) and 'TYPE_CHECKING' in ast.unparse(
-        child.test
-      ):
+      if isinstance(child, ast.If) and _name(child.test) == 'TYPE_CHECKING':
         for branch in child.orelse:
           yield from visit(branch, at_top)
         continue
@@ -72,6 +69,11 @@ def _imports(tree: ast.Module) -> Iterator[_Import]:
       yield from visit(child, at_top and not inside)
 
   yield from visit(tree, True)
+
+
+def _name(node: ast.AST) -> str:
+  """Returns `name` of the expressions `name` and `x.name`."""
+  return getattr(node, 'id', getattr(node, 'attr', ''))
 
 
 def _is_in(module: str, *packages: str) -> bool:
@@ -93,7 +95,9 @@ _INTERNALS = {
   'tensorflow.python': 'tff_fedfish.runtime.tensorflow_internals',
   'tensorflow.core': 'tff_fedfish.runtime.tensorflow_internals',
 }
-_SHARED_OF_METHODS = ('method', 'parts', 'settings', 'registry', 'describe')
+_METHODS = {
+  path.stem for path in (source_files.ROOT / 'tff_fedfish/methods').iterdir()
+} - {'method', 'parts', 'settings', 'registry', 'describe'}
 
 
 def _reads_arguments(importer: str) -> bool:
@@ -114,18 +118,11 @@ def _answers_at_once(importer: str) -> bool:
 
 def _is_sibling(importer: str, module: str) -> bool:
   """Returns whether a method imports another."""
-  names = [
+  one, other = (
     name.removeprefix('tff_fedfish.methods.').partition('.')[0]
     for name in (importer, module)
-    if _is_in(name, 'tff_fedfish.methods') and name.count('.') > 1
-  ]
-  return (
-    len(set(names)) == 2
-    and names[0] not in _SHARED_OF_METHODS
-    and names[1] not in _SHARED_OF_METHODS
-    and (_ROOT / 'tff_fedfish/methods').joinpath(names[1]).is_dir()
-    | (_ROOT / f'tff_fedfish/methods/{names[1]}.py').is_file()
   )
+  return one != other and {one, other} <= _METHODS
 
 
 def _order_problem(importer: str, module: str) -> str:
@@ -171,50 +168,36 @@ def _import_problem(importer: str, imported: _Import) -> str:
   return next(broken, '') or _order_problem(importer, module)
 
 
-def _problems(importer: str, source: str) -> list[str]:
-  """Returns what breaks a rule in one file.
-
-  Args:
-    importer: The file's dotted name.
-    source: Its text.
-  """
-  tree = ast.parse(source)
+def _problems(importer: str, tree: ast.Module) -> list[str]:
+  """Returns what breaks a rule in the file with a dotted name."""
   problems = {
     f'{importer}:{imported.line}: {problem} ({imported.module})'
     for imported in _imports(tree)
     if (problem := _import_problem(importer, imported))
   }
   for node in ast.walk(tree):
-    if (
-      isinstance(node, ast.Attribute)
-      and ast.unparse(node) == 'sys.argv'
-      and not _reads_arguments(importer)
-    ):
-      problems.add(f'{importer}:{node.lineno}: only cli/ reads arguments')
-    if (
-      isinstance(node, ast.Attribute)
-      and node.attr in ('_private', '_call_flat')
-      and importer not in _INTERNALS.values()
-    ):
-      problems.add(
-        f'{importer}:{node.lineno}: private names of a library are used in one '
-        f'module ({node.attr})'
-      )
+    problem = ''
+    if isinstance(node, ast.Attribute):
+      if node.attr == 'argv' and not _reads_arguments(importer):
+        problem = 'only cli/ reads arguments'
+      if node.attr in ('_private', '_call_flat') and (
+        importer not in _INTERNALS.values()
+      ):
+        problem = 'private names of a library are used in one module'
     # NumPy's way to pickle.
-    if isinstance(node, ast.keyword) and node.arg == 'allow_pickle':
-      problems.add(f'{importer}:{node.value.lineno}: nothing reads pickle')
+    elif isinstance(node, ast.keyword) and node.arg == 'allow_pickle':
+      problem = 'nothing reads pickle'
+    if problem:
+      problems.add(f'{importer}:{node.lineno}: {problem}')
   return sorted(problems)
 
 
-def _files() -> dict[str, str]:
-  """Returns the text of every source file by its dotted name."""
-  found = {}
-  for package in _PACKAGES:
-    for path in sorted((_ROOT / package).rglob('*.py')):
-      parts = path.relative_to(_ROOT).with_suffix('').parts
-      name = '.'.join(parts).removesuffix('.__init__')
-      found[name] = path.read_text('utf-8')
-  return found
+def _files() -> dict[str, ast.Module]:
+  """Returns the tree of every source file by its dotted name."""
+  return {
+    path.removesuffix('.py').replace('/', '.').removesuffix('.__init__'): tree
+    for path, tree in source_files.trees(*_PACKAGES).items()
+  }
 
 
 def test_no_file_breaks_a_rule():
@@ -222,8 +205,8 @@ def test_no_file_breaks_a_rule():
   assert len(files) > 200
   assert not [
     problem
-    for importer, source in files.items()
-    for problem in _problems(importer, source)
+    for importer, tree in files.items()
+    for problem in _problems(importer, tree)
   ]
 
 
@@ -251,11 +234,7 @@ def test_no_file_breaks_a_rule():
       'private names of a library',
     ),
     ('tff_fedfish.run.x', 'ray._private.worker', 'private names of a library'),
-    (
-      'tff_fedfish.run.x',
-      'from configs import demo',
-      'nothing imports configs',
-    ),
+    ('tff_fedfish.run.x', 'from configs import demo', 'imports configs'),
     ('tff_fedfish.run.x', 'import sys\nx = sys.argv[1]', 'only cli/ reads'),
     ('tff_fedfish.run.x', 'from sys import argv', 'only cli/ reads arguments'),
     ('tff_fedfish.files', 'import pickle', 'nothing writes or reads pickle'),
@@ -266,7 +245,7 @@ def test_no_file_breaks_a_rule():
   ],
 )
 def test_planted_violation_is_found(importer, source, rule):
-  problems = _problems(importer, source)
+  problems = _problems(importer, ast.parse(source))
   assert problems
   assert all(rule in problem for problem in problems)
   assert all(problem.startswith(f'{importer}:') for problem in problems)
@@ -288,23 +267,24 @@ def test_planted_violation_is_found(importer, source, rule):
   ],
 )
 def test_what_is_allowed_is_not_reported(importer, source):
-  assert not _problems(importer, source)
+  assert not _problems(importer, ast.parse(source))
 
 
-def _circle(files: dict[str, str]) -> list[str]:
+def _circle(files: dict[str, ast.Module]) -> list[str]:
   """Returns files that import each other in turn, [] if none do.
 
   A package's own file may import its parts, late ones included.
   """
-  graph = {}
-  for importer, source in files.items():
-    graph[importer] = {
+  graph = {
+    importer: {
       imported.module
-      for imported in _imports(ast.parse(source))
+      for imported in _imports(tree)
       if imported.module in files
       and not _is_in(importer, imported.module)
       and (imported.at_top or not _is_in(imported.module, importer))
     }
+    for importer, tree in files.items()
+  }
   try:
     graphlib.TopologicalSorter(graph).prepare()
   except graphlib.CycleError as error:
@@ -328,4 +308,5 @@ def test_files_import_each_other_one_way():
   ],
 )
 def test_planted_circle_is_found(sources, circle):
-  assert set(_circle(sources)) == circle
+  files = {name: ast.parse(source) for name, source in sources.items()}
+  assert set(_circle(files)) == circle

@@ -1,14 +1,13 @@
 """Methods are spelled in one place: no other source file holds a name."""
 
 import ast
-import pathlib
 from collections.abc import Iterator
 
 import pytest
+import source_files
 
 from tff_fedfish.methods import registry
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PACKAGES = ('tff_fedfish', 'pipelines', 'models')
 # Declarations.
 _MAY_SPELL = ('tff_fedfish/methods/',)
@@ -37,30 +36,20 @@ def _spelled(text: str) -> list[str]:
   ]
 
 
-def _problems(path: str, source: str) -> list[str]:
+def _problems(path: str, tree: ast.Module) -> list[str]:
   if path.startswith(_MAY_SPELL):
     return []
   return [
     f'{path}:{string.lineno}: {name!r} in {string.value!r}'
-    for string in _strings(ast.parse(source))
+    for string in _strings(tree)
     for name in _spelled(string.value)
   ]
 
 
 def test_no_file_spells_a_method():
-  files = [
-    path
-    for package in _PACKAGES
-    for path in sorted((_ROOT / package).rglob('*.py'))
-  ]
-  assert len(files) > 200
-  problems = [
-    problem
-    for path in files
-    for problem in _problems(
-      path.relative_to(_ROOT).as_posix(), path.read_text('utf-8')
-    )
-  ]
+  trees = source_files.trees(*_PACKAGES)
+  assert len(trees) > 200
+  problems = [p for path, tree in trees.items() for p in _problems(path, tree)]
   assert not problems, '\n'.join(['', *problems])
 
 
@@ -77,7 +66,7 @@ def test_no_file_spells_a_method():
   ],
 )
 def test_planted_name_is_found(source, line):
-  [problem] = _problems('tff_fedfish/planning/plan.py', source)
+  [problem] = _problems('tff_fedfish/planning/plan.py', ast.parse(source))
   assert problem.startswith(f'tff_fedfish/planning/plan.py:{line}: ')
 
 
@@ -93,10 +82,10 @@ def test_planted_name_is_found(source, line):
   ],
 )
 def test_what_is_allowed_is_not_reported(path, source):
-  assert not _problems(path, source)
+  assert not _problems(path, ast.parse(source))
 
 
 def test_a_single_word_counts_only_as_a_whole(monkeypatch):
   monkeypatch.setattr(registry, 'BUILT_IN', {'scaffold': None})
-  assert _problems('tff_fedfish/x.py', "NAME = 'scaffold'")
-  assert not _problems('tff_fedfish/x.py', "TEXT = 'a scaffold around it'")
+  assert _spelled('scaffold') == ['scaffold']
+  assert not _spelled('a scaffold around it')

@@ -1,11 +1,11 @@
 """Docstrings begin with a verb or a noun, in the field's words."""
 
 import ast
-import pathlib
 import re
 from collections.abc import Iterator
 
-_ROOT = pathlib.Path(__file__).parents[1]
+from source_files import ROOT, trees
+
 _PACKAGES = ('tff_fedfish', 'pipelines', 'models', 'configs', 'tests')
 # Such a beginning leaves out the subject, or says it last.
 _BEGINNING = re.compile(r'(What|Whose|Of|By|Where|Those)\b')
@@ -30,27 +30,21 @@ def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
         yield statement.lineno, statement.value.value
 
 
-def _python_files():
-  for package in _PACKAGES:
-    yield from sorted((_ROOT / package).rglob('*.py'))
-
-
 def test_no_docstring_begins_without_a_subject():
   found = [
-    f'{path.relative_to(_ROOT)}:{line}: {text.strip().splitlines()[0]}'
-    for path in _python_files()
-    for line, text in _docstrings(ast.parse(path.read_text('utf-8')))
+    f'{path}:{line}: {text.strip().splitlines()[0]}'
+    for path, tree in trees(*_PACKAGES).items()
+    for line, text in _docstrings(tree)
     if _BEGINNING.match(text.strip())
   ]
   assert not found, '\n'.join(found)
 
 
 def test_the_usual_words():
-  tests = _ROOT / 'tests'
-  paths = [path for path in _python_files() if tests not in path.parents]
-  paths += sorted((_ROOT / 'docs').rglob('*.md')) + [_ROOT / 'README.md']
+  paths = [ROOT / path for path in trees(*_PACKAGES[:-1])]
+  paths += [*(ROOT / 'docs').rglob('*.md'), ROOT / 'README.md']
   found = [
-    f'{path.relative_to(_ROOT)}: {match[0]}'
+    f'{path.relative_to(ROOT)}: {match[0]}'
     for path in paths
     for match in _WORDS.finditer(path.read_text('utf-8'))
   ]

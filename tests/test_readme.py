@@ -1,11 +1,22 @@
-"""README and docs: links, settings, reasons for drops."""
+"""README and docs: links, reasons for drops, Python code."""
 
+import ast
+import doctest
+import functools
+import importlib
+import inspect
 import pathlib
 import re
 
 import pytest
+import source_files
+import tensorflow_federated as tff
 from doc_pages import PAGES
 
+import tff_fedfish
+from tff_fedfish.rounds.compose import compose
+
+_BLOCK = re.DOTALL | re.MULTILINE
 _ROOT = pathlib.Path(__file__).parents[1]
 _README = (_ROOT / 'README.md').read_text()
 
@@ -47,3 +58,32 @@ def test_every_reason_for_a_drop_is_documented():
   assert len(reasons) > 15
   for reason in reasons | {'duplicate_text', 'small_group', 'other_split'}:
     assert f'`{reason}`' in text, reason
+
+
+def _calls():
+  """Yields the calls of a dotted name in the Python code of all pages."""
+  for page in PAGES:
+    blocks = re.findall(r'^```python\n(.*?)^```', page.read_text(), _BLOCK)
+    for node in (n for block in blocks for n in ast.walk(ast.parse(block))):
+      if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        yield page.name, ast.unparse(node.func), {k.arg for k in node.keywords}
+
+
+def test_python_code_calls_what_there_is():
+  calls = [call for call in _calls() if call[1].startswith(('tff.', 'tff_'))]
+  assert len(calls) > 8
+  rounds = inspect.signature(compose).parameters
+  for page, name, keywords in calls:
+    top, *rest = name.split('.')
+    called = functools.reduce(getattr, rest, {'tff': tff}.get(top, tff_fedfish))
+    # Builders hand on what `compose` takes.
+    known = {**inspect.signature(called).parameters, **rounds}
+    assert keywords <= known.keys() or top == 'tff', (page, name)
+
+
+def test_examples_in_docstrings_give_what_they_say():
+  for path in source_files.trees('tff_fedfish', 'pipelines', 'models'):
+    if '>>> ' in (_ROOT / path).read_text('utf-8'):
+      module = path.removesuffix('.py').replace('/', '.')
+      answer = doctest.testmod(importlib.import_module(module))
+      assert answer.attempted and not answer.failed, path

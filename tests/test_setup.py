@@ -1,5 +1,6 @@
 """The package holds what it needs; the locks hold what it declares."""
 
+import functools
 import hashlib
 import pathlib
 import re
@@ -37,9 +38,7 @@ def _setup_py(*arguments):
 
 
 def _names(requirements):
-  return {
-    re.split(r'[<>=!~;\[ ]', line, maxsplit=1)[0] for line in requirements
-  }
+  return {re.split(r'[<>=!~;\[ ]', line)[0] for line in requirements}
 
 
 def _declared_requirements(name):
@@ -77,15 +76,8 @@ def test_declares_the_direct_dependencies(metadata):
   declared = (metadata / 'requires.txt').read_text().splitlines()
   listed = _declared_requirements('requirements.in')
   tools = {
-    'build',
-    'hypothesis',
-    'pytest',
-    'pytest-cov',
-    'pytest-timeout',
-    'pytest-xdist',
-    'ruff',
-    'setuptools',
-    'wheel',
+    *('build', 'hypothesis', 'ruff', 'setuptools', 'wheel'),
+    *('pytest', 'pytest-cov', 'pytest-timeout', 'pytest-xdist'),
   }
   assert _names(declared) == _names(listed) - tools
   # What is pinned there is pinned to the same version here.
@@ -119,18 +111,23 @@ def test_wheel_holds_every_module_and_all_data(tmp_path):
   assert any(name.endswith('LICENSE') for name in found)
 
 
+def _require_locked(declared, pins):
+  """Checks that pins have hashes and hold what is declared, as declared."""
+  assert not [package for package, (_, hashes) in pins.items() if not hashes]
+  for line in _declared_requirements(declared):
+    wanted = requirements.Requirement(line)
+    (package,) = _names([line])
+    assert package in pins
+    assert wanted.specifier.contains(pins[package][0])
+
+
 @pytest.mark.parametrize(
   'name', ['requirements.lock', 'requirements-cuda.lock']
 )
 def test_lock_pins_everything_with_hashes(name):
   pins = _pins(name)
   assert len(pins) > 100
-  assert not [package for package, (_, hashes) in pins.items() if not hashes]
-  for line in _declared_requirements('requirements.in'):
-    package, _, version = line.partition('==')
-    (package,) = _names([package])
-    assert package in pins
-    assert not version or pins[package][0] == version
+  _require_locked('requirements.in', pins)
 
 
 def test_cuda_lock_adds_only_cuda_wheels():
@@ -146,14 +143,9 @@ def test_cuda_lock_adds_only_cuda_wheels():
   'name', ['cluster', 'huggingface', 'trackers', 'docs', 'containers']
 )
 def test_lock_of_other_packages_adds_to_the_others(name):
-  pins, added = _pins('requirements.lock'), _pins(f'{name}.lock')
-  assert not set(pins) & set(added)
-  assert not [package for package, (_, hashes) in added.items() if not hashes]
-  for line in _declared_requirements(f'{name}.in'):
-    wanted = requirements.Requirement(line)
-    (package,) = _names([line])
-    assert package in added
-    assert wanted.specifier.contains(added[package][0])
+  added = _pins(f'{name}.lock')
+  assert not set(_pins('requirements.lock')) & set(added)
+  _require_locked(f'{name}.in', added)
 
 
 def test_set_up_files_name_no_index():
@@ -168,16 +160,19 @@ def test_set_up_files_name_no_index():
         assert word not in text, f'{path.name} holds {word!r}'
 
 
-def test_a_python_that_does_not_serve_is_named_in_one_line():
-  done = subprocess.run(
-    [_REQUIREMENTS / 'find_python.sh'],
-    env={'PYTHON': '/bin/false', 'PATH': '/usr/bin:/bin', 'HOME': '/none'},
+def _run(*command, python='/bin/false', path='/usr/bin:/bin'):
+  return subprocess.run(
+    command,
+    env={'PYTHON': python, 'PATH': path, 'HOME': '/none'},
     capture_output=True,
     text=True,
     timeout=300,
   )
-  assert done.returncode == 1
-  assert done.stdout == ''
+
+
+def test_a_python_that_does_not_serve_is_named_in_one_line():
+  done = _run(_REQUIREMENTS / 'find_python.sh')
+  assert (done.returncode, done.stdout) == (1, '')
   assert done.stderr == (
     'set-up: PYTHON=/bin/false is no CPython 3.11 with venv and ensurepip; '
     'name another, or leave PYTHON out.\n'
@@ -185,14 +180,8 @@ def test_a_python_that_does_not_serve_is_named_in_one_line():
 
 
 def test_found_python_serves():
-  done = subprocess.run(
-    [_REQUIREMENTS / 'find_python.sh'],
-    env={'PYTHON': sys.executable, 'PATH': '/usr/bin:/bin', 'HOME': '/none'},
-    capture_output=True,
-    text=True,
-    timeout=300,
-    check=True,
-  )
+  done = _run(_REQUIREMENTS / 'find_python.sh', python=sys.executable)
+  assert done.returncode == 0
   # Not the one in .venv, which set-up may have to remove.
   found = pathlib.Path(done.stdout.strip())
   assert found == pathlib.Path(sys._base_executable)
@@ -211,16 +200,7 @@ def set_up(tmp_path):
   # Fails whatever it is asked to do.
   shutil.copy(shutil.which('false'), tmp_path / '.venv' / 'bin' / 'python')
 
-  def run(*arguments, path='/usr/bin:/bin'):
-    return subprocess.run(
-      [tmp_path / 'requirements' / 'set_up.sh', *arguments],
-      env={'PYTHON': '/bin/false', 'PATH': path, 'HOME': '/none'},
-      capture_output=True,
-      text=True,
-      timeout=300,
-    )
-
-  return run
+  return functools.partial(_run, tmp_path / 'requirements' / 'set_up.sh')
 
 
 def _complete(root, lock='requirements.lock'):
@@ -292,14 +272,14 @@ def test_other_platform_is_refused_in_one_line(set_up, tmp_path):
 
 
 def test_make_alone_shows_help():
-  done = subprocess.run(
+  printed = subprocess.run(
     ['make'], cwd=_ROOT, capture_output=True, text=True, timeout=300, check=True
-  )
+  ).stdout
   for target in (
     *('demo', 'test', 'lint', 'docs', 'test-wheel', 'lint-containers'),
     *('bench', '.venv', 'lock', 'clean'),
   ):
-    assert f'make {target} ' in done.stdout
+    assert f'make {target} ' in printed
 
 
 def _warn_in(module, category):
@@ -307,9 +287,13 @@ def _warn_in(module, category):
 
 
 @pytest.mark.parametrize(
-  'package', ['tff_fedfish', 'pipelines.job', 'models.x']
+  ('package', 'category'),
+  [
+    ('tff_fedfish', DeprecationWarning),
+    ('pipelines.job', UserWarning),
+    ('models.x', UserWarning),
+  ],
 )
-@pytest.mark.parametrize('category', [UserWarning, DeprecationWarning])
 def test_a_warning_from_our_packages_fails_the_test(package, category):
   with pytest.raises(category, match='a warning'):
     _warn_in(package, category)
