@@ -1,7 +1,6 @@
 """The page as a whole: self-contained, well-formed, safe, replaced whole."""
 
 import html.parser
-import pathlib
 import shutil
 
 import pytest
@@ -48,9 +47,8 @@ class _Outline(html.parser.HTMLParser):
 
 def _render(directories):
   """Renders the page without its plots, which take seconds."""
-  return page.render_page(
-    scores.read_scores(loading.load_runs(directories)), {}
-  )
+  table = scores.read_scores(loading.load_runs(directories))
+  return page.render_page(table, {})
 
 
 def _files(directory):
@@ -73,7 +71,7 @@ def one_plot(tmp_path):
 @pytest.fixture
 def copied(report_of_pair, tmp_path):
   """A copy of the report that a test may change."""
-  return pathlib.Path(shutil.copytree(report_of_pair, tmp_path / 'report'))
+  return shutil.copytree(report_of_pair, tmp_path / 'report')
 
 
 def test_files_of_a_report(report_of_pair):
