@@ -106,12 +106,6 @@ def test_no_document_lies_in_both_halves(lengths, max_sequences):
     assert len(half) == num_documents // 2
 
 
-def test_a_document_that_sequences_would_cut():
-  # 12 blocks of one text of 4 documents: half of them are of each document.
-  halves = _halve(_Text([19] * 4))
-  assert set(_ids(halves.evaluation)) & set(_ids(halves.personalization[0.5]))
-
-
 @pytest.mark.parametrize(('cap', *'ehq'), _SIZES)
 def test_cap(cap, e, h, q):
   assert _lengths(_halve_documents([40] * 8, max_sequences=cap)) == (e, h, q)

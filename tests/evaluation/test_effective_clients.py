@@ -1,25 +1,34 @@
 """How many clients a mean is worth, of masses by hand and of methods."""
 
-import json
+import types
 
+import linear_models
 import numpy as np
 import planned_configs
 import pytest
-import small_runs
 import tensorflow as tf
 
 from models.model_shapes import weight_shapes
-from tff_fedfish.cli.main import main
-from tff_fedfish.data.sequences import Sequences, to_dataset
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.effective_clients import MassSums, client_mass
 from tff_fedfish.evaluation.summary import EffectiveClients
-from tff_fedfish.methods.fed_fish.process import DeltaAndFisher
+from tff_fedfish.methods.fed_avg import build_fed_avg
+from tff_fedfish.methods.fed_fish.process import (
+  DeltaAndFisher,
+  build_fed_fish,
+)
 from tff_fedfish.run import build
+from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 
 def _squares(update, client_weight, state):
   return [client_weight * tf.square(update['a']), state * client_weight]
+
+
+def _config(**settings):
+  return planned_configs.by_hand(
+    **{f'algorithm__{name}': value for name, value in settings.items()}
+  )
 
 
 @pytest.fixture
@@ -40,51 +49,45 @@ def test_by_hand(effective):
   assert effective.summary().mean == pytest.approx((1.8 + 1 + 1.8) / 3)
 
 
-def test_coordinates_without_mass_do_not_count(effective):
-  effective.add(_update(1.0, 0.0), 2)
-  effective.add(_update(1.0, 0.0), 2)
-  # a: 2, and nothing; b: 2.
-  assert effective.summary().mean == 2.0
-
-
 def test_what_explains_them_by_hand(effective):
   effective.add(_update(1.0, 0.0), 3)
   effective.add(_update(3.0, 0.0), 1)
-  found = effective.summary()
+  summary = effective.summary()
   # a: 3 x (1, 0) and 1 x (9, 0); one of three coordinates is not informed.
-  assert found.uninformed_fraction == pytest.approx(1 / 3)
+  assert summary.uninformed_fraction == pytest.approx(1 / 3)
   # (3 + 1)^2 / (9 + 1).
-  assert found.of_weights == pytest.approx(1.6)
+  assert summary.of_weights == pytest.approx(1.6)
+
+
+def _mix(fraction):
+  """Returns sums of a method whose mass is w a."""
+  return MassSums(
+    lambda update, weight, _: [weight * update['a']],
+    1,
+    plain_mean_fraction=fraction,
+  )
 
 
 def test_a_mix_is_worth_what_its_mean_is():
   # One client of 8 has all the mass of coordinate 0; in 1 all weigh alike. The
   # mean that is taken is half of the plain one: its parts of coordinate 0 are
   # 1/16 + 1/2 and seven times 1/16, so 1 / ((81 + 7) / 256) = 2.91.
-  def mass(update, client_weight, state):
-    return [client_weight * update['a']]
-
-  found = {}
+  found = []
   for fraction in (0.0, 0.5, 1.0):
-    effective = MassSums(mass, 1, plain_mean_fraction=fraction)
+    effective = _mix(fraction)
     for number in range(8):
       effective.add(_update(float(number == 0), 3.0, 0.0), 2)
-    found[fraction] = effective.summary()
-  means = [summary.mean for summary in found.values()]
+    found.append(effective.summary())
+  means = [summary.mean for summary in found]
   assert means == pytest.approx([(1 + 8) / 2, (256 / 88 + 8) / 2, 8])
   # Nobody informs coordinate 2, whatever part the plain mean has.
-  fractions = {summary.uninformed_fraction for summary in found.values()}
-  assert fractions == {1 / 3}
+  assert {summary.uninformed_fraction for summary in found} == {1 / 3}
 
 
 def test_a_mix_of_unequal_weights_by_hand():
   # w = (3, 1), m = (3 x 1, 1 x 9): plain parts 3/4 and 1/4, own 1/4 and 3/4.
   # A quarter of the plain ones: 3/8 and 5/8, 1 / (9/64 + 25/64).
-  effective = MassSums(
-    lambda update, weight, _: [weight * update['a']],
-    1,
-    plain_mean_fraction=0.25,
-  )
+  effective = _mix(0.25)
   effective.add(_update(1.0), 3)
   effective.add(_update(9.0), 1)
   assert effective.summary().mean == pytest.approx(64 / 34)
@@ -92,11 +95,7 @@ def test_a_mix_of_unequal_weights_by_hand():
 
 def test_a_mix_has_the_client_without_mass():
   # Parts of the plain mean are 1/2 and 1/2, of the other one 1 and 0.
-  effective = MassSums(
-    lambda update, weight, _: [weight * update['a']],
-    1,
-    plain_mean_fraction=0.5,
-  )
+  effective = _mix(0.5)
   effective.add(_update(4.0), 1)
   effective.add(_update(0.0), 1)
   # Of weight 0, and beyond float32: neither is in the mean.
@@ -105,50 +104,18 @@ def test_a_mix_has_the_client_without_mass():
   assert effective.summary().mean == pytest.approx(1 / (9 / 16 + 1 / 16))
 
 
-def test_fed_fish_mix_counts_the_plain_mean(small_inputs, tmp_path):
-  summaries = {}
-  for fraction in (0.0, 0.5):
-    run = tmp_path / str(fraction)
-    code = small_runs.train(
-      small_inputs,
-      run,
-      algorithm__plain_mean_fraction=fraction,
-      training__num_rounds=1,
-    )
-    assert code == 0
-    arguments = ['--checkpoint', str(run / 'checkpoints' / 'round_00000000')]
-    arguments += ['--data', str(small_inputs[0]), '--barrier']
-    arguments += ['--fractions', '0', '--max_clients', '1']
-    output = tmp_path / f'evaluation_{fraction}'
-    assert main(['evaluate', *arguments, '--output', str(output)]) == 0
-    summary = json.loads((output / 'summary.json').read_text('utf-8'))
-    summaries[fraction] = summary['effective_clients']
-  # The same clients and masses; what they are worth is between the two.
-  assert summaries[0.0]['of_weights'] == summaries[0.5]['of_weights']
-  sizes = summaries[0.0]['mean'], summaries[0.5]['mean']
-  assert sizes[0] + 0.05 < sizes[1] < summaries[0.5]['of_weights'] + 1e-6
-
-
 def test_floor_makes_no_client_informed():
-  config = planned_configs.by_hand(algorithm__relative_floor=0.5)
-  diagonals = [
-    tuple(
-      np.zeros(shape, np.float32)
-      for shape in weight_shapes(config.model_shape()).values()
-    )
-    for _ in range(2)
-  ]
-  for diagonal in diagonals:
-    # One coordinate of the first tensor is informed on both.
-    diagonal[0][0, 0] = 1.0
-  updates = [DeltaAndFisher(d, d) for d in diagonals]
-  num_tensors = len(weight_shapes(config.model_shape()))
+  config = _config(relative_floor=0.5)
+  shapes = weight_shapes(config.model_shape()).values()
+  diagonal = tuple(np.zeros(shape, np.float32) for shape in shapes)
+  # One coordinate of the first tensor is informed on both clients.
+  diagonal[0][0, 0] = 1.0
   found = {}
   for with_floor in (True, False):
     mass, _ = client_mass(config, with_floor=with_floor)
-    effective = MassSums(mass, num_tensors)
-    for update in updates:
-      effective.add(update, 1.0)
+    effective = MassSums(mass, len(shapes))
+    for _ in range(2):
+      effective.add(DeltaAndFisher(diagonal, diagonal), 1.0)
     found[with_floor] = effective.summary()
   # 15 coordinates of the token embedding have the floor's mass.
   assert found[True].uninformed_fraction == 165 / 180
@@ -156,7 +123,7 @@ def test_floor_makes_no_client_informed():
   assert found[False].mean == 2.0
 
 
-@pytest.mark.parametrize('scale', [1e-30, 1e-12, 1.0, 2e10, 1e30])
+@pytest.mark.parametrize('scale', [1e-30, 1.0, 1e30])
 def test_masses_of_any_size(effective, scale):
   for _ in range(4):
     effective.add(_update(scale**0.5, 0.0), 1)
@@ -200,64 +167,64 @@ def test_no_clients(effective):
   )
 
 
-def _clients():
-  """Returns 3 clients of 1, 4 and 5 sequences."""
-  clients = []
-  for number, size in enumerate((1, 4, 5)):
-    random = np.random.RandomState(number)
-    tokens = random.randint(5, size=(size, 5)).astype(np.int32)
-    clients.append(Sequences(tokens, np.full(size, 4, np.int32)))
-  return clients
-
-
 @pytest.mark.parametrize(
-  'settings',
+  ('settings', 'builder'),
   [
-    dict(fisher_estimator='last_epoch'),
-    pytest.param(
-      dict(client_weighting='uniform', fisher_reduction='mean'),
-      marks=pytest.mark.slow,
-    ),
-    pytest.param(dict(relative_floor=0.5), marks=pytest.mark.slow),
-    pytest.param(dict(name='fed_avg'), marks=pytest.mark.slow),
-    pytest.param(dict(), marks=pytest.mark.slow),
-    pytest.param(dict(fisher_estimator='example_sq'), marks=pytest.mark.slow),
-    pytest.param(
-      dict(fisher_normalization='tensor_mean'), marks=pytest.mark.slow
-    ),
+    ({'relative_floor': 0.5, 'plain_mean_fraction': 0.25}, build_fed_fish),
+    ({'name': 'fed_avg'}, build_fed_avg),
   ],
-  ids=lambda settings: '-'.join(map(str, settings.values())) or 'default',
 )
-def test_mass_is_what_the_round_weighs_with(settings):
-  config = planned_configs.by_hand(
-    server__optimizer='sgd',
-    server__learning_rate=1.0,
-    client_work__learning_rate=0.5,
-    **{f'algorithm__{name}': value for name, value in settings.items()},
+def test_mass_is_what_the_round_weighs_with(settings, builder):
+  set_in_process_context()
+  mass, s = client_mass(_config(**settings))
+  process = builder(
+    linear_models.linear_model(2),
+    client_optimizer=linear_models.sgd(0.1),
+    server_optimizer=linear_models.sgd(1.0),
+    **{name: value for name, value in settings.items() if name != 'name'},
   )
-  clients = _clients()
-  process = build.build_learning_process(config)
   state = process.initialize()
-  datasets = [to_dataset(rows, 2) for rows in clients]
+  datasets = [
+    linear_models.batches(x, y, 2) for x, y in linear_models.three_clients()
+  ]
   before = process.get_model_weights(state).trainable
   output = process.next(state, datasets)
   after = process.get_model_weights(output.state).trainable
 
-  mass_of, _ = client_mass(config)
-  numerators, masses = [], []
+  masses, weights, deltas = [], [], []
   for client in process.trained_models(state, datasets):
-    mass = mass_of(client['update'], client['client_weight'], state.aggregator)
-    masses.append(mass)
-    numerators.append(
-      [
-        m * (b - t)
-        for m, b, t in zip(mass, before, client['trainable'], strict=True)
-      ]
-    )
-  steps = [
-    sum(n[i] for n in numerators) / sum(m[i] for m in masses)
-    for i in range(len(before))
-  ]
-  assert max(np.abs(step).max() for step in steps) > 0.1
-  for found, old, step in zip(after, before, steps, strict=True):
-    np.testing.assert_allclose(old - step, found, rtol=1e-4, atol=1e-6)
+    weights.append(client['client_weight'])
+    masses.append(mass(client['update'], weights[-1], state.aggregator))
+    deltas.append(list(map(np.subtract, before, client['trainable'])))
+  assert weights == [3, 7, 4]
+  for i, (old, new) in enumerate(zip(before, after, strict=True)):
+    weighed = sum(m[i] * d[i] for m, d in zip(masses, deltas, strict=True))
+    plain = sum(w * d[i] for w, d in zip(weights, deltas, strict=True))
+    step = (1 - s) * weighed / sum(m[i] for m in masses)
+    step += s * plain / sum(weights)
+    np.testing.assert_allclose(old - new, step, rtol=1e-4)
+
+
+def test_mass_of_a_method_of_ones_own():
+  mass, s = client_mass(
+    _config(name='own_methods.magnitude_mean', magnitude_power=0.5)
+  )
+  assert s == 0
+  # w |d|^0.5.
+  update = DeltaAndFisher((np.array([4.0, -9.0]), np.array(0.25)), ())
+  found = mass(update, 2.0, ())
+  assert list(map(list, map(np.ravel, found))) == [[4.0, 6.0], [1.0]]
+
+
+def test_a_process_that_gives_no_models():
+  config = _config()
+  build.require_trained_models(
+    config, types.SimpleNamespace(trained_models=None)
+  )
+  with pytest.raises(UserError) as caught:
+    build.require_trained_models(config, types.SimpleNamespace())
+  assert str(caught.value) == (
+    'The Client-Server Barrier requires a process with `trained_models`, but '
+    "the one that 'fed_fish' builds has none. Build it with "
+    'tff_fedfish.rounds.compose, or leave the barrier out.'
+  )

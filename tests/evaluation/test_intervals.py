@@ -83,18 +83,6 @@ def test_interval_has_the_analytic_width():
   )
 
 
-def test_interval_covers_the_true_mean():
-  # 300 samples of 40: the percentile interval of so few covers about 94 %;
-  # the count has a standard deviation of sqrt(300 x 0.94 x 0.06) = 4.1.
-  generator = np.random.RandomState(11)
-  num_covered = 0
-  for seed in range(300):
-    values = generator.normal(-1.0, 3.0, size=40)
-    summary = intervals.summarize(values, num_bootstrap=400, seed=seed)
-    num_covered += summary.ci_low <= -1.0 <= summary.ci_high
-  assert 300 * 0.94 - 4 * 4.1 <= num_covered <= 300 * 0.95 + 4 * 4.1
-
-
 def test_equal_seeds_give_equal_intervals_and_others_do_not():
   values = np.random.RandomState(2).normal(size=30)
   once = intervals.summarize(values, seed=4)
@@ -146,17 +134,6 @@ def test_paired_difference_of_diverged_clients():
     {0: a, 1: fine}, {0: b, 1: fine}, seed=1
   )
   assert (summary['mean'], summary['num_left_out_clients']) == (0.25, 2)
-
-
-def test_paired_difference_is_narrower_than_its_parts():
-  # Clients differ by +-10, methods by 0.5 +- 0.1: the pairs know it, the
-  # means alone (+-1) do not.
-  generator = np.random.RandomState(8)
-  base = generator.normal(0, 10, size=100)
-  a = {b'%d' % i: base[i] + generator.normal(0.5, 0.1) for i in range(100)}
-  b = {b'%d' % i: base[i] for i in range(100)}
-  summary = intervals.paired_difference({0: a}, {0: b}, seed=0)
-  assert 0.45 < summary['ci_low'] < summary['ci_high'] < 0.55
 
 
 def test_one_seed_is_the_bootstrap_over_clients():
@@ -217,6 +194,7 @@ def test_nothing_to_compare(a, b):
   names = ('mean', 'ci_low', 'ci_high', 'share_below_zero')
   assert [summary[name] for name in names] == [None] * 4
   assert summary['num_clients'] == 0
+  assert (summary['seed_means'], summary['seed_low']) == ([], None)
 
 
 class TestIntervalOverSeeds:
@@ -237,8 +215,3 @@ class TestIntervalOverSeeds:
   def test_two_have_none(self):
     found = self._difference(1.0, 2.0)
     assert found['seed_low'] is found['seed_high'] is None
-
-  def test_nothing_in_common(self):
-    found = intervals.paired_difference({1: {}}, {2: {}}, seed=1)
-    assert found['seed_means'] == []
-    assert found['seed_low'] is None

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-import small_runs
 import tensorflow as tf
 
 from models import transformer, transformer_config
@@ -205,15 +204,6 @@ def test_formats_that_are_refused(small_run, tmp_path, capsys, formats):
     f'them, found {formats!r}. Leave it out for saved_model,safetensors.'
   )
   assert not list(tmp_path.iterdir())
-
-
-def test_a_checkpoint_of_another_model(copy, tmp_path, capsys):
-  command = ('export', '--checkpoint', copy, '--output', tmp_path / 'out')
-  config = json.loads((copy / 'config.json').read_text())
-  config['model']['width'] = 32
-  small_runs.write_config(copy, config)
-  assert 'is of another model or method' in _error(capsys, *command)
-  assert not (tmp_path / 'out').exists()
 
 
 def test_metrics_that_end_too_early(copy, tmp_path, capsys):

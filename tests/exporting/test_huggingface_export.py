@@ -3,11 +3,8 @@
 import json
 
 import numpy as np
-import pytest
 import safetensors
-import small_runs
 
-from tff_fedfish.errors import UserError
 from tff_fedfish.exporting import export
 from tff_fedfish.exporting.trained_model import load_trained_model
 from tff_fedfish.huggingface import pretrained
@@ -49,12 +46,3 @@ def test_saved_model_may_stand_beside_it(small_run, tmp_path):
   export.export(small_run, tmp_path / 'm', ['saved_model', 'huggingface'])
   assert (tmp_path / 'm' / 'saved_model').is_dir()
   assert pretrained.is_pretrained(tmp_path / 'm')
-
-
-def test_rotary_positions_are_refused(small_inputs, tmp_path):
-  run = tmp_path / 'run'
-  settings = dict(model__position_embedding='rotary', training__num_rounds=1)
-  assert small_runs.train(small_inputs, run, **settings) == 0
-  with pytest.raises(UserError, match="as GPT-2 has, found 'rotary'. Export"):
-    export.export(run, tmp_path / 'm', ['huggingface'])
-  assert not (tmp_path / 'm').exists()

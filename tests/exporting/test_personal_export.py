@@ -1,48 +1,64 @@
 """Personal models: `--client_id` of `fedfish export` and `generate`."""
 
+import json
+import shutil
+import types
+
 import numpy as np
 import pytest
 import safetensors.numpy
 import small_runs
 
+from models.model_shapes import weight_shapes
 from tff_fedfish.cli.main import main
-from tff_fedfish.run import tensor_files
+from tff_fedfish.evaluation import own_tests
+from tff_fedfish.run import run_directory
 from tff_fedfish.run.client_state import ClientStates
 
-# With 12 clients some hosts train, and others are held out.
 _CLIENT = 'host4.org'
 
 
-@pytest.fixture(scope='module')
-def run(small_inputs, tmp_path_factory):
-  """A run of one round whose clients each train a model of their own."""
-  workdir = tmp_path_factory.mktemp('personal') / 'run'
-  settings = dict(
-    algorithm__name='local_only',
-    client_work__num_local_epochs=1,
-    client_splits__held_out_fraction=0.0,
-    cohorts__cohort_size=None,
-    training__num_rounds=1,
-    evaluation__every_num_rounds=1,
+@pytest.fixture
+def run(small_run, tmp_path):
+  """A run whose 12 clients each train a model of their own."""
+  run = shutil.copytree(small_run, tmp_path / 'run')
+  values = json.loads((run / 'config.json').read_text())
+  values['algorithm'] = {'name': 'local_only'}
+  values['client_splits']['held_out_fraction'] = 0.0
+  small_runs.write_config(run, values)
+  small_runs.edit_manifest(
+    run / 'checkpoints' / 'round_00000004' / 'manifest.json',
+    client_states=ClientStates(run).summary(4),
   )
-  assert small_runs.train(small_inputs, workdir, **settings) == 0
-  return workdir
+  return run
 
 
-def test_the_model_that_the_client_kept(run, tmp_path):
+def test_the_model_of_the_client(run, tmp_path, monkeypatch):
+  shapes = weight_shapes(run_directory.read_config(run).model_shape())
+  weights = [np.full(s, i, np.float32) for i, s in enumerate(shapes.values())]
+  opened = []
+
+  def open_own_tests(config, corpus, tokenizer, checkpoint, states):
+    del config, tokenizer
+    opened.append((len(corpus.client_ids), checkpoint.round_num))
+    assert states.directory.parent == run
+    return types.SimpleNamespace(
+      weights_of={_CLIENT.encode(): weights}.__getitem__
+    )
+
+  monkeypatch.setattr(own_tests, 'open_own_tests', open_own_tests)
   output = tmp_path / 'out'
   argv = ['export', '--checkpoint', str(run), '--output', str(output)]
   argv += ['--client_id', _CLIENT, '--format', 'safetensors']
   assert main(argv) == 0
+  assert opened == [(12, 4)]
   tensors = safetensors.numpy.load_file(output / 'model.safetensors')
-  path = ClientStates(run).path_for(_CLIENT.encode(), 2)
-  kept = tensor_files.read(path, prefix='model/')
-  assert len(tensors) == len(kept) == 16
-  np.testing.assert_array_equal(tensors['token_embedding'], kept['model/0'])
-  np.testing.assert_array_equal(tensors['final_norm/bias'], kept['model/15'])
+  assert tensors.keys() == shapes.keys()
+  for name, weight in zip(shapes, weights, strict=True):
+    np.testing.assert_array_equal(tensors[name], weight)
   card = (output / 'README.md').read_text()
   assert card.startswith(
-    f'# Language model: Local models, round 1, client {_CLIENT}\n'
+    f'# Language model: Local models, round 4, client {_CLIENT}\n'
   )
   assert 'Clients sent nothing to the server.' in card
 

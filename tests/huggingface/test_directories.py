@@ -1,5 +1,6 @@
 """Directories with a GPT-2: which are read, and which are refused."""
 
+import dataclasses
 import json
 
 import ml_dtypes
@@ -217,6 +218,12 @@ def test_tensors_that_are_refused(directory, change, words):
   tensors = _load(directory) | change
   _save(directory, {n: t for n, t in tensors.items() if t is not None})
   assert words in _refusal(directory)
+
+
+def test_rotary_positions_are_refused():
+  shape = dataclasses.replace(_SHAPE, position_embedding='rotary')
+  with pytest.raises(UserError, match="as GPT-2 has, found 'rotary'. Export"):
+    gpt2.to_config(shape, 1)
 
 
 def test_weights_that_cannot_be_read(directory):

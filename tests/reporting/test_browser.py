@@ -7,8 +7,11 @@ import subprocess
 import urllib.parse
 
 import pytest
+from report_runs import write_evaluation, write_sweep
 
 from tff_fedfish.reporting import loading, report
+
+pytestmark = pytest.mark.slow
 
 _BROWSERS = ('chromium', 'chromium-browser', 'google-chrome')
 # The page itself has no script: a copy in a frame of a screen's or a phone's
@@ -47,7 +50,7 @@ def _browser():
 
 # Without a browser none is written.
 @pytest.fixture(name='page', scope='module')
-def _page(browser, tmp_path_factory, write_sweep, write_evaluation):
+def _page(browser, tmp_path_factory):
   """A page of a small sweep, with hostile names."""
   del browser
   root = tmp_path_factory.mktemp('sweep')

@@ -5,6 +5,7 @@ import io
 import json
 
 import pytest
+from report_runs import write_evaluation, write_run
 
 from tff_fedfish.reporting import comparisons, loading, scores, summary
 
@@ -63,7 +64,7 @@ def test_summary_csv(pair):
   assert 'seconds_per_round/ci_low' not in fish
 
 
-def test_summary_csv_has_every_column(tmp_path, write_run, write_evaluation):
+def test_summary_csv_has_every_column(tmp_path):
   run = write_run(tmp_path / 'run')
   metrics = run / 'metrics.csv'
   names = ('train/num_tokens', 'personal/loss', 'personal/accuracy')

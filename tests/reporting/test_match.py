@@ -3,8 +3,9 @@
 import json
 
 import pytest
+from report_runs import write_evaluation, write_run, write_sweep
 
-from tff_fedfish.reporting import comparisons, keys, match, scores, studies
+from tff_fedfish.reporting import comparisons, keys, match, scores
 from tff_fedfish.reporting.loading import load_runs
 
 _FINGERPRINT = 'a' * 64
@@ -20,7 +21,7 @@ _FINE_TUNING = {
 
 
 @pytest.fixture(name='write_one')
-def _write_one(tmp_path, write_run, write_evaluation):
+def _write_one(tmp_path):
   """Writes one run of two that are alike but for the method and `changes`."""
 
   def write(
@@ -68,37 +69,37 @@ def _fractions(runs):
 
 
 _EVERYWHERE, _ONLY_FINE_TUNED, _NOWHERE = [0.0, 0.5], [0.0], []
+_NEVER_COMPARED = {
+  'evaluation.barrier_every_num_rounds': 1,
+  'evaluation.every_num_rounds': 1,
+  'evaluation.num_clients': 3,
+  'data.directory': '/elsewhere/debian',
+  'data.vocabulary': '/elsewhere/vocabulary',
+  'checkpoints.every_num_rounds': 1,
+  'training.max_non_finite_rounds': 3,
+  'engine.num_workers': 2,
+  # Read with Ray only, with a partition only, with DP-SGD only.
+  'engine.threads_per_worker': 4,
+  'seeds.partition_seed': 9,
+  'seeds.privacy_seed': 9,
+  # A method's own.
+  'client_work.learning_rate': 0.5,
+  'server.optimizer': 'sgd',
+}
 
 
 @pytest.mark.parametrize(
   'changes, fractions',
   [
-    pytest.param({'fingerprint': 'b' * 64}, _NOWHERE, id='corpus'),
-    pytest.param({'vocabulary': 'w'}, _NOWHERE, id='vocabulary'),
-    *(
-      pytest.param({'settings': settings}, _EVERYWHERE, id=next(iter(settings)))
-      for settings in (
-        {'evaluation.barrier_every_num_rounds': 1},
-        {'evaluation.every_num_rounds': 1},
-        {'evaluation.num_clients': 3},
-        {'data.directory': '/elsewhere/debian'},
-        {'data.vocabulary': '/elsewhere/vocabulary'},
-        {'checkpoints.every_num_rounds': 1},
-        {'training.max_non_finite_rounds': 3},
-        {'engine.kind': 'ray', 'engine.num_partial_sums': 1},
-        {'engine.num_workers': 2},
-        # Read with Ray only, and with a partition only.
-        {'engine.threads_per_worker': 4},
-        {'seeds.partition_seed': 9},
-        # Read with DP-SGD only.
-        {'seeds.privacy_seed': 9},
-        # A method's own.
-        {'client_work.learning_rate': 0.5},
-        {'server.optimizer': 'sgd'},
-      )
+    ({'fingerprint': 'b' * 64}, _NOWHERE),
+    ({'vocabulary': 'w'}, _NOWHERE),
+    ({'settings': _NEVER_COMPARED}, _EVERYWHERE),
+    (
+      {'settings': {'engine.kind': 'ray', 'engine.num_partial_sums': 1}},
+      _EVERYWHERE,
     ),
     *(
-      pytest.param({'settings': {name: value}}, _NOWHERE, id=f'{name} {value}')
+      ({'settings': {name: value}}, _NOWHERE)
       for name, value in (
         ('seeds.split_seed', 9),
         ('seeds.cohort_seed', 9),
@@ -114,18 +115,6 @@ _EVERYWHERE, _ONLY_FINE_TUNED, _NOWHERE = [0.0, 0.5], [0.0], []
         ('engine.kind', 'ray'),
       )
     ),
-  ],
-)
-def test_which_runs_are_compared(write_one, changes, fractions):
-  runs = load_runs(
-    [write_one('fish', 'fed_fish'), write_one('avg', 'fed_avg', **changes)]
-  )
-  assert _fractions(runs) == fractions
-
-
-@pytest.mark.parametrize(
-  'changes, fractions',
-  [
     ({'fine_tuning': {'learning_rate': 1.0}}, _ONLY_FINE_TUNED),
     ({'fine_tuning': {'epochs': 40}}, _ONLY_FINE_TUNED),
     ({'fine_tuning': {'split_unit': 'sequences'}}, _NOWHERE),
@@ -139,17 +128,17 @@ def test_which_runs_are_compared(write_one, changes, fractions):
     # Both held out.
     ({'corpus': 'other'}, _NOWHERE),
   ],
+  ids=str,
 )
-def test_other_evaluations_are_not_compared(write_one, changes, fractions):
+def test_which_runs_are_compared(write_one, changes, fractions):
   runs = load_runs(
     [write_one('fish', 'fed_fish'), write_one('avg', 'fed_avg', **changes)]
   )
-  assert _fractions(runs) == fractions
+  compared = comparisons.compare_methods(match.find_arms(runs))
+  assert sorted(set(compared['fraction'])) == fractions
 
 
-def test_runs_are_compared_by_an_evaluation_that_both_have(
-  write_one, write_evaluation
-):
+def test_runs_are_compared_by_an_evaluation_that_both_have(write_one):
   runs = [write_one('fish', 'fed_fish'), write_one('avg', 'fed_avg')]
   # A later one, by name, of FedFish only.
   write_evaluation(
@@ -162,9 +151,7 @@ def test_runs_are_compared_by_an_evaluation_that_both_have(
   assert list(found['mean']) == [0.0] * 4
 
 
-def test_the_last_by_number_stands_for_equal_evaluations(
-  write_one, write_evaluation
-):
+def test_the_last_by_number_stands_for_equal_evaluations(write_one):
   run = write_one('fish', 'fed_fish')
   for name in ('run9', 'run10'):
     write_evaluation(run, name, personalization=_FINE_TUNING)
@@ -177,9 +164,7 @@ def test_the_last_by_number_stands_for_equal_evaluations(
   assert set(shown['subject']) == {''}
 
 
-def test_the_latest_of_several_evaluations_is_compared(
-  write_one, write_evaluation
-):
+def test_the_latest_of_several_evaluations_is_compared(write_one):
   runs = [write_one('fish', 'fed_fish'), write_one('avg', 'fed_avg')]
   for run in runs:
     fewer = {'max_sequences_per_client': 16}
@@ -193,22 +178,28 @@ def test_the_latest_of_several_evaluations_is_compared(
   assert list(table['round']) == [2] * 4
 
 
-def test_with_dp_sgd_noise_of_another_seed_is_a_repetition(write_one):
-  settings = {
-    'local_privacy.clip_norm': 1.0,
-    'local_privacy.noise_multiplier': 1.0,
-  }
-  runs = load_runs(
-    [
-      write_one(
-        str(seed),
-        'fed_avg',
-        settings=settings | {'seeds.privacy_seed': seed},
-      )
-      for seed in (1, 2)
-    ]
-  )
-  [arm] = match.find_arms(runs)
+@pytest.mark.parametrize(
+  'algorithm, settings, changes',
+  [
+    (
+      'fed_avg',
+      {'local_privacy.clip_norm': 1.0, 'local_privacy.noise_multiplier': 1.0},
+      {'seeds.privacy_seed': 9},
+    ),
+    (
+      'fisher_merge',
+      {'server.optimizer': 'sgd', 'server.learning_rate': 1.0},
+      {'algorithm.keeps_uploads': True, 'seeds.model_seed': 9},
+    ),
+    ('fed_fish', {}, {'data.directory': '/moved', 'seeds.model_seed': 9}),
+  ],
+)
+def test_what_makes_a_repetition(write_one, algorithm, settings, changes):
+  paths = [
+    write_one('a', algorithm, settings=settings),
+    write_one('b', algorithm, settings=settings | changes),
+  ]
+  [arm] = match.find_arms(load_runs(paths))
   assert arm.num_seeds == 2
 
 
@@ -225,37 +216,7 @@ def test_the_sums_of_a_cohort_of_all_merged_clients(write_one):
   assert keys.setting_key(runs[0]) == keys.setting_key(runs[1])
 
 
-def test_kept_uploads_make_no_other_method(write_one):
-  settings = {'server.optimizer': 'sgd', 'server.learning_rate': 1.0}
-  settings |= dict.fromkeys(('server.beta_1', 'server.beta_2'))
-  settings['server.epsilon'] = None
-  keeps = {'algorithm.keeps_uploads': True, 'seeds.model_seed': 9}
-  runs = load_runs(
-    [
-      write_one('a', 'fisher_merge', settings=settings),
-      write_one('b', 'fisher_merge', settings=settings | keeps),
-    ]
-  )
-  [arm] = match.find_arms(runs)
-  assert arm.num_seeds == 2
-
-
-def test_a_moved_corpus_makes_no_other_repetition(write_one):
-  runs = load_runs(
-    [
-      write_one('a', 'fed_fish'),
-      write_one(
-        'b',
-        'fed_fish',
-        settings={'data.directory': '/moved', 'seeds.model_seed': 9},
-      ),
-    ]
-  )
-  [arm] = match.find_arms(runs)
-  assert arm.num_seeds == 2
-
-
-def test_labels_name_what_else_differs(tmp_path, write_sweep):
+def test_labels_name_what_else_differs(tmp_path):
   directories = write_sweep(
     tmp_path,
     {('fed_avg', 4, 2): 1, ('fed_fish', 4, 2): 1, ('fed_fish', 4, 3): 1},
@@ -269,7 +230,7 @@ def test_labels_name_what_else_differs(tmp_path, write_sweep):
   ]
 
 
-def test_without_repetitions_each_run_is_an_arm(tmp_path, write_run):
+def test_without_repetitions_each_run_is_an_arm(tmp_path):
   # Equal seeds: a copy. Another split holds out other clients.
   for name, settings in (
     ('a', {}),
@@ -281,7 +242,7 @@ def test_without_repetitions_each_run_is_an_arm(tmp_path, write_run):
   assert [arm.runs for arm in match.find_arms(runs)] == [(r,) for r in runs]
 
 
-def test_a_setting_with_its_default_is_equal(tmp_path, write_run):
+def test_a_setting_with_its_default_is_equal(tmp_path):
   paths = [
     write_run(tmp_path / str(seed), settings={'seeds.model_seed': seed})
     for seed in (1, 2, 3)
@@ -311,66 +272,10 @@ def test_variants_of_a_method_are_compared(write_one):
   assert not pair.is_against_baseline
 
 
-def test_the_baseline_is_subtracted_from_each_method(tmp_path, write_sweep):
+def test_the_baseline_is_subtracted_from_each_method(tmp_path):
   gains = {(m, e, 2): 1 for m in ('fed_fish', 'fed_avg') for e in (1, 4)}
   arms = match.find_arms(load_runs(write_sweep(tmp_path, gains, num_seeds=1)))
   assert [
     (pair.setting, pair.method, pair.baseline)
     for pair in match.find_pairs(arms)
   ] == [('E = 1', 'FedFish', 'FedAvg'), ('E = 4', 'FedFish', 'FedAvg')]
-
-
-@pytest.mark.parametrize(
-  'name, value, is_method',
-  [
-    ('client_work.optimizer', 'adamw', True),
-    ('client_work.warmup_rounds', 1, True),
-    ('server.learning_rate', 0.5, True),
-    ('algorithm.relative_floor', 0.5, True),
-    ('client_work.local_batch_size', 2, False),
-  ],
-)
-def test_what_makes_a_method(tmp_path, write_run, name, value, is_method):
-  one, other = load_runs(
-    [
-      write_run(tmp_path / 'a'),
-      write_run(tmp_path / 'b', settings={name: value}),
-    ]
-  )
-  assert (keys.method_key(one) != keys.method_key(other)) == is_method
-  assert (keys.setting_key(one) == keys.setting_key(other)) == is_method
-
-
-def test_learning_rates_of_each_number_of_local_epochs(tmp_path, write_run):
-  def lines(*shapes):
-    runs = [
-      write_run(
-        tmp_path / f'{epochs}_{rate}',
-        num_local_epochs=epochs,
-        settings={'server.learning_rate': rate},
-      )
-      for epochs, rate in shapes
-    ]
-    return list(studies.methods(match.find_arms(load_runs(runs))))
-
-  # Chosen for each E by a search: one method.
-  assert lines((1, 0.1), (4, 0.2)) == ['FedFish']
-  assert lines((2, 0.1), (2, 0.2)) == [
-    'FedFish (server learning rate 0.1)',
-    'FedFish (server learning rate 0.2)',
-  ]
-
-
-def test_budgets_of_local_epochs(tmp_path, write_sweep):
-  shapes = ((1, 8), (4, 8), (4, 2), (2, 5))
-  gains = {('fed_avg', epochs, rounds): 1 for epochs, rounds in shapes}
-  arms = match.find_arms(load_runs(write_sweep(tmp_path, gains, num_seeds=1)))
-  [study] = studies.studies(arms).values()
-  assert {
-    name: [(arm.num_local_epochs, arm.num_rounds) for arm in members]
-    for name, members in studies.budgets(study).items()
-  } == {
-    '8 rounds': [(1, 8), (4, 8)],
-    # 1 x 8 and 4 x 2; 2 x 5 is alone.
-    '8 local epochs in all': [(1, 8), (4, 2)],
-  }

@@ -2,6 +2,8 @@
 
 import shutil
 
+from report_runs import write_evaluation, write_run, write_sweep
+
 from tff_fedfish.reporting import headline, loading, notes, scores
 
 
@@ -13,7 +15,7 @@ def _notes(directories):
   return notes.notes(_read(directories))
 
 
-def test_notes_of_a_troubled_run(tmp_path, write_run, write_evaluation):
+def test_notes_of_a_troubled_run(tmp_path):
   run = write_run(tmp_path / 'run', num_rounds=9)
   text = (run / 'metrics.csv').read_text()
   # Column 3 counts non-finite clients: 2 in round 1, 1 in round 2.
@@ -52,7 +54,7 @@ def test_notes_of_a_troubled_run(tmp_path, write_run, write_evaluation):
   ]
 
 
-def test_an_evaluation_without_clients(tmp_path, write_run, write_evaluation):
+def test_an_evaluation_without_clients(tmp_path):
   run = write_run(tmp_path / 'run')
   facts = {'fractions': [], 'num_clients': 0}
   path = write_evaluation(run, 'e', facts=facts) / 'per_client.csv'
@@ -64,7 +66,7 @@ def test_an_evaluation_without_clients(tmp_path, write_run, write_evaluation):
   )
 
 
-def test_clients_without_a_finite_loss(tmp_path, write_run, write_evaluation):
+def test_clients_without_a_finite_loss(tmp_path):
   run = write_run(tmp_path / 'run')
   path = write_evaluation(run, 'e', losses={0.0: (6.0,) * 4}) / 'summary.json'
   summary = path.read_text().replace(
@@ -76,9 +78,7 @@ def test_clients_without_a_finite_loss(tmp_path, write_run, write_evaluation):
   ]
 
 
-def test_copies_and_many_runs_that_are_not_compared(
-  tmp_path, write_run, write_sweep
-):
+def test_copies_and_many_runs_that_are_not_compared(tmp_path):
   gains = {('fed_avg', 1, 2): 1, ('fed_fish', 1, 2): 2}
   runs = write_sweep(tmp_path, gains, num_seeds=1)
   runs.append(shutil.copytree(runs[1], tmp_path / 'copy'))
@@ -95,7 +95,7 @@ def test_copies_and_many_runs_that_are_not_compared(
   ) in _notes(runs)
 
 
-def test_what_holds_for_several_runs_is_said_once(tmp_path, write_run):
+def test_what_holds_for_several_runs_is_said_once(tmp_path):
   runs = [
     write_run(tmp_path / 'a', num_rounds=9),
     write_run(tmp_path / 'b', num_rounds=9, num_local_epochs=8),
@@ -107,7 +107,7 @@ def test_what_holds_for_several_runs_is_said_once(tmp_path, write_run):
   )
 
 
-def test_what_a_mean_over_seeds_lacks(tmp_path, write_run, write_evaluation):
+def test_what_a_mean_over_seeds_lacks(tmp_path):
   runs = []
   for seed, clients in ((1, ('a', 'b')), (2, ('b', 'c')), (3, ())):
     run = write_run(tmp_path / str(seed), settings={'seeds.model_seed': seed})
@@ -124,9 +124,7 @@ def test_what_a_mean_over_seeds_lacks(tmp_path, write_run, write_evaluation):
   ]
 
 
-def test_the_evaluation_of_all_seeds_is_shown(
-  tmp_path, write_run, write_evaluation
-):
+def test_the_evaluation_of_all_seeds_is_shown(tmp_path):
   runs = []
   for seed in (1, 2):
     settings = {'seeds.model_seed': seed}
@@ -150,9 +148,7 @@ def test_the_evaluation_of_all_seeds_is_shown(
   ]
 
 
-def test_runs_that_were_not_measured_alike(
-  tmp_path, write_run, write_evaluation
-):
+def test_runs_that_were_not_measured_alike(tmp_path):
   runs = [
     write_run(tmp_path / 'a'),
     write_run(

@@ -3,14 +3,15 @@
 import csv
 import dataclasses
 import html
+import io
 import itertools
 import sys
 
 import pytest
+from report_runs import write_evaluation, write_run
 
 from tff_fedfish.methods import registry
-from tff_fedfish.reporting import loading, scores
-from tff_fedfish.reporting.report import write_report
+from tff_fedfish.reporting import loading, page, scores, summary
 
 # `relative_floor` is a setting of FedFish, too; so is the hue.
 _MODULE = """
@@ -38,10 +39,6 @@ METHOD = methods.Method(
 )
 """
 _NAME = 'gains.gain'
-# Settings of FedFish that the fixture writes.
-_OF_GAIN = dict.fromkeys(
-  f'algorithm.fisher_{name}' for name in ('estimator', 'reduction')
-)
 
 
 @pytest.fixture(autouse=True)
@@ -60,16 +57,13 @@ def _own_method(tmp_path, monkeypatch):
     sys.modules.pop(name, None)
 
 
-def test_variants_are_neither_averaged_nor_dropped(
-  tmp_path, write_run, write_evaluation
-):
+def test_variants_are_neither_averaged_nor_dropped(tmp_path):
   directories = []
   for floor, seed in itertools.product((0.25, 0.75), (1, 2)):
     run = write_run(
       tmp_path / f'{floor}_{seed}',
       algorithm=_NAME,
-      settings=_OF_GAIN
-      | {'algorithm.relative_floor': floor, 'seeds.model_seed': seed},
+      settings={'algorithm.relative_floor': floor, 'seeds.model_seed': seed},
     )
     # The larger value gains one nat.
     write_evaluation(run, 'e', losses={0.0: (7.0 - 2 * floor,) * 4})
@@ -91,14 +85,10 @@ def test_a_hue_that_is_none_is_refused(hue):
     dataclasses.replace(registry.BASELINE, hue=hue)
 
 
-def test_the_report_shows_all_of_a_method(
-  tmp_path, write_run, write_evaluation
-):
+def test_the_report_shows_all_of_a_method(tmp_path):
   directories = [
     write_run(tmp_path / 'average', algorithm='fed_avg'),
-    write_run(
-      tmp_path / 'gain', algorithm=_NAME, units_per_round=2, settings=_OF_GAIN
-    ),
+    write_run(tmp_path / 'gain', algorithm=_NAME, units_per_round=2),
   ]
   for directory in directories:
     write_evaluation(directory, 'e')
@@ -107,12 +97,11 @@ def test_the_report_shows_all_of_a_method(
   lines = [f'{header},train/gain,train/num_losses']
   lines += [f'{row},{-r / 64},0' for r, row in enumerate(rows)]
   metrics.write_text('\n'.join(lines) + '\n')
-  path = write_report(loading.load_runs(directories), tmp_path / 'report')
-  page = html.unescape(path.read_text())
-  assert '<h1>Federated pretraining: FedAvg and Gain {1}</h1>' in page
-  assert 'Gain {1} − FedAvg' in page
-  with (tmp_path / 'report' / 'summary.csv').open() as file:
-    average, gain = csv.DictReader(file)
+  runs = loading.load_runs(directories)
+  text = html.unescape(page.render_page(scores.read_scores(runs), {}))
+  assert '<h1>Federated pretraining: FedAvg and Gain {1}</h1>' in text
+  assert 'Gain {1} − FedAvg' in text
+  average, gain = csv.DictReader(io.StringIO(summary.summary_csv(runs)))
   # Two rounds of two models; -2 / 64; nothing was lost in any run.
   assert gain['communication/uplink_units'] == '4'
   assert (average['train/gain'], gain['train/gain']) == ('', '-0.03125')

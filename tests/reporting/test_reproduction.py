@@ -4,6 +4,8 @@ import json
 import pathlib
 import shlex
 
+from report_runs import write_evaluation, write_run
+
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.reporting import loading, settings
 
@@ -36,7 +38,7 @@ def test_values_and_differences():
   assert list(settings.differing(compared).index) == ['b.c', 'd']
 
 
-def test_commands(tmp_path, write_run, write_evaluation):
+def test_commands(tmp_path):
   run = write_run(tmp_path / 'fish')
   write_evaluation(
     run, 'e', personalization=_FINE_TUNING, barriers=((4.0, 4.5, 0.2, 0.1),)
@@ -56,7 +58,7 @@ def test_commands(tmp_path, write_run, write_evaluation):
   ]
 
 
-def test_commands_of_own_rows(tmp_path, write_run, write_evaluation):
+def test_commands_of_own_rows(tmp_path):
   run = write_run(tmp_path / 'own', algorithm='local_only')
   options = {'kind': 'own_test', 'losses': {0.0: (3.0,) * 4}}
   rows = {
@@ -79,9 +81,7 @@ def test_commands_of_own_rows(tmp_path, write_run, write_evaluation):
   ]
 
 
-def test_another_part_of_the_corpus_is_named(
-  tmp_path, write_run, write_evaluation
-):
+def test_another_part_of_the_corpus_is_named(tmp_path):
   run = write_run(tmp_path / 'run')
   identity = {
     'name': 'posts',
@@ -99,9 +99,7 @@ def test_another_part_of_the_corpus_is_named(
   assert "--data 'CORPUS_posts, held_out'" in _commands([run])[1]
 
 
-def test_commands_quote_what_a_shell_would_read(
-  tmp_path, write_run, write_evaluation
-):
+def test_commands_quote_what_a_shell_would_read(tmp_path):
   run = write_run(tmp_path / 'a; rm $HOME')
   write_evaluation(run, "it's")
   train, evaluate, _ = map(shlex.split, _commands([run]))
@@ -110,7 +108,7 @@ def test_commands_quote_what_a_shell_would_read(
   assert place == "runs/a; rm $HOME/evaluations/it's"
 
 
-def test_the_files_give_the_configurations_back(tmp_path, write_run):
+def test_the_files_give_the_configurations_back(tmp_path):
   config = config_loading.load_config(
     _CONFIGS / 'demo.py',
     ['--config.server.optimizer=adam', '--config.data.directory=/it\'s "here"'],
@@ -126,7 +124,7 @@ def test_the_files_give_the_configurations_back(tmp_path, write_run):
   assert config_loading.load_config(path) == config
 
 
-def test_the_privacy_seed_is_left_out(tmp_path, write_run):
+def test_the_privacy_seed_is_left_out(tmp_path):
   run = write_run(tmp_path / 'run', settings={'seeds.privacy_seed': 424_241})
   runs = loading.load_runs([run])
   [text] = settings.reproduction_files(runs).values()

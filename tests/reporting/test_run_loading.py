@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+from report_runs import write_evaluation, write_run
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import tables
@@ -21,7 +22,7 @@ def test_labels_and_curves_of_a_pair(pair):
   assert fish.last('communication/uplink_units') == 4
 
 
-def test_timings_are_medians_without_round_0(tmp_path, write_run):
+def test_timings_are_medians_without_round_0(tmp_path):
   [run] = loading.load_runs(
     [write_run(tmp_path / 'run', held_out_losses=(8.0,) * 6)]
   )
@@ -30,7 +31,7 @@ def test_timings_are_medians_without_round_0(tmp_path, write_run):
   assert run.typical('peak_memory_bytes') == 2 * 2**30
 
 
-def test_equal_labels_get_the_directory_names(tmp_path, write_run):
+def test_equal_labels_get_the_directory_names(tmp_path):
   runs = loading.load_runs(
     [
       write_run(tmp_path / 'x' / 'seed_1'),
@@ -47,7 +48,7 @@ def test_equal_labels_get_the_directory_names(tmp_path, write_run):
   ]
 
 
-def test_a_run_that_diverged_says_so(tmp_path, write_run):
+def test_a_run_that_diverged_says_so(tmp_path):
   run, other = (
     write_run(
       tmp_path / str(seed),
@@ -67,7 +68,7 @@ def test_a_run_that_diverged_says_so(tmp_path, write_run):
   assert arm.label == 'FedFish, E = 1 (1 of 2 diverged)'
 
 
-def test_a_run_in_progress(tmp_path, write_run):
+def test_a_run_in_progress(tmp_path):
   directory = write_run(tmp_path / 'run', num_rounds=10)
   with (directory / 'metrics.csv').open('a') as file:
     file.write('3,6.0')  # Being appended; no line end yet.
@@ -77,14 +78,6 @@ def test_a_run_in_progress(tmp_path, write_run):
   [run] = loading.load_runs([directory])
   assert (run.last_round, run.num_rounds) == (2, 10)
   assert (run.remarks, run.environment, run.timings) == ((), {}, ())
-
-
-def test_a_run_before_its_first_round(tmp_path, write_run):
-  directory = write_run(tmp_path / 'run')
-  (directory / 'metrics.csv').write_text('round,train/loss\n')
-  [run] = loading.load_runs([directory])
-  assert run.last_round is None
-  assert run.last('train/loss') is None
 
 
 _CLIENTS = (
@@ -106,9 +99,7 @@ _NUMBERS = ',0.0,4,500,0,6.0,0.1,6.0,0.1,'
     ('barrier.csv', 'client_id\na\n'),
   ],
 )
-def test_a_damaged_evaluation_costs_a_note(
-  tmp_path, write_run, write_evaluation, file, change
-):
+def test_a_damaged_evaluation_costs_a_note(tmp_path, file, change):
   run = write_run(tmp_path / 'run')
   write_evaluation(run, 'whole')
   path = write_evaluation(run, 'z', barriers=((4.0, 4.5, 0.2, 0.1),)) / file
@@ -131,9 +122,7 @@ def test_a_round_whose_barrier_has_no_clients(pair, tmp_path):
   assert loaded.barriers_by_round() == {}
 
 
-def test_a_barrier_stays_beside_a_later_evaluation(
-  tmp_path, write_run, write_evaluation
-):
+def test_a_barrier_stays_beside_a_later_evaluation(tmp_path):
   run = write_run(tmp_path / 'run')
   write_evaluation(run, 'a', barriers=((4.0, 4.5, 0.2, 0.1),))
   write_evaluation(run, 'b', kind='transfer', corpus='plays')
@@ -166,13 +155,13 @@ def _sweep(run):
     (lambda run: run / 'config.json', "config.json' is a file"),
   ],
 )
-def test_a_directory_that_is_no_run(tmp_path, write_run, directory, message):
+def test_a_directory_that_is_no_run(tmp_path, directory, message):
   path = directory(write_run(tmp_path / 'run'))
   with pytest.raises(UserError, match=message):
     loading.load_runs([path])
 
 
-def test_a_run_named_twice(tmp_path, write_run):
+def test_a_run_named_twice(tmp_path):
   directory = write_run(tmp_path / 'run')
   (tmp_path / 'link').symlink_to(directory)
   with pytest.raises(
@@ -196,7 +185,7 @@ def test_a_run_named_twice(tmp_path, write_run):
     ('timings.csv', 'round\n2\n2\n', 'timings.csv.*line 3 .* 2, found 2'),
   ],
 )
-def test_damaged_files_are_named(tmp_path, write_run, file, text, message):
+def test_damaged_files_are_named(tmp_path, file, text, message):
   directory = write_run(tmp_path / 'run')
   data = text if isinstance(text, bytes) else text.encode()
   (directory / file).write_bytes(data)
@@ -205,7 +194,7 @@ def test_damaged_files_are_named(tmp_path, write_run, file, text, message):
   assert '\n' not in str(error.value)
 
 
-def test_a_method_that_cannot_be_loaded_is_named(tmp_path, write_run):
+def test_a_method_that_cannot_be_loaded_is_named(tmp_path):
   run = write_run(tmp_path / 'run', algorithm='absent.gain')
   with pytest.raises(UserError, match="'absent.gain'.* put it on PYTHONPATH"):
     loading.load_runs([run])
@@ -221,9 +210,7 @@ def _identity(name, fingerprint):
   }
 
 
-def test_corpora_are_known_by_their_fingerprints(
-  tmp_path, write_run, write_evaluation
-):
+def test_corpora_are_known_by_their_fingerprints(tmp_path):
   run = write_run(tmp_path / 'run')
   own = {'schema_version': 1, **_identity('posts', 'own')}
   (run / 'corpus.json').write_text(json.dumps(own))
@@ -245,9 +232,7 @@ def test_corpora_are_known_by_their_fingerprints(
   ]
 
 
-def test_another_part_is_held_out_where_no_own_client_was_scored(
-  tmp_path, write_run, write_evaluation
-):
+def test_another_part_is_held_out_where_no_own_client_was_scored(tmp_path):
   run = write_run(tmp_path / 'run')
   facts = {'corpus_identity': _identity('posts', 'part')}
   write_evaluation(run, 'part', facts=facts)

@@ -1,6 +1,8 @@
 """The tables of a report against numbers by hand."""
 
+import pandas as pd
 import pytest
+from report_runs import write_evaluation, write_run, write_sweep
 
 from tff_fedfish.reporting import comparisons, loading, scores
 
@@ -22,7 +24,7 @@ def _means(table, measure, fraction=None, **where):
 
 
 @pytest.fixture(name='of_sweep', scope='module')
-def _of_sweep(tmp_path_factory, write_sweep):
+def _of_sweep(tmp_path_factory):
   """Scores of FedAvg and FedFish, three seeds each; read only."""
   return _read(write_sweep(tmp_path_factory.mktemp('sweep'), _SWEEP))
 
@@ -64,7 +66,7 @@ def test_means_over_seeds(of_sweep):
   assert list(rows['loss_after']) == pytest.approx([5.9, 5.9])
 
 
-def _write_seeds(root, write_run, write_evaluation, *evaluations):
+def _write_seeds(root, *evaluations):
   """Writes a run for each evaluation, with a seed of its own."""
   runs = []
   for seed, options in enumerate(evaluations):
@@ -75,13 +77,9 @@ def _write_seeds(root, write_run, write_evaluation, *evaluations):
   return runs
 
 
-def test_only_clients_and_fractions_of_all_seeds_count(
-  tmp_path, write_run, write_evaluation
-):
+def test_only_clients_and_fractions_of_all_seeds_count(tmp_path):
   runs = _write_seeds(
     tmp_path,
-    write_run,
-    write_evaluation,
     {'client_ids': ('a', 'b'), 'losses': {0.0: (6.0, 7.0), 0.5: (1.0, 1.0)}},
     {'client_ids': ('b', 'c'), 'losses': {0.0: (8.0, 1.0), 0.25: (1.0, 1.0)}},
     None,
@@ -94,15 +92,11 @@ def test_only_clients_and_fractions_of_all_seeds_count(
   assert list(table.clients['client_id']) == [b'b']
 
 
-def test_other_fine_tuning_is_another_measurement(
-  tmp_path, write_run, write_evaluation
-):
+def test_other_fine_tuning_is_another_measurement(tmp_path):
   runs = _write_seeds(
     tmp_path,
-    write_run,
-    write_evaluation,
-    {'losses': {0.0: (6.0,) * 4}},
-    {'losses': {0.0: (7.0,) * 4}},
+    {'losses': {0.0: (6.0,) * 4}, 'round_num': 1},
+    {'losses': {0.0: (7.0,) * 4}, 'round_num': 1},
   )
   # A later one, of one seed.
   write_evaluation(
@@ -112,13 +106,9 @@ def test_other_fine_tuning_is_another_measurement(
   assert (loss.mean, loss.num_seeds) == (6.5, 2)
 
 
-def test_facts_of_an_evaluation_over_seeds(
-  tmp_path, write_run, write_evaluation
-):
+def test_facts_of_an_evaluation_over_seeds(tmp_path):
   runs = _write_seeds(
     tmp_path,
-    write_run,
-    write_evaluation,
     *(
       {
         'barriers': ((4.0, 4.0 + barrier, 0.2, 0.1),),
@@ -137,17 +127,15 @@ def test_facts_of_an_evaluation_over_seeds(
 
 
 @pytest.mark.parametrize('with_barrier', [0, 1])
-def test_a_barrier_of_one_seed(
-  tmp_path, write_run, write_evaluation, with_barrier
-):
+def test_a_barrier_of_one_seed(tmp_path, with_barrier):
   options = [{'kind': 'held_out'}] * 2
   options[with_barrier] = {'barriers': ((4.0, 4.5, 0.2, 0.1),)}
-  runs = _write_seeds(tmp_path, write_run, write_evaluation, *options)
+  runs = _write_seeds(tmp_path, *options)
   [barrier] = _means(_read(runs).means, 'barrier/loss')
   assert (barrier.mean, barrier.num_seeds) == (0.5, 1)
 
 
-def test_metrics_are_means_in_common_rounds(tmp_path, write_run):
+def test_metrics_are_means_in_common_rounds(tmp_path):
   runs = [
     write_run(
       tmp_path / str(seed),
@@ -209,9 +197,7 @@ def test_comparisons_of_a_pair(of_pair):
     ((1.0, 2.0, 3.0), '−4.5 to +0.5', (-4.4842, 0.4842)),
   ],
 )
-def test_few_seeds_decide_nothing(
-  tmp_path, write_run, write_evaluation, gains, interval, ends
-):
+def test_few_seeds_decide_nothing(tmp_path, gains, interval, ends):
   runs = []
   for seed, gain in enumerate(gains):
     for algorithm, loss in (('fed_avg', 8.0), ('fed_fish', 8.0 - gain)):
@@ -232,33 +218,16 @@ def test_few_seeds_decide_nothing(
     assert (row.ci_low, row.ci_high) == pytest.approx(ends, abs=1e-4)
 
 
-def test_affinities_are_means_over_seeds(tmp_path, write_run, write_evaluation):
-  runs = []
-  for seed in (1, 2):
-    run = write_run(
-      tmp_path / str(seed),
-      algorithm='local_only',
-      settings={'seeds.model_seed': seed},
-    )
-    path = write_evaluation(
-      run, 'own', kind='own_test', losses={0.0: (3.0,) * 4}
-    )
-    (path / 'affinity.csv').write_text(
-      'client_id,cluster,candidate_id,affinity\n'
-      f'a.org,0,b.org,{seed}.0\nb.org,1,a.org,-1.0\nb.org,1,c.org,inf\n'
-    )
-    runs.append(run)
-  [table] = scores.affinities(_read(runs).arms).values()
-  # (1 + 2) / 2; what is not finite does not count.
-  assert table.to_numpy().tolist() == [
-    [b'a.org', 0, b'b.org', 1.5],
-    [b'b.org', 1, b'a.org', -1.0],
-  ]
+def test_the_wider_of_two_intervals():
+  # Clients differ by 3 and -1 with each of three seeds, whose means are 1: the
+  # bootstrap over two clients has -1 to 3, Student's t over the seeds 1 to 1.
+  scores_of = pd.DataFrame({'loss': [3.0, -1.0]}, index=[b'x', b'y'])
+  sides = dict.fromkeys('123', scores_of), dict.fromkeys('123', 0 * scores_of)
+  row = comparisons.difference(*sides, 'loss')
+  assert (row['ci_low'], row['ci_high']) == (-1.0, 3.0)
 
 
-def test_clients_without_a_finite_loss_are_left_out(
-  tmp_path, write_run, write_evaluation
-):
+def test_clients_without_a_finite_loss_are_left_out(tmp_path):
   run = write_run(tmp_path / 'run')
   losses = {0.0: (6.0,) * 4, 0.5: (5.0, 9.0, 4.0, 7.0)}
   path = write_evaluation(run, 'e', losses=losses) / 'per_client.csv'

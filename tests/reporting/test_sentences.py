@@ -1,6 +1,7 @@
 """The first sentences of the page, word for word."""
 
 import pytest
+from report_runs import write_evaluation, write_run, write_sweep
 
 from tff_fedfish.reporting import headline, loading, notes, scores, tables
 
@@ -24,7 +25,7 @@ def test_an_undecided_pair(pair):
   )
 
 
-def test_equal_losses(tmp_path, write_run, write_evaluation):
+def test_equal_losses(tmp_path):
   runs = []
   for algorithm in ('fed_avg', 'fed_fish'):
     runs.append(write_run(tmp_path / algorithm, algorithm=algorithm))
@@ -35,7 +36,7 @@ def test_equal_losses(tmp_path, write_run, write_evaluation):
   )
 
 
-def test_variants_of_the_baseline(tmp_path, write_run, write_evaluation):
+def test_variants_of_the_baseline(tmp_path):
   runs = []
   for rate in (0.05, 0.1):
     for algorithm in ('fed_avg', 'fed_fish'):
@@ -51,7 +52,7 @@ def test_variants_of_the_baseline(tmp_path, write_run, write_evaluation):
   assert '. Of 4 comparisons with FedAvg: ' in headline.headline(_read(runs))
 
 
-def test_several_settings(tmp_path, write_sweep):
+def test_several_settings(tmp_path):
   gains = {
     (method, epochs, 2): epochs + gain
     for method, gain in (('fed_avg', 0.5), ('fed_fish', 0.0))
@@ -72,9 +73,7 @@ def test_several_settings(tmp_path, write_sweep):
   )
 
 
-def test_comparisons_with_the_baseline_lead(
-  tmp_path, write_run, write_evaluation
-):
+def test_comparisons_with_the_baseline_lead(tmp_path):
   def write(width, algorithm, epochs, loss, **options):
     settings = {'model.width': width}
     if algorithm == 'fed_prox':
@@ -110,7 +109,7 @@ def test_comparisons_with_the_baseline_lead(
   )
 
 
-def _write_methods(root, write_run, write_evaluation, **evaluations):
+def _write_methods(root, **evaluations):
   """Writes FedAvg and FedFish, which wins by 1 nat in each evaluation."""
   runs = []
   for algorithm, gain in (('fed_avg', 0.0), ('fed_fish', 1.0)):
@@ -132,12 +131,8 @@ def _write_methods(root, write_run, write_evaluation, **evaluations):
   return runs
 
 
-def test_clients_hurt_are_those_of_the_compared_evaluations(
-  tmp_path, write_run, write_evaluation
-):
-  runs = _write_methods(
-    tmp_path, write_run, write_evaluation, a=(1, 7.0, 8.0), e=(2, 6.0, 5.0)
-  )
+def test_clients_hurt_are_those_of_the_compared_evaluations(tmp_path):
+  runs = _write_methods(tmp_path, a=(1, 7.0, 8.0), e=(2, 6.0, 5.0))
   # Another one, of FedFish only, hurts all clients.
   losses = {0.0: (9.0,) * 4, 0.5: (12.0,) * 4}
   write_evaluation(runs[1], 'z', losses=losses, personalization={'epochs': 40})
@@ -158,12 +153,8 @@ def test_clients_hurt_are_those_of_the_compared_evaluations(
   assert not [note for note in notes.notes(table) if 'not shown' in note]
 
 
-def test_personalization_of_another_round_is_another_answer(
-  tmp_path, write_run, write_evaluation
-):
-  runs = _write_methods(
-    tmp_path, write_run, write_evaluation, later=(4, 6.0), e=(2, 7.0, 5.0)
-  )
+def test_personalization_of_another_round_is_another_answer(tmp_path):
+  runs = _write_methods(tmp_path, later=(4, 6.0), e=(2, 7.0, 5.0))
   table = _read(runs)
   assert 'after round' not in headline.headline(table)
   assert headline.personalization(table) == ''
@@ -175,10 +166,6 @@ def test_personalization_of_another_round_is_another_answer(
   'options, end',
   [
     ({'num_local_epochs': 2}, 'differs in E'),
-    (
-      {'settings': {'model.width': 64, 'client_work.optimizer': 'adamw'}},
-      'differs in model.width and client_work.optimizer',
-    ),
     (
       {
         'settings': {
@@ -194,9 +181,7 @@ def test_personalization_of_another_round_is_another_answer(
     ),
   ],
 )
-def test_a_run_that_is_not_compared(
-  pair, tmp_path, write_run, write_evaluation, options, end
-):
+def test_a_run_that_is_not_compared(pair, tmp_path, options, end):
   options = {'num_local_epochs': 8} | options
   mine = write_run(tmp_path / 'mine', **options)
   # Lower than all, but of no comparison.
@@ -207,7 +192,7 @@ def test_a_run_that_is_not_compared(
   assert f'{note} '.endswith(f' is not compared: it {end}. ')
 
 
-def test_arms_of_one_study_have_a_lowest_loss(tmp_path, write_sweep):
+def test_arms_of_one_study_have_a_lowest_loss(tmp_path):
   # Each after its last round.
   gains = {('fed_avg', epochs, 6 - epochs): epochs for epochs in (1, 4)}
   assert headline.headline(_read(write_sweep(tmp_path, gains))) == (
@@ -217,7 +202,7 @@ def test_arms_of_one_study_have_a_lowest_loss(tmp_path, write_sweep):
   )
 
 
-def test_one_run(tmp_path, write_run, write_evaluation):
+def test_one_run(tmp_path):
   run = write_run(tmp_path / 'run')
   assert headline.headline(_read([run])) == (
     '1 run without an evaluation: `fedfish evaluate` makes one.'
@@ -233,30 +218,15 @@ def test_one_run(tmp_path, write_run, write_evaluation):
   assert notes.notes(table) == []
 
 
-@pytest.mark.parametrize(
-  'options, sentence',
-  [
-    (
-      {'kind': 'transfer', 'corpus': 'plays'},
-      'The mean loss of FedFish, E = 1 on clients of plays is 6.000 ',
-    ),
-    (
-      {'kind': 'participating'},
-      '1 run without a score on held-out clients.',
-    ),
-  ],
-)
-def test_one_run_with_another_evaluation(
-  tmp_path, write_run, write_evaluation, options, sentence
-):
+def test_one_run_on_another_corpus(tmp_path):
   run = write_run(tmp_path / 'run')
-  write_evaluation(run, 'e', **options)
-  assert headline.headline(_read([run])).startswith(sentence)
+  write_evaluation(run, 'e', kind='transfer', corpus='plays')
+  assert headline.headline(_read([run])).startswith(
+    'The mean loss of FedFish, E = 1 on clients of plays is 6.000 '
+  )
 
 
-def test_the_sentence_is_of_the_latest_evaluation(
-  tmp_path, write_run, write_evaluation
-):
+def test_the_sentence_is_of_the_latest_evaluation(tmp_path):
   run = write_run(tmp_path / 'run', units_per_round=3)
   write_evaluation(run, 'early', round_num=0, losses={0.0: (9.0,) * 4})
   write_evaluation(run, 'e', round_num=1, losses={0.25: (5.0,) * 4})
@@ -276,9 +246,7 @@ def test_the_sentence_is_of_the_latest_evaluation(
     pytest.param(128, {'losses': {0.0: (6.0,) * 4}}, id='tie'),
   ],
 )
-def test_losses_without_an_order(
-  tmp_path, write_run, write_evaluation, width, options
-):
+def test_losses_without_an_order(tmp_path, width, options):
   runs = [write_run(tmp_path / 'a')]
   settings = {'model.width': width}
   runs.append(write_run(tmp_path / 'b', num_local_epochs=8, settings=settings))
@@ -291,7 +259,7 @@ def test_losses_without_an_order(
   )
 
 
-def test_own_test_rows(tmp_path, write_run, write_evaluation):
+def test_own_test_rows(tmp_path):
   runs = []
   for algorithm, loss in (('fed_avg', 6.0), ('local_only', 4.0)):
     run = write_run(tmp_path / algorithm, algorithm=algorithm)
@@ -301,10 +269,3 @@ def test_own_test_rows(tmp_path, write_run, write_evaluation):
     'The loss of Local models is lower than that of FedAvg by 2.000 nats per '
     'token on own test rows ('
   )
-
-
-def test_nothing_is_called_significant(pair):
-  table = _read(pair)
-  sentences = [headline.headline(table), headline.personalization(table)]
-  words = ' '.join(sentences + notes.notes(table))
-  assert 'significan' not in words
