@@ -4,8 +4,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -506,25 +504,6 @@ class TestContinuedRun:
     )
     found = [differences(first, other) for other in others]
     assert found == [[], [], ['training.start_from'], ['training.start_from']]
-
-
-def test_answers_without_tensorflow():
-  program = (
-    'import sys\n'
-    'from tff_fedfish.config.load import load_config\n'
-    'load_config("demo")\n'
-    "heavy = ('tensorflow', 'tensorflow_federated', 'apache_beam', 'jax')\n"
-    'print([name for name in heavy if name in sys.modules])\n'
-  )
-  done = subprocess.run(
-    [sys.executable, '-c', program],
-    cwd=_ROOT,
-    check=True,
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
-  assert done.stdout == '[]\n'
 
 
 class TestSettingsOfAnotherMethod:

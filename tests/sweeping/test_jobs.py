@@ -129,7 +129,9 @@ def test_exit_codes_and_logs(start, tmp_path):
     f'{num_threads} threads\nstep 0\nstep 4\n'
   )
   assert 'the run 3-0 ended with exit code 3: step 3 (all of its' in out
-  assert f"exit code 1: [Errno 21] Is a directory: '{_log(tmp_path, '0')}" in out
+  assert (
+    f"exit code 1: [Errno 21] Is a directory: '{_log(tmp_path, '0')}" in out
+  )
 
 
 def test_signal_reaches_the_run_once_and_it_ends_cleanly(start, tmp_path):
