@@ -91,8 +91,6 @@ def test_a_model_writes_no_control_characters(fedfish, generated, after):
 @pytest.mark.parametrize(
   ('arguments', 'words'),
   [
-    ([], 'the following arguments are required: --checkpoint'),
-    (['--checkpoint', 'a', '--top_k', 'few'], "invalid int value: 'few'"),
     (['--checkpoint', 'a', '--client', 'b'], '`--client` needs `--personalize'),
     (['--checkpoint', 'nowhere'], '`--checkpoint` must be a checkpoint ('),
   ],
@@ -102,10 +100,3 @@ def test_arguments(fedfish, arguments, words):
   assert (code, out) == (2, '')
   assert words in err
   assert err.count('\n') == 1
-
-
-def test_help(fedfish):
-  code, out, _ = fedfish('generate', '--help')
-  assert code == 0
-  assert "--client 'Abraham Lincoln'" in out
-  assert max(map(len, out.splitlines())) <= 80

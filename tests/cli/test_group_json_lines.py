@@ -60,9 +60,7 @@ def test_group_inspect_and_verify(fedfish, raw, tmp_path):
   ('output', 'options', 'name'),
   [
     ('corpora/posts', (), 'posts'),
-    ('corpora/posts//', (), 'posts'),
     ('.', (), 'here'),
-    ('corpora/posts', ('--name', 'c4'), 'c4'),
     ('corpora/posts', ('--name', 'Ünsere [bold]'), 'Ünsere [bold]'),
   ],
 )
@@ -146,18 +144,6 @@ def test_times_sort_by_value(fedfish, tmp_path):
   assert fedfish('verify', output)[0] == 0
 
 
-def test_field_with_brackets_is_no_markup(fedfish, tmp_path):
-  raw = tmp_path / 'raw.jsonl'
-  raw.write_text('{"[/bold]": "a", "text": "b"}')
-  code, shown, progress = fedfish(
-    *('group', 'json_lines', '--input', raw, '--output', tmp_path / 'out'),
-    *('--key_field', '[/bold]', '--text_field', 'text'),
-  )
-  assert code == 0
-  assert progress == 'Grouping 1 file by [/bold] into 8 shards\n'
-  assert 'out by [/bold]\n' in shown
-
-
 _REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
 
 
@@ -175,12 +161,6 @@ _REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
       ('--text_field', 'body'),
       '`--key_field` is required with json_lines: what the examples of a group '
       'share: text, or an integer. Name a field, such as user.name.',
-    ),
-    (
-      'json_lines',
-      ('--key_field', 'user.name'),
-      '`--text_field` is required with json_lines: the text of an example. '
-      'Name a field, such as user.name.',
     ),
     (
       'json_lines',

@@ -77,7 +77,7 @@ def test_tables_of_the_plots():
   assert counts.caption.endswith(words)
 
 
-@pytest.mark.parametrize('sizes', [[123_456_789], [0], [10**12, 1]])
+@pytest.mark.parametrize('sizes', [[0], [10**12, 1]])
 def test_odd_sizes_are_drawn(sizes):
   plots = group_sizes.group_size_plots('$x^2$', {'num_words': np.array(sizes)})
   assert len(plots) == 2 * any(sizes)

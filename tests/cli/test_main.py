@@ -41,18 +41,14 @@ _ERRORS = [
   (['trian'], "'trian'"),
   (['--nope'], 'required: COMMAND'),
   (['demo', '--nope'], 'unrecognized arguments: --nope'),
-  (['demo', 'runs/x'], 'unrecognized arguments: runs/x'),
-  (['demo', '--workdir'], '--workdir: expected one argument'),
   (['group'], 'arguments are required: corpus, --input, --output'),
   (['group', 'c5', '--input', 'a', '--output', 'b'], "'c5'"),
   (['group', 'c4', '--input', 'a', '--output', 'b', '--key', 'x'], "'x'"),
-  (['group', 'c4', '--output', 'b'], 'arguments are required: --input'),
   (
     ['group', 'c4', '--input', 'a', '--output', 'b', '--num_shards', 'few'],
     "--num_shards: invalid int value: 'few'",
   ),
   (['inspect'], 'arguments are required: DIR'),
-  (['inspect', 'a', 'b'], 'unrecognized arguments: b'),
   (['verify'], 'arguments are required: DIR'),
   (['tokenizer'], 'arguments are required'),
   (['tokenizer', 'nope'], "'nope'"),
@@ -77,9 +73,7 @@ _ERRORS = [
   (['methods', 'no_method'], "found 'no_method'"),
   (['methods', '--json', '--markdown'], 'not allowed with argument'),
   (['evaluate'], 'arguments are required: --checkpoint'),
-  (['evaluate', '--nope'], 'arguments are required: --checkpoint'),
   (['report'], 'arguments are required: --runs, --output'),
-  (['report', '--runs', 'a'], 'arguments are required: --output'),
   (['sweep'], 'arguments are required: --config'),
   (['generate'], 'arguments are required: --checkpoint'),
   (['export', '--checkpoint', 'a'], 'arguments are required: --output'),
@@ -134,13 +128,13 @@ def test_version(answer):
   assert answer(['--version']) == (0, f'fedfish {__version__}\n', '', [])
 
 
-@pytest.mark.parametrize('command', _COMMANDS)
-def test_version_of_a_command(command, capsys):
-  # In this process: what its parser imports, `test_help` checks.
-  with pytest.raises(SystemExit) as ending:
-    cli_main.main([command, '--version'])
-  assert ending.value.code == 0
-  assert capsys.readouterr() == (f'fedfish {__version__}\n', '')
+def test_version_of_a_command(capsys):
+  # In this process: what their parsers import, `test_help` checks.
+  for command in _COMMANDS:
+    with pytest.raises(SystemExit) as ending:
+      cli_main.main([command, '--version'])
+    assert ending.value.code == 0
+    assert capsys.readouterr() == (f'fedfish {__version__}\n', '')
 
 
 @pytest.mark.parametrize(

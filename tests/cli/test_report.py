@@ -1,6 +1,5 @@
 """`fedfish report` from the outside: what it writes, and how it refuses."""
 
-import argparse
 import json
 import pathlib
 import subprocess
@@ -8,7 +7,6 @@ import sys
 
 import pytest
 
-from tff_fedfish.cli import report
 from tff_fedfish.cli.main import main
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -95,14 +93,6 @@ def test_figure_formats(run_directory, tmp_path, file_format, start):
   assert f'href="figures/{numbers.name}"' in page
 
 
-def test_a_figure_format_that_there_is_not(capsys):
-  with pytest.raises(SystemExit) as error:
-    main(['report', '--runs', 'x', '--output', 'y', '--figure_format', 'gif'])
-  assert error.value.code == 2
-  [line] = capsys.readouterr().err.splitlines()
-  assert "--figure_format: invalid choice: 'gif' (choose from 'png', 's" in line
-
-
 def test_something_that_is_no_run(run_directory, tmp_path, capsys):
   (run_directory / 'config.json').unlink()
   output = tmp_path / 'report'
@@ -129,12 +119,6 @@ def test_a_damaged_line(run_directory, tmp_path, capsys):
       {'num_rounds': 'abc'},
       "`config.training.num_rounds` must be an int, found 'abc'",
     ),
-    (
-      'server',
-      {'learning_rate': float('nan')},
-      '`config.server.learning_rate` must be finite and above 0, found nan',
-    ),
-    ('algorythm', {}, '`config.algorythm` is unknown; the nearest known one'),
     ('data', None, '`config.data.directory` is required'),
   ],
 )
@@ -176,40 +160,6 @@ def test_an_output_that_cannot_be_written(run_directory, capsys):
     pytest.skip('this system has no /proc, where not even root may write')
   line = _refusal(capsys, '--runs', run_directory, '--output', '/proc/report')
   assert "`--output` must be writable, but '/proc/report' is not" in line
-
-
-@pytest.mark.parametrize('argv', [['--runs', 'x'], ['--output', 'x'], []])
-def test_missing_arguments(argv, capsys):
-  with pytest.raises(SystemExit) as error:
-    main(['report', *argv])
-  assert error.value.code == 2
-  assert 'the following arguments are required' in capsys.readouterr().err
-
-
-def test_arguments_are_described():
-  parser = argparse.ArgumentParser()
-  report.add_arguments(parser)
-  text = ' '.join(parser.format_help().split())
-  assert '--runs DIR [DIR ...]' in text
-  assert 'an earlier report there is replaced' in text
-  assert 'fedfish report --runs' in report.__doc__
-
-
-def test_no_heavy_import_before_it_is_needed():
-  done = subprocess.run(
-    [
-      sys.executable,
-      '-c',
-      'import sys; import tff_fedfish.cli.report; '
-      'print([m for m in ("matplotlib", "jinja2", "numpy", "tensorflow") '
-      'if m in sys.modules])',
-    ],
-    cwd=_ROOT,
-    capture_output=True,
-    text=True,
-    check=True,
-  )
-  assert done.stdout == '[]\n'
 
 
 def test_a_report_needs_no_tensorflow(run_directory, tmp_path):

@@ -1,8 +1,11 @@
 """`fedfish sweep` as a user meets it; tests/sweeping has what it does."""
 
+import json
 import pathlib
 
 import pytest
+
+from tff_fedfish.config import load
 
 COMMANDS = {'sweep': 'tff_fedfish.cli.sweep'}
 
@@ -81,13 +84,19 @@ def test_every_sweep_dry_runs(fedfish, path):
   assert f' {unit} at most; ' in out.splitlines()[-1]
 
 
+def test_the_config_of_a_run_is_no_sweep(fedfish, tmp_path):
+  path = tmp_path / 'config.json'
+  config = load.load_config(_CONFIG)
+  path.write_text(json.dumps(load.to_json_dict(config)))
+  code, _, err = fedfish('sweep', '--config', path, '--dry_run')
+  assert code == 2
+  assert f"'{path}' must define a function `get_sweep()`, but" in err
+
+
 @pytest.mark.parametrize(
   ('arguments', 'words'),
   [
-    ([], 'arguments are required: --config'),
-    (['--config', 'no.py'], "'no.py' does not exist"),
     (['--config', _CONFIG], '--workdir is required'),
-    (['--config', _CONFIG, '--jobs', 'two'], "invalid int value: 'two'"),
     (
       ['--config', _CONFIG, '--workdir', 'w', '--jobs', '0'],
       '`--jobs` must be at least 1, found 0.',

@@ -134,11 +134,7 @@ def test_training_that_is_refused(
   'arguments',
   [
     ['train', '--data', 'nowhere', '--output', 'nowhere/v'],
-    ['train', '--data', '.', '--output', 'v', '--vocabulary_size', '9'],
     ['show', 'nowhere'],
-    ['show', '--text', 'x'],
-    ['learn'],
-    [],
   ],
 )
 def test_errors_do_not_wait_for_tensorflow(arguments):

@@ -4,8 +4,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -153,7 +151,6 @@ def test_overrides_take_the_type_of_their_setting():
       ['--config.training.cohort_size=3'],
       'the nearest known one is `--config.cohorts.cohort_size`',
     ),
-    (['--config.cohorts.cohort_size.x=3'], '.cohort_size.x` is unknown'),
     (['--config.=3'], '`--config.` is unknown'),
     (
       ['--config.model=tiny'],
@@ -161,16 +158,7 @@ def test_overrides_take_the_type_of_their_setting():
     ),
     (['--config.resolved.classes=a/b'], '.resolved.classes` is unknown'),
     (['--config.data.classes=a/b'], '.data.classes` was removed: Leave it out'),
-    (
-      ['--config.training.num_rounds=1e3'],
-      "`config.training.num_rounds` must be an int, found '1e3'",
-    ),
-    (
-      ['--config.server.learning_rate=fast'],
-      "`config.server.learning_rate` must be a number, found 'fast'",
-    ),
     (['--config.data.drop_short_block=1'], "must be true or false, found '1'"),
-    (['--config.training.num_rounds=None'], "must be an int, found 'None'"),
     (['--config.evaluation.split_unit=None'], 'must be one of documents, seq'),
     (
       ['--config.training.num_rounds=3', '--config.training.num_rounds', '4'],
@@ -237,7 +225,6 @@ def test_only_files_and_names_of_shipped_configs(name, tmp_path, monkeypatch):
   ('text', 'words'),
   [
     ('x = 1\n', 'must define a function `get_config()`, but defines none'),
-    ('get_config = 3\n', 'must define a function `get_config()`'),
     (
       'def get_config():\n  pass\n',
       'must return a dictionary, found NoneType. Correct the file',
@@ -249,9 +236,7 @@ def test_only_files_and_names_of_shipped_configs(name, tmp_path, monkeypatch):
     ),
     ('import no_such_module\n', 'raised ModuleNotFoundError'),
     ('x = (\n', 'raised SyntaxError'),
-    ('\x00', 'raised'),
     ('raise SystemExit("a\\nb")\n', 'raised SystemExit: a b in line 1'),
-    ('def get_config(x):\n  pass\n', 'raised TypeError'),
     (
       'from ml_collections import ConfigDict, config_dict as c\n'
       'def get_config():\n'
@@ -320,9 +305,6 @@ class TestConfigJson:
         'found 2. Train the run again, or use the version that wrote it.',
       ),
       ({'schema_version': '1'}, "of at least 1, found '1'. Name another run."),
-      ({'schema_version': True}, 'found True'),
-      ({}, 'found None'),
-      ([], 'found None'),
       (None, 'must be the config.json of a run'),
     ],
   )
@@ -349,14 +331,6 @@ class TestConfigJson:
     ('facts', 'words'),
     [
       ({'image_height': -1}, '`config.resolved.image_height` must be'),
-      (
-        {'image_heighu': 20},
-        '`config.resolved` must hold facts of images',
-      ),
-      (
-        {'classes': 'a/%zz'},
-        '`config.resolved` must hold facts of images',
-      ),
       ([], '`config.resolved` must hold facts of images'),
       # Classes without the size of the images.
       (
@@ -474,11 +448,6 @@ class TestContinuedRun:
     assert self._differences(run, *settings) == []
     assert load_config('demo', settings, workdir=run).model.width == 64
 
-  def test_another_method(self, start):
-    run = start()
-    names = self._differences(run, '--config.algorithm.name=fed_avg')
-    assert names == ['algorithm.name']
-
   def test_another_preset(self, start):
     run = start()
     preset = '--config.model.preset=small'
@@ -506,25 +475,6 @@ class TestContinuedRun:
     )
     found = [differences(first, other) for other in others]
     assert found == [[], [], ['training.start_from'], ['training.start_from']]
-
-
-def test_answers_without_tensorflow():
-  program = (
-    'import sys\n'
-    'from tff_fedfish.config.load import load_config\n'
-    'load_config("demo")\n'
-    "heavy = ('tensorflow', 'tensorflow_federated', 'apache_beam', 'jax')\n"
-    'print([name for name in heavy if name in sys.modules])\n'
-  )
-  done = subprocess.run(
-    [sys.executable, '-c', program],
-    cwd=_ROOT,
-    check=True,
-    capture_output=True,
-    text=True,
-    timeout=300,
-  )
-  assert done.stdout == '[]\n'
 
 
 class TestSettingsOfAnotherMethod:

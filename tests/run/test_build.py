@@ -72,11 +72,18 @@ def test_nothing_is_kept_with_a_method_of_ones_own(kept):
   assert kept(config) is not kept(config)
 
 
+def _linear(**settings):
+  """Returns the config of a model that takes no time to build."""
+  return planned_configs.shipped(
+    'mnist_by_writer', model__preset='linear', **settings
+  )
+
+
 def test_the_start_of_a_run_of_ones_own_method_has_no_history():
   set_in_process_context()
   starts = []
   for num_rounds in (2, 4):
-    config = planned_configs.by_hand(
+    config = _linear(
       algorithm__name='own_methods.drawn_start',
       training__num_rounds=num_rounds,
     )
@@ -101,7 +108,7 @@ def test_the_one_used_longest_ago_is_forgotten(kept, monkeypatch):
 
 def test_slots_that_a_method_does_not_declare(monkeypatch):
   set_in_process_context()
-  config = planned_configs.by_hand(algorithm__name='scaffold')
+  config = _linear(algorithm__name='scaffold')
   monkeypatch.setattr(type(config), 'kept_slots', ())
   with pytest.raises(UserError, match='must declare the slots that its builde'):
     build.build_learning_process(config, num_clients=5)

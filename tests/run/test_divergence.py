@@ -17,7 +17,10 @@ from tff_fedfish.run import (
 
 # A step so large that no client returns a finite update after round 1.
 _DIVERGING = dict(
-  server__optimizer='sgd', server__learning_rate=1e30, evaluation__num_clients=0
+  algorithm__name='fed_avg',
+  server__optimizer='sgd',
+  server__learning_rate=1e30,
+  evaluation__num_clients=0,
 )
 
 
@@ -186,7 +189,7 @@ def train(small_inputs):
 
 def test_stops_and_counts_on_when_resumed(train, tmp_path, capsys, monkeypatch):
   workdir = tmp_path / 'run'
-  settings = dict(algorithm__name='fed_avg', checkpoints__keep_last=1)
+  settings = dict(checkpoints__keep_last=1)
   # Rounds 2 and 3, fewer than the limit: it ends, but says how.
   limit = dict(training__max_non_finite_rounds=3)
   assert train(workdir, **settings, **limit, training__num_rounds=3) == 0
@@ -238,11 +241,7 @@ def test_stops_and_counts_on_when_resumed(train, tmp_path, capsys, monkeypatch):
 
 
 def test_the_last_round_may_be_the_one_too_many(train, tmp_path, capsys):
-  settings = dict(
-    algorithm__name='fed_avg',
-    training__num_rounds=3,
-    training__max_non_finite_rounds=2,
-  )
+  settings = dict(training__num_rounds=3, training__max_non_finite_rounds=2)
   for _ in range(2):
     assert train(tmp_path / 'run', **settings) == 1
     assert 'stopped after round 3: 2 rounds' in capsys.readouterr().err
@@ -254,7 +253,7 @@ def test_the_last_round_may_be_the_one_too_many(train, tmp_path, capsys):
 
 def test_evaluation_of_a_diverged_model(train, small_inputs, tmp_path, capsys):
   workdir = tmp_path / 'run'
-  assert train(workdir, algorithm__name='fed_fish', training__num_rounds=2) == 0
+  assert train(workdir, training__num_rounds=2) == 0
   rows = tables.read_metrics(workdir / 'metrics.csv')
   assert rows[-1]['train/loss'] is None
   capsys.readouterr()

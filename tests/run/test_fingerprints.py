@@ -132,15 +132,6 @@ class TestRunOnDisk:
       assert 'Restore the vocabulary of the run.' in error
     assert not (tmp_path / 'out').exists()
 
-  def test_another_vocabulary_on_resume(
-    self, workdir, small_inputs, other_vocabulary, capsys
-  ):
-    shutil.rmtree(workdir / 'vocabulary')
-    inputs = (small_inputs[0], other_vocabulary)
-    assert small_runs.train(inputs, workdir, training__num_rounds=5) == 2
-    assert 'was made with another vocabulary than' in _error(capsys)
-    assert not (workdir / 'vocabulary').exists()
-
   def test_another_config_in_the_run(
     self, workdir, small_inputs, tmp_path, capsys
   ):

@@ -1,14 +1,11 @@
 """Learning rates of rounds, in runs that stop and go on."""
 
-import shutil
-
 import linear_models
 import numpy as np
 import planned_configs
 import pytest
 import small_runs
 
-from tff_fedfish.cli.main import main
 from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.run import (
   build,
@@ -23,6 +20,8 @@ from tff_fedfish.runtime.in_process_context import set_in_process_context
 # Rates by round: clients 0.01, 0.02, then half way from 0.02 to 0.002, 0.002;
 # the server 0.5, 0.25, 0.125, 0.125 of 1e-3.
 _SCHEDULES = {
+  'algorithm__name': 'fed_avg',
+  'evaluation__num_clients': 0,
   'client_work__optimizer': 'adamw',
   'client_work__learning_rate': 0.02,
   'client_work__weight_decay': 0.1,
@@ -94,34 +93,6 @@ def test_more_rounds_on_resume_equal_an_uninterrupted_run(
   assert metrics.read_bytes() == expected.read_bytes()
 
 
-def test_rounds_that_are_done_again_equal_an_uninterrupted_run(
-  scheduled, small_inputs, tmp_path
-):
-  run = tmp_path / 'run'
-  shutil.copytree(scheduled, run)
-  for round_num in (3, 4):
-    shutil.rmtree(run / 'checkpoints' / f'round_{round_num:08d}')
-  assert small_runs.train(small_inputs, run, **_SCHEDULES) == 0
-  for path in ('metrics.csv', 'checkpoints/round_00000004/state.safetensors'):
-    assert (run / path).read_bytes() == (scheduled / path).read_bytes()
-
-
-def test_schedule_may_not_change_on_resume(
-  scheduled, small_inputs, tmp_path, capsys
-):
-  run = tmp_path / 'run'
-  shutil.copytree(scheduled, run)
-  settings = _SCHEDULES | {
-    'client_work__schedule_rounds': 9,
-    'training__num_rounds': 6,
-  }
-  assert small_runs.train(small_inputs, run, **settings) == 2
-  assert (
-    'holds a run with another config: client_work.schedule_rounds '
-    in capsys.readouterr().err
-  )
-
-
 @pytest.mark.parametrize('of_checkpoint', [False, True])
 def test_only_rates_that_vary_are_set(of_checkpoint):
   set_in_process_context()
@@ -150,26 +121,15 @@ def test_only_rates_that_vary_are_set(of_checkpoint):
     np.testing.assert_array_equal(one, other)
 
 
-def test_constant_rates_leave_the_state_alone(small_run):
-  config = run_directory.read_config(small_run)
-  state = object()
+def test_constant_rates_leave_the_state_alone():
+  config, state = planned_configs.by_hand(), object()
   assert build.with_rates(None, state, config, 3) is state
   assert columns.rates_by_column(config, 3) == {}
   assert not [name for name in columns.metric_names(config) if 'rate' in name]
-  assert [name for name in _state(small_run, 4) if 'client_work' in name] == [
-    'client_work/learning_rate'
-  ]
 
 
-def test_personalization_takes_the_base_rate(scheduled, small_inputs, tmp_path):
-  corpus, _ = small_inputs
-  found = []
-  for options in ([], ['--learning_rate', '0.02'], ['--learning_rate', '0.01']):
-    output = tmp_path / f'evaluation{len(found)}'
-    arguments = ['--checkpoint', scheduled, '--data', corpus]
-    arguments += ['--output', output, *options]
-    assert main(['evaluate', *map(str, arguments)]) == 0
-    found.append((output / 'per_client.csv').read_bytes())
-  # The last round had 0.002.
-  default, base, other = found
-  assert default == base != other
+def test_personalization_takes_the_base_rate():
+  config = planned_configs.by_hand(
+    client_work__learning_rate=0.2, client_work__warmup_rounds=4
+  )
+  assert config.fine_tuning_rate == config.in_round(1).fine_tuning_rate == 0.2

@@ -231,7 +231,6 @@ def test_resuming_without_the_rows_before(tmp_path):
   'content',
   [
     b'round,a\n0,1.5\n1,high\n',
-    b'round,a\n0,1.5\n1\n2,3\n',
     b'round,a\n0,1,2\n',
     b'round,a\nx,1\n',
     b'time,a\n0,1\n',
@@ -249,6 +248,13 @@ def test_damaged_files(tmp_path, content):
   ) as caught:
     tables.read_metrics(tmp_path / 'metrics.csv')
   assert '\n' not in str(caught.value)
+
+
+def test_a_short_line_is_named(tmp_path):
+  path = tmp_path / 'metrics.csv'
+  path.write_text('round,a\n0,1.5\n1\n2,3\n')
+  with pytest.raises(UserError, match=r'line 3 \(it has 1 of 2 columns\)'):
+    tables.read_metrics(path)
 
 
 @pytest.mark.parametrize('cut_off', [b'1', b'1\n', b'1,2'])

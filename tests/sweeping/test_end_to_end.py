@@ -1,14 +1,9 @@
-"""Whole sweeps of tiny runs, in processes of their own."""
+"""Whole sweeps of tiny runs."""
 
 import csv
 import json
 import math
-import os
 import pathlib
-import signal
-import subprocess
-import sys
-import time
 
 import pytest
 import small_runs
@@ -21,13 +16,28 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import evaluator, results
 from tff_fedfish.reporting import loading, notes, scores
 from tff_fedfish.run import run_directory, tables
-from tff_fedfish.sweeping import expand, run, searches
+from tff_fedfish.sweeping import expand, jobs, run, searches
 
-_ROOT = pathlib.Path(__file__).parents[2]
-_SIZES = dict(max_clients=2, personalization_epochs=1, fractions=[0, 0.5])
-
-# Every test here starts TensorFlow several times.
+# Every test here trains several models.
 pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+  """Runs come one after the other in this process, and share what is built."""
+
+  def run_jobs(run_command, runs, num_at_a_time, on_start, on_end):
+    for one in runs:
+      on_start(one)
+      train, *evaluations = one.pending_commands()
+      code = run_command(train)
+      if not code or one.diverged_checkpoint():
+        code = max(map(run_command, evaluations), default=0)
+      on_end(one, code)
+    return 0
+
+  monkeypatch.setattr(jobs, 'run_jobs', run_jobs)
+  monkeypatch.setattr(run, '_require_runs', lambda configs: None)
 
 
 def _sweep(sweep_file, small_inputs, sweep, **settings):
@@ -36,30 +46,25 @@ def _sweep(sweep_file, small_inputs, sweep, **settings):
   return sweep_file(sweep, overrides=overrides)
 
 
-def test_two_arms_of_two_rounds(sweep_file, small_inputs, tmp_path, capsys):
+def test_two_arms_in_processes_of_their_own(
+  sweep_file, small_inputs, tmp_path, capsys
+):
   workdir = tmp_path / 'w'
-  file = _sweep(
-    sweep_file,
-    small_inputs,
-    {
-      'grid': {'algorithm.name': ['fed_avg', 'fed_fish']},
-      'evaluate': [{'barrier': True, **_SIZES}],
-    },
+  settings = small_runs.overrides(
+    *small_inputs,
     training__num_rounds=2,
     client_splits__held_out_fraction=0.4,
   )
-  code = run.run_sweep(main, file, workdir, num_jobs=2)
+  sweep = {'grid': {'algorithm.name': ['fed_avg', 'fed_fish']}}
+  path = sweep_file(sweep, overrides=settings).path
+  command = ['sweep', '--config', path, '--workdir', str(workdir)]
+  code = main([*command, '--jobs', '2', *settings])
   assert code == 0, capsys.readouterr()
-  corpus = pathlib.Path(small_inputs[0]).name
   rows = []
   for name in ('fed_avg', 'fed_fish'):
     arm = workdir / 'arms' / name
     assert run_directory.read_config(arm).algorithm.name == name
     rows.append(tables.read_metrics(arm / 'metrics.csv'))
-    found = results.read_evaluation(arm / 'evaluations' / corpus)
-    assert found.summary.checkpoint == {'round': 2}
-    assert found.summary.num_clients == 2
-    assert len(found.barriers)
   # The same model, clients and data: both see the same first training loss.
   assert [len(arm_rows) for arm_rows in rows] == [3, 3]
   for column, round_num in (('held_out/loss', 0), ('train/num_sequences', 2)):
@@ -68,7 +73,7 @@ def test_two_arms_of_two_rounds(sweep_file, small_inputs, tmp_path, capsys):
 
 
 def test_search_chooses_the_rate_that_learns(
-  sweep_file, small_inputs, tmp_path
+  in_process, sweep_file, small_inputs, tmp_path
 ):
   workdir = tmp_path / 'w'
   file = _sweep(
@@ -171,52 +176,9 @@ def test_a_search_reads_no_row_that_arms_are_scored_on(
   assert not searched & tested
 
 
-def test_stopped_by_a_signal_it_goes_on(sweep_file, small_inputs, tmp_path):
-  # Two long runs: the signal comes in the second one.
-  settings = small_runs.overrides(
-    *small_inputs,
-    algorithm__name='fed_avg',
-    evaluation__num_clients=0,
-    training__num_rounds=60,
-    checkpoints__every_num_rounds=0,
-  )
-  sweep = {'grid': {'seeds.model_seed': [1, 2]}}
-  workdir = tmp_path / 'w'
-  command = ['sweep', '--config', sweep_file(sweep, overrides=settings).path]
-  command += ['--workdir', str(workdir), *settings]
-  second = workdir / 'arms' / 'seed2' / 'metrics.csv'
-  with open(tmp_path / 'errors.txt', 'w+') as errors:
-    process = subprocess.Popen(
-      [sys.executable, '-m', 'tff_fedfish', *command],
-      cwd=_ROOT,
-      env=os.environ | {'PYTHONPATH': str(_ROOT)},
-      stdout=errors,
-      stderr=errors,
-    )
-    try:
-      deadline = time.monotonic() + 500
-      while not second.exists() or second.read_text().count('\n') < 4:
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
-      process.send_signal(signal.SIGTERM)
-      assert process.wait(300) == 143
-    finally:
-      process.kill()
-    errors.seek(0)
-    text = errors.read()
-  assert 'fedfish: interrupted; the same command continues.' in text
-  num_done = second.read_text().count('\n') - 2
-  assert 2 <= num_done < 60
-  # It was saved on the way out.
-  assert (second.parent / 'checkpoints' / f'round_{num_done:08d}').is_dir()
-  first = workdir / 'arms' / 'seed1'
-  before = {path: path.stat().st_mtime_ns for path in first.rglob('*')}
-  assert main(command) == 0
-  assert len(tables.read_metrics(second)) == 61
-  assert {p: p.stat().st_mtime_ns for p in first.rglob('*')} == before
-
-
-def test_an_arm_that_diverges(sweep_file, small_inputs, tmp_path, capsys):
+def test_an_arm_that_diverges(
+  in_process, sweep_file, small_inputs, tmp_path, capsys
+):
   workdir = tmp_path / 'w'
   file = _sweep(
     sweep_file,
@@ -230,7 +192,7 @@ def test_an_arm_that_diverges(sweep_file, small_inputs, tmp_path, capsys):
     training__num_rounds=6,
     training__max_non_finite_rounds=2,
   )
-  assert run.run_sweep(main, file, workdir, num_jobs=2) == 0
+  assert run.run_sweep(main, file, workdir) == 0
   output = capsys.readouterr()
   arm = workdir / 'arms' / 'server_lr1e+30'
   good = arm / 'checkpoints' / 'round_00000000'
@@ -257,7 +219,7 @@ def test_an_arm_that_diverges(sweep_file, small_inputs, tmp_path, capsys):
 
 
 def test_an_arm_with_personal_models_that_diverges(
-  sweep_file, small_inputs, tmp_path, capsys
+  in_process, sweep_file, small_inputs, tmp_path, capsys
 ):
   workdir = tmp_path / 'w'
   file = _sweep(

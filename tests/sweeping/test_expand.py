@@ -203,7 +203,6 @@ def test_a_search_validates_no_rows_that_runs_are_scored_on(
       (),
       '`config.client_work.epochs` is unknown; the nearest',
     ),
-    ({'grid': {'work.x': [1]}}, (), '`config.work'),
     (
       {'grid': {'cohorts.cohort_size': [4, '8']}},
       (),
@@ -239,14 +238,6 @@ def test_a_search_validates_no_rows_that_runs_are_scored_on(
       {'grid': _GRID, 'evaluate': [{'data': 'x', 'barrier': True}]},
       (),
       "needs the run's own corpus as `--data`, but 'x' is another one",
-    ),
-    (
-      {
-        'grid': _GRID,
-        'evaluate': [{'data': 'x', 'client_split': 'participating'}],
-      },
-      (),
-      "`--client_split` 'participating' needs the run's own corpus",
     ),
     (
       {'grid': _GRID, 'evaluate': [{'client_split': 'own_test'}]},

@@ -10,44 +10,103 @@ import sys
 import pytest
 from waiting import LIMIT_SECONDS, wait_until
 
-from tff_fedfish.cli.main import main
-from tff_fedfish.sweeping import jobs
-from tff_fedfish.sweeping.runs import Run
-
 _ROOT = pathlib.Path(__file__).parents[2]
 
-# Starts one run, of any command line.
+# Carries out runs whose names are the steps of their commands: 'wait' until a
+# signal comes, 'kill' the process, or end with an exit code. Runs that begin
+# with 1 have diverged. TensorFlow, which has no part in this, is not imported.
 _PARENT = """
-import dataclasses, pathlib, sys
-from tff_fedfish.cli.main import main
+import os, pathlib, signal, sys, time, types
+sys.modules['tff_fedfish.runtime.placement'] = types.SimpleNamespace(
+  limit_threads=lambda number: print(number, 'threads', flush=True))
 from tff_fedfish.sweeping import jobs
 from tff_fedfish.sweeping.runs import Run
+from tff_fedfish.training.interruption import Interruption
 
-class Command(Run):
+class Steps(Run):
   def pending_commands(self):
-    return [sys.argv[2:]]
+    return self.name.split('-')
+
+  def diverged_checkpoint(self):
+    return self.name.startswith('1')
+
+def run_step(step):
+  print('step', step, flush=True)
+  if step == 'kill':
+    os.kill(os.getpid(), signal.SIGKILL)
+  if step != 'wait':
+    return int(step)
+  with Interruption() as interruption:
+    print('waits', flush=True)
+    while not interruption.requested:
+      time.sleep(0.01)
+    # A second signal would end it here.
+    time.sleep(0.5)
+  print('saved', flush=True)
+  return interruption.exit_code
+
+def on_end(run, code):
+  print(run.name, code, jobs.failure_line(run, code).rpartition(': ')[0])
 
 if __name__ == '__main__':
-  run = Command(
-    name='run',
-    directory=pathlib.Path(sys.argv[1], 'arms', 'run'),
-    config=None,
-    evaluations={},
-    point={},
-  )
-  codes = []
-  on_end = lambda run, code: codes.append(code)
-  code = jobs.run_jobs(main, [run], 1, lambda run: None, on_end)
-  sys.exit(code or max(codes))
+  directory = pathlib.Path(sys.argv[1])
+  runs = [
+    Steps(name=name, directory=directory / 'arms' / name, config=None,
+          evaluations={}, point={})
+    for name in sys.argv[2:]
+  ]
+  sys.exit(jobs.run_jobs(run_step, runs, 2, lambda run: None, on_end))
 """
 
 
-def _children(pid: int) -> list[int]:
-  path = f'/proc/{pid}/task/{pid}/children'
-  return [int(child) for child in pathlib.Path(path).read_text().split()]
+@pytest.fixture
+def start(tmp_path):
+  """Starts runs in a process; those that wait have begun when it returns."""
+  script = tmp_path / 'parent.py'
+  script.write_text(_PARENT)
+
+  def begin(*names):
+    process = subprocess.Popen(
+      [sys.executable, str(script), str(tmp_path), *names],
+      env=os.environ | {'PYTHONPATH': str(_ROOT)},
+      stdout=subprocess.PIPE,
+      stderr=subprocess.PIPE,
+      text=True,
+    )
+
+    def are_waiting():
+      assert process.poll() is None, process.communicate()
+      logs = (_log(tmp_path, name) for name in names if name == 'wait')
+      return all(log.exists() and 'waits' in log.read_text() for log in logs)
+
+    wait_until(are_waiting)
+    return process
+
+  return begin
 
 
-def _is_running(pid: int) -> bool:
+def _log(directory, name):
+  return directory / 'logs' / f'{name}.log'
+
+
+def _ended(process):
+  """Returns the exit code and what was printed."""
+  out, errors = process.communicate(timeout=LIMIT_SECONDS)
+  return process.returncode, out, errors
+
+
+def _run_process(parent):
+  """Returns the process of the run that a process started."""
+  path = pathlib.Path(f'/proc/{parent.pid}/task/{parent.pid}/children')
+  (run,) = [
+    int(child)
+    for child in path.read_text().split()
+    if b'spawn_main' in pathlib.Path(f'/proc/{child}/cmdline').read_bytes()
+  ]
+  return run
+
+
+def _is_running(pid):
   try:
     state = pathlib.Path(f'/proc/{pid}/stat').read_text().rsplit(')', 1)[1]
   except FileNotFoundError:
@@ -55,106 +114,36 @@ def _is_running(pid: int) -> bool:
   return state.split()[0] != 'Z'
 
 
-def _start(tmp_path, command, pattern):
-  """Starts a run; returns its parent as soon as a file has the pattern."""
-  script = tmp_path / 'parent.py'
-  script.write_text(_PARENT)
-  process = subprocess.Popen(
-    [sys.executable, str(script), str(tmp_path), *command],
-    cwd=_ROOT,
-    env=os.environ | {'PYTHONPATH': str(_ROOT)},
-    stderr=subprocess.PIPE,
-    text=True,
+def test_exit_codes_and_logs(start, tmp_path):
+  _log(tmp_path, '0').mkdir(parents=True)
+  code, out, errors = _ended(start('0-0', '3-0', '0-4-0', '1-0', 'kill', '0'))
+  assert (code, errors) == (0, '')
+  found = dict(line.split(' ')[:2] for line in out.splitlines())
+  # One that has diverged is evaluated; one that is killed has failed, as has
+  # one whose log cannot be written.
+  codes = {'0-0': '0', '3-0': '3', '0-4-0': '4', '1-0': '0'}
+  assert found == codes | {'kill': '1', '0': '1'}
+  num_threads = max(1, len(os.sched_getaffinity(0)) // 2)
+  # What comes after a failure is not run.
+  assert _log(tmp_path, '0-4-0').read_text() == (
+    f'{num_threads} threads\nstep 0\nstep 4\n'
+  )
+  assert 'the run 3-0 ended with exit code 3: step 3 (all of its' in out
+  assert (
+    f"exit code 1: [Errno 21] Is a directory: '{_log(tmp_path, '0')}" in out
   )
 
-  def is_at_work():
-    assert process.poll() is None, process.communicate()
-    return list(tmp_path.glob(pattern))
 
-  wait_until(is_at_work)
-  return process
-
-
-def _start_training(small_inputs, tmp_path):
-  import small_runs
-
-  workdir = tmp_path / 'trained'
-  command = ['train', '--config', small_runs.CONFIG, '--workdir', str(workdir)]
-  command += small_runs.overrides(
-    *small_inputs, training__num_rounds=2000, evaluation__every_num_rounds=0
-  )
-  # Round 0 is saved once it is scored; before that there is nothing to save.
-  pattern = 'trained/checkpoints/round_*'
-  return _start(tmp_path, command, pattern), workdir
-
-
-def test_exit_code_and_output_of_a_failing_command(tmp_path):
-  run = Run(
-    name='run',
-    directory=tmp_path / 'arms' / 'run',
-    config=None,
-    evaluations={tmp_path / 'never': ['inspect', 'never']},
-    point={},
-  )
-  started, ended = [], []
-  code = jobs.run_jobs(
-    main, [run], 2, started.append, lambda *end: ended.append(end)
-  )
-  assert (code, started, ended) == (0, [run], [(run, 2)])
-  text = run.log.read_text()
-  assert 'configs/run.json' in text and 'never' not in text
-  last = text.strip().splitlines()[-1]
-  assert f'exit code 2: {last} (all of its' in jobs.failure_line(run, 2)
-
-
-def test_a_log_that_cannot_be_written_fails_its_run_only(tmp_path):
-  runs = [
-    Run(
-      name=name,
-      directory=tmp_path / 'arms' / name,
-      config=None,
-      evaluations={},
-      point={},
-    )
-    for name in ('a', 'b')
-  ]
-  runs[0].log.mkdir(parents=True)
-  ended = []
-  code = jobs.run_jobs(
-    main,
-    runs,
-    1,
-    lambda run: None,
-    lambda run, code: ended.append(jobs.failure_line(run, code)),
-  )
-  assert code == 0
-  assert f"exit code 1: [Errno 21] Is a directory: '{runs[0].log}'" in ended[0]
-  # The other one lacks its config.
-  assert 'exit code 2: ' in ended[1]
-
-
-def test_signal_reaches_the_run_once_and_it_ends_cleanly(
-  small_inputs, tmp_path
-):
-  process, workdir = _start_training(small_inputs, tmp_path)
+def test_signal_reaches_the_run_once_and_it_ends_cleanly(start, tmp_path):
+  process = start('wait')
   process.send_signal(signal.SIGTERM)
-  process.communicate(timeout=LIMIT_SECONDS)
-  assert process.returncode == 143
-  log = tmp_path / 'logs' / 'run.log'
-  assert 'the same command continues' in log.read_text()
-  # The header and round 0 are no rounds of training.
-  num_rounds = (workdir / 'metrics.csv').read_text().count('\n') - 2
-  assert (workdir / 'checkpoints' / f'round_{num_rounds:08d}').is_dir()
+  assert _ended(process)[0] == 143
+  assert _log(tmp_path, 'wait').read_text().endswith('saved\n')
 
 
-@pytest.mark.slow
-def test_second_signal_kills_the_runs(small_inputs, tmp_path):
-  process, _ = _start_training(small_inputs, tmp_path)
-  (run,) = [
-    child
-    for child in _children(process.pid)
-    if b'spawn_main' in pathlib.Path(f'/proc/{child}/cmdline').read_bytes()
-  ]
+def test_second_signal_kills_the_runs(start):
+  process = start('wait')
+  run = _run_process(process)
   # Nothing but SIGKILL ends it now.
   os.kill(run, signal.SIGSTOP)
   try:
@@ -163,26 +152,17 @@ def test_second_signal_kills_the_runs(small_inputs, tmp_path):
     while 'to end at once' not in (line := process.stderr.readline()):
       assert line
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=LIMIT_SECONDS)
-    assert process.returncode == 130
+    assert _ended(process)[0] == 130
     wait_until(lambda: not _is_running(run))
   finally:
     with contextlib.suppress(ProcessLookupError):
       os.kill(run, signal.SIGKILL)
 
 
-def test_run_ends_when_its_parent_is_killed(tmp_path):
-  # Grouping begins sooner than training. Large enough to last until then.
-  raw = tmp_path / 'raw.json'
-  raw.write_text('{"text": "a b c", "url": "http://a/"}\n' * 600_000)
-  command = ['group', 'c4', '--input', str(raw)]
-  command += ['--output', str(tmp_path / 'out')]
-  process = _start(tmp_path, command, 'out/.fedfish-*/job')
-  children = _children(process.pid)
-  assert children
+def test_run_ends_cleanly_when_its_parent_is_killed(start, tmp_path):
+  process = start('wait')
+  run = _run_process(process)
   process.kill()
   process.communicate(timeout=LIMIT_SECONDS)
-  wait_until(lambda: not any(map(_is_running, children)))
-  # It was not killed, too, and had not finished: it has cleaned up.
-  names = {path.name for path in tmp_path.iterdir()}
-  assert names == {'raw.json', 'parent.py', 'logs'}
+  wait_until(lambda: not _is_running(run))
+  assert _log(tmp_path, 'wait').read_text().endswith('saved\n')

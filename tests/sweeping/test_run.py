@@ -433,8 +433,6 @@ class TestRefusals:
     [
       ({'grid': {'algorithm.name': ['fed_avg']}}, (), 'in `grid`, `evaluate`.'),
       ({'budget': 'fixed_compute'}, (), 'in `budget`.'),
-      ({'reference_local_epochs': 2}, (), 'in `reference_local_epochs`.'),
-      ({'evaluate': []}, (), 'in `evaluate`.'),
       (
         {},
         ('config.server.learning_rate = 0.5',),

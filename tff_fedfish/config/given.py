@@ -233,7 +233,9 @@ def call_in_file(
   """
   path = _find_config(path)
   try:
-    called = runpy.run_path(str(path)).get(function)
+    # A config.json, which may be a config, defines none.
+    is_json = path.suffix == '.json'
+    called = None if is_json else runpy.run_path(str(path)).get(function)
     values = _plain(called()) if callable(called) else None
   except (Exception, SystemExit) as error:
     # The last frame inside the file: what the reader can change.

@@ -266,6 +266,8 @@ def _read(path):
 
 
 def _row(header, cells):
+  if len(cells) != len(header):
+    raise ValueError(f'it has {len(cells)} of {len(header)} columns')
   row = dict(zip(header, map(_number, cells), strict=True))
   return row | {_ROUND: int(cells[0])}
 
