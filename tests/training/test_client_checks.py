@@ -140,6 +140,15 @@ class TestSweeps:
       for settings in several_settings
     )
 
+  def test_each_problem_once(self, small_inputs):
+    settings = dict(cohorts__cohort_size=50, model__vocabulary_size=300)
+    problems = self._problems(
+      small_inputs, settings, settings | dict(algorithm__name='fed_avg')
+    )
+    assert len(problems) == 2
+    assert 'cohort_size` is 50, but only ' in problems[0]
+    assert 'The model has 300 token ids' in problems[1]
+
   def test_what_methods_send(self, small_inputs):
     # All that differs is the method.
     (problem,) = self._problems(

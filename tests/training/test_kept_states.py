@@ -2,7 +2,6 @@
 
 import functools
 import json
-import os
 import shutil
 import signal
 
@@ -172,60 +171,55 @@ def test_a_round_whose_states_do_not_fit(
     assert _train(corpus, run, **settings) == 1
     assert checkpoints.list_rounds(run / 'checkpoints') == [0, 2]
   assert _train(corpus, run, **settings) == 0
-  assert (run / 'metrics.csv').read_bytes() == (
-    (whole_run / 'metrics.csv').read_bytes()
-  )
-  assert live_states(run) == live_states(whole_run)
+  assert_same_run(run, whole_run)
 
 
-def _full_disk_at_the_second_client(patch):
+def _fill_disk():
+  raise OSError(28, 'No space left on device', 'FILE')
+
+
+def _stop_at_the_second_client(patch, stop):
   add = RoundWriter.add_client
 
-  def add_unless_full(self, index, *arguments):
+  def add_and_stop(self, index, *arguments):
     if self.path.name == 'round_00000004' and index == 1:
-      raise OSError(28, 'No space left on device', 'FILE')
+      stop()
     add(self, index, *arguments)
 
-  patch.setattr(RoundWriter, 'add_client', add_unless_full)
+  patch.setattr(RoundWriter, 'add_client', add_and_stop)
 
 
-def _full_disk_at_the_row(patch):
+def _stop_at_the_row(patch, stop):
   record = record_parts.TablesPart.record
 
-  def record_unless_full(self, done):
+  def stop_or_record(self, done):
     if done.round_num == 4:
-      raise OSError(28, 'No space left on device', 'FILE')
+      stop()
     record(self, done)
 
-  patch.setattr(record_parts.TablesPart, 'record', record_unless_full)
-
-
-def _signal_while_the_round_runs(patch):
-  add = RoundWriter.add_client
-
-  def add_and_interrupt(self, index, *arguments):
-    add(self, index, *arguments)
-    if self.path.name == 'round_00000004' and index == 1:
-      os.kill(os.getpid(), signal.SIGTERM)
-
-  patch.setattr(RoundWriter, 'add_client', add_and_interrupt)
+  patch.setattr(record_parts.TablesPart, 'record', stop_or_record)
 
 
 @pytest.mark.parametrize(
-  ('stop', 'code', 'words'),
+  ('place', 'stop', 'code', 'words'),
   [
-    (_full_disk_at_the_second_client, 1, 'No space left on device: '),
+    (_stop_at_the_second_client, _fill_disk, 1, 'No space left on device: '),
     # Clients of round 4 have trained; those states are not of round 3.
-    (_full_disk_at_the_row, 1, 'No space left on device: '),
-    (_signal_while_the_round_runs, 143, 'round 3'),
+    (_stop_at_the_row, _fill_disk, 1, 'No space left on device: '),
+    (
+      _stop_at_the_second_client,
+      lambda: signal.raise_signal(signal.SIGTERM),
+      143,
+      'round 3',
+    ),
   ],
 )
 def test_a_round_that_is_not_finished(
-  corpus, whole_run, tmp_path, capsys, monkeypatch, stop, code, words
+  corpus, whole_run, tmp_path, capsys, monkeypatch, place, stop, code, words
 ):
   run = tmp_path / 'run'
   with monkeypatch.context() as patch:
-    stop(patch)
+    place(patch, stop)
     assert _train(corpus, run, checkpoints__every_num_rounds=0) == code
   assert words in capsys.readouterr().err.splitlines()[-1]
   # Round 3 is saved, and nothing of the next one is left.
