@@ -47,6 +47,9 @@ def test_what_a_run_leaves_behind(run):
   # Before the first round about as good as chance, ln 10 = 2.303.
   assert rows[0]['held_out/loss'] == pytest.approx(np.log(10), abs=0.3)
   assert rows[3]['held_out/loss'] < rows[0]['held_out/loss']
+  # The barrier is not measured.
+  timings = tables.read_metrics(run / 'timings.csv')
+  assert not [name for name in rows[0] | timings[0] if 'barrier' in name]
   assert not (run / 'vocabulary').exists()
   config = json.loads((run / 'config.json').read_text())
   assert config['data']['corpus'] == 'mnist_by_writer'
