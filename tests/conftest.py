@@ -232,17 +232,6 @@ def small_export(small_run, tmp_path_factory):
   return output
 
 
-@pytest.fixture(scope='session')
-def small_kept_run(small_inputs, tmp_path_factory):
-  """A run of two rounds whose clients keep tensors; not to be changed."""
-  import small_runs
-
-  workdir = tmp_path_factory.mktemp('small_kept_runs') / 'finished'
-  settings = small_runs.KEPT | {'training__num_rounds': 2}
-  assert small_runs.train(small_inputs, workdir, **settings) == 0
-  return workdir
-
-
 @pytest.fixture(scope='module')
 def stock_context():
   """A context of TFF's own, in its second process."""

@@ -46,8 +46,7 @@ def overrides(corpus: pathlib.Path, **settings) -> list[str]:
     'evaluation.every_num_rounds': 1,
     'checkpoints.every_num_rounds': 1,
   } | {name.replace('__', '.'): value for name, value in settings.items()}
-  if 'algorithm.name' in values:
-    # Of fed_fomo, which the config names.
+  if values.get('algorithm.name', 'fed_fomo') != 'fed_fomo':
     del values['algorithm.num_downloads']
   return [f'--config.{name}={value}' for name, value in values.items()]
 

@@ -24,13 +24,11 @@ class Place:
     stack: Ends when the dry run has ended.
   """
 
-  def __init__(self, directory, corpus, vocabulary, run, kept_run, stack):
+  def __init__(self, directory, corpus, vocabulary, run, stack):
     self.directory = directory
     self.workdir = directory / 'new'
     self.stack: contextlib.ExitStack = stack
-    self._sources = dict(
-      corpus=corpus, vocabulary=vocabulary, run=run, kept_run=kept_run
-    )
+    self._sources = dict(corpus=corpus, vocabulary=vocabulary, run=run)
 
   @functools.cached_property
   def corpus(self) -> pathlib.Path:
@@ -48,12 +46,6 @@ class Place:
     self.workdir = self._copy('run')
     for number in range(4):
       shutil.rmtree(self.workdir / f'checkpoints/round_{number:08d}')
-    return self.workdir
-
-  @functools.cached_property
-  def kept_run(self) -> pathlib.Path:
-    """A run of 2 rounds whose clients keep tensors."""
-    self.workdir = self._copy('kept_run')
     return self.workdir
 
   @property

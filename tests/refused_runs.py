@@ -18,7 +18,7 @@ from refused_inputs import (
   removed,
 )
 
-from tff_fedfish.run import client_data, run_directory, trackers
+from tff_fedfish.run import client_data, trackers
 
 
 def _absent_tracker(place):
@@ -40,10 +40,6 @@ def _workdir(words, make):
   return damaged(words, damage)
 
 
-def _use(place):
-  place.stack.enter_context(run_directory.lock(place.run))
-
-
 def _contents(words, **contents):
   """Returns the case of a checkpoint that keeps other values."""
   return damaged(
@@ -52,16 +48,6 @@ def _contents(words, **contents):
       path_in(place, _MANIFEST), **contents
     ),
   )
-
-
-def _kept(words, damage):
-  """Returns the case of a run whose clients keep tensors."""
-
-  def prepare(place):
-    damage(place.kept_run / 'client_states')
-    return place.arguments(**small_runs.KEPT)
-
-  return Case(words, prepare)
 
 
 def _start(words, damage=lambda place: None, **settings):
@@ -95,23 +81,7 @@ def _replace_while_open(place):
   patch.setattr(client_data, 'open_tokenizer', open_tokenizer)
 
 
-def _newest(states):
-  return max(states.glob('*/*.safetensors'))
-
-
 CASES = (
-  _kept('clients expected, 0 found. Restore it', shutil.rmtree),
-  _kept(
-    'bytes, but has 9. Restore it',
-    lambda states: os.truncate(_newest(states), 9),
-  ),
-  _kept(
-    'cannot be read (No such file', lambda states: _newest(states).unlink()
-  ),
-  _kept(
-    "manifest.json' is damaged: it cannot be read",
-    lambda states: (_newest(states).parent / 'manifest.json').write_text('{'),
-  ),
   # The model that a new run begins with.
   _start(
     '`--config.training.start_from` must be a checkpoint (.../',
@@ -136,7 +106,6 @@ CASES = (
   _workdir(
     '`--workdir` must be writable', lambda place: place.file('file') / 'below'
   ),
-  damaged('is in use by another `fedfish train`', _use),
   Case(
     'has done 4 rounds',
     lambda place: place.run and place.arguments(training__num_rounds=2),
@@ -209,11 +178,6 @@ CASES = (
     "but does not in line 3 (could not convert string to float: 'many')",
     _METRICS,
     lambda data: re.sub(rb'\n1,[^,]*', b'\n1,many', data),
-  ),
-  changed(
-    'must have a row for round 4, from which the run',
-    _METRICS,
-    lambda data: data[: data.index(b'\n') + 1],
   ),
   Case('or leave the option out.', _absent_tracker),
 )

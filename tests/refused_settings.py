@@ -56,9 +56,6 @@ CASES = (
     algorithm__fisher_reduction='mean',
   ),
   from_settings(
-    '`--config.cohorts.cohort_size` is 50, but only', cohorts__cohort_size=50
-  ),
-  from_settings(
     'groups of',
     # Nor is the corpus tokenized.
     num_errors=3,
@@ -84,25 +81,6 @@ CASES = (
     engine__ray_address='nowhere',
   ),
   from_settings('nowhere/v.txt', data__vocabulary='nowhere/v.txt'),
-  from_settings(
-    'The model has 300 token ids',
-    num_errors=2,
-    cohorts__cohort_size=50,
-    model__vocabulary_size=300,
-  ),
-  from_settings(
-    '`--config.algorithm.num_downloads` is 50, but a client can be sent models',
-    algorithm__name='fed_fomo',
-    algorithm__num_downloads=50,
-  ),
-  from_settings(
-    "algorithm.name 'fed_fomo' takes at most 4096 participating clients",
-    # Also more clients than groups, which are not tokenized.
-    num_errors=3,
-    algorithm__name='fed_fomo',
-    partition__scheme='merge',
-    partition__num_clients=5000,
-  ),
   # Vocabularies that are files.
   _vocabulary('is neither. Name one', 'v.pdf', b''),
   _vocabulary('byte 6 is not UTF-8', 'v.txt', b'[PAD]\n\xff\n'),

@@ -15,9 +15,6 @@ from tff_fedfish.run import run_directory
 
 CONFIG = str(pathlib.Path(__file__).parents[1] / 'configs' / 'demo.py')
 
-KEPT = {'algorithm__name': 'moon', 'client_work__num_local_epochs': 1}
-"""Settings of a run whose clients keep tensors."""
-
 FROM_DIRECTORY = {
   'model__preset': 'from_directory',
   'model__num_layers': None,

@@ -9,21 +9,16 @@ import linear_models
 import numpy as np
 import planned_configs
 import pytest
-import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.evaluation.evaluator import ClientEvaluator, Score
+from tff_fedfish.evaluation.evaluator import Score
 from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.run import cohorts
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import ClientFailure, RoundInterrupted
 from tff_fedfish.training.barrier_part import BarrierPart
 from tff_fedfish.training.check import CheckedRun
-from tff_fedfish.training.parts import (
-  BuiltRun,
-  FinishedRound,
-  Position,
-)
+from tff_fedfish.training.parts import BuiltRun, FinishedRound, Position
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,6 +46,7 @@ _POINTS = {
   b'empty': _Points(),
   b'failed': _Points((1.0,), (1.0,)),
 }
+_CLIENT_IDS = sorted([*_POINTS, b'unreadable'])
 
 
 class _Clients:
@@ -74,12 +70,7 @@ def _config(**settings):
 
 
 def _barrier(
-  workdir,
-  process=None,
-  evaluator=None,
-  *,
-  should_stop=lambda: False,
-  **settings,
+  workdir, process, evaluator, *, should_stop=lambda: False, **settings
 ):
   """Returns the part of a run that starts."""
   run = BuiltRun(
@@ -89,7 +80,7 @@ def _barrier(
     process=process,
     evaluator=evaluator,
     position=Position(0, None),
-    participating=sorted([*_POINTS, b'unreadable']),
+    participating=_CLIENT_IDS,
     client_rows=_Clients(),
     is_resumed=False,
   )
@@ -102,41 +93,14 @@ def _done(round_num, state_before=None, state=None, **values):
   )
 
 
-def _scalar_evaluator():
+class _ScalarEvaluator:
   """Scores the prediction theta x; right is what is less than 1 away from y."""
-  plain = linear_models.scalar_model()
 
-  def update(state, labels, batch_output):
-    errors = tf.abs(batch_output.predictions - labels)
-    return (
-      state[0] + tf.reduce_sum(tf.square(errors)) / 2,
-      state[1] + tf.reduce_sum(tf.cast(errors < 1, tf.float32)),
-      state[2] + tf.size(labels, tf.int64),
-    )
-
-  def finalize(state):
-    count = tf.cast(state[2], tf.float32)
-    return dict(
-      loss=state[0] / count, accuracy=state[1] / count, num_tokens=state[2]
-    )
-
-  model = types.SimpleNamespace(
-    predict_on_batch=plain.predict_on_batch,
-    loss=plain.loss,
-    initialize_metrics_state=lambda: (
-      tf.constant(0.0),
-      tf.constant(0.0),
-      tf.constant(0, tf.int64),
-    ),
-    update_metrics_state=update,
-    finalize_metrics=finalize,
-  )
-  return ClientEvaluator(
-    model,
-    linear_models.sgd(0.5),
-    evaluation_batch_size=2,
-    local_batch_size=2,
-  )
+  def score(self, weights, points):
+    (theta,) = weights
+    errors = np.abs(theta * np.array(points.x) - np.array(points.y))
+    loss, accuracy = np.mean(errors**2) / 2, np.mean(errors < 1)
+    return Score(float(loss), float(accuracy), len(points))
 
 
 class _Weights:
@@ -191,14 +155,9 @@ def test_by_hand(tmp_path):
     server_optimizer=linear_models.sgd(1.0),
   )
   measured = _barrier(
-    tmp_path, process, _scalar_evaluator(), algorithm__name='fed_avg'
+    tmp_path, process, _ScalarEvaluator(), algorithm__name='fed_avg'
   )
-  cohort = cohorts.cohort(
-    _config(),
-    sorted([*_POINTS, b'unreadable']),
-    _Clients(),
-    2,
-  )
+  cohort = cohorts.cohort(_config(), _CLIENT_IDS, _Clients(), 2)
   order = [client.client_id for client in cohort]
   state = process.initialize()
   weights = tff.learning.models.ModelWeights((-0.75,), ())

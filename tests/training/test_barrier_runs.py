@@ -3,9 +3,9 @@
 import json
 import signal
 
+import personal_runs
 import pytest
-import small_image_runs
-import small_runs
+from stateful_runs import assert_same_run
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.evaluation import barrier, evaluator
@@ -13,6 +13,10 @@ from tff_fedfish.run import checkpoints, cohorts, tables
 
 # Rounds 2 and 3 are measured: the multiple and the last. Of cohorts of 3.
 _SETTINGS = dict(
+  algorithm__name='fed_avg',
+  client_work__learning_rate=0.01,
+  cohorts__cohort_size=3,
+  evaluation__every_num_rounds=2,
   training__num_rounds=3,
   evaluation__barrier_every_num_rounds=2,
   engine__num_partial_sums=2,
@@ -40,17 +44,20 @@ def _assert_equals_the_evaluation(run, round_num, corpus, output):
 
 
 @pytest.fixture(scope='module')
-def run(small_inputs, tmp_path_factory):
+def corpus(tmp_path_factory):
+  return personal_runs.write_corpus(tmp_path_factory.mktemp('mnist') / 'raw')
+
+
+@pytest.fixture(scope='module')
+def run(corpus, tmp_path_factory):
   """A finished run, not interrupted. Tests must not change it."""
   workdir = tmp_path_factory.mktemp('barrier_rounds') / 'finished'
-  assert small_runs.train(small_inputs, workdir, **_SETTINGS) == 0
+  assert personal_runs.train(corpus, workdir, **_SETTINGS) == 0
   return workdir
 
 
-def test_equals_the_evaluation_of_the_checkpoint_before(
-  small_inputs, run, tmp_path
-):
-  _assert_equals_the_evaluation(run, 2, small_inputs[0], tmp_path / 'found')
+def test_equals_the_evaluation_of_the_checkpoint_before(corpus, run, tmp_path):
+  _assert_equals_the_evaluation(run, 2, corpus, tmp_path / 'found')
   for row in _rows(run):
     cells = [row[name] for name in row if name.startswith('barrier/')]
     assert len(cells) == 5
@@ -61,9 +68,7 @@ def test_equals_the_evaluation_of_the_checkpoint_before(
 
 
 @pytest.mark.slow
-def test_rate_and_state_of_the_method_are_those_of_the_round(
-  small_inputs, tmp_path
-):
+def test_rate_and_state_of_the_method_are_those_of_the_round(corpus, tmp_path):
   run = tmp_path / 'run'
   settings = dict(
     algorithm__name='fed_prox',
@@ -75,48 +80,47 @@ def test_rate_and_state_of_the_method_are_those_of_the_round(
     training__num_rounds=2,
     evaluation__barrier_every_num_rounds=1,
   )
-  assert small_runs.train(small_inputs, run, **settings) == 0
-  _assert_equals_the_evaluation(run, 2, small_inputs[0], tmp_path / 'found')
+  assert personal_runs.train(corpus, run, **settings) == 0
+  _assert_equals_the_evaluation(run, 2, corpus, tmp_path / 'found')
   _, first, second = (row['barrier/loss'] for row in _rows(run))
   # Rates of 0.55 and 0.1: clients train less far away.
   assert second < 0.5 * first
 
 
-@pytest.mark.parametrize('during', ['measurement', 'held_out'])
+@pytest.mark.parametrize(
+  ('module', 'name', 'call'),
+  # Round 0 is scored as well.
+  [(barrier, '_train', 1), (evaluator, 'mean_score', 2)],
+  ids=['measurement', 'held_out'],
+)
 def test_interrupted_round_leaves_no_trace(
-  small_inputs, run, tmp_path, monkeypatch, during
+  corpus, run, tmp_path, monkeypatch, module, name, call
 ):
-  module, name = {
-    'measurement': (barrier, '_train'),
-    'held_out': (evaluator, 'mean_score'),
-  }[during]
   called = getattr(module, name)
   num_calls = 0
 
   def interrupt(*arguments, **options):
     nonlocal num_calls
     num_calls += 1
-    # Round 0 is scored as well.
-    if num_calls == (1 if during == 'measurement' else 2):
+    if num_calls == call:
       signal.raise_signal(signal.SIGTERM)
     return called(*arguments, **options)
 
   workdir = tmp_path / 'run'
-  monkeypatch.setattr(module, name, interrupt)
-  code = small_runs.train(small_inputs, workdir, **_SETTINGS)
+  with monkeypatch.context() as patch:
+    patch.setattr(module, name, interrupt)
+    code = personal_runs.train(corpus, workdir, **_SETTINGS)
   assert code == 128 + signal.SIGTERM
   # It ended with the client in hand.
-  assert num_calls == (1 if during == 'measurement' else 2)
+  assert num_calls == call
   assert [row['round'] for row in _rows(workdir)] == [0, 1]
   assert checkpoints.list_rounds(workdir / 'checkpoints') == [0, 1]
-  monkeypatch.undo()
-  assert small_runs.train(small_inputs, workdir, **_SETTINGS) == 0
-  for name in ('metrics.csv', 'checkpoints/round_00000003/state.safetensors'):
-    assert (workdir / name).read_bytes() == (run / name).read_bytes()
+  assert personal_runs.train(corpus, workdir, **_SETTINGS) == 0
+  assert_same_run(workdir, run)
 
 
 def test_clients_that_fail_are_left_out(
-  small_inputs, run, tmp_path, monkeypatch, capsys
+  corpus, run, tmp_path, monkeypatch, capsys
 ):
   train, load = barrier._train, cohorts.TrainingClient.load
   measured, failed = [], set()
@@ -136,7 +140,7 @@ def test_clients_that_fail_are_left_out(
   monkeypatch.setattr(barrier, '_train', fail_first)
   monkeypatch.setattr(cohorts.TrainingClient, 'load', fail_in_round_3)
   workdir = tmp_path / 'run'
-  assert small_runs.train(small_inputs, workdir, **_SETTINGS) == 0
+  assert personal_runs.train(corpus, workdir, **_SETTINGS) == 0
   assert (
     f'Round 2: client {measured[0].client_id!r} was left out of the barrier, '
     'OSError: no such block\n'
@@ -151,38 +155,8 @@ def test_clients_that_fail_are_left_out(
   assert rows[2]['held_out/loss'] == _rows(run)[2]['held_out/loss']
 
 
-def test_another_interval_is_another_run(small_inputs, run, capsys):
+def test_another_interval_is_another_run(corpus, run, capsys):
   settings = _SETTINGS | dict(evaluation__barrier_every_num_rounds=1)
-  assert small_runs.train(small_inputs, run, **settings) == 2
+  assert personal_runs.train(corpus, run, **settings) == 2
   error = capsys.readouterr().err
   assert 'evaluation.barrier_every_num_rounds' in error
-
-
-@pytest.mark.slow
-def test_images_with_their_dropout(tmp_path):
-  corpus = small_image_runs.write_corpus(tmp_path / 'raw')
-  workdir = tmp_path / 'run'
-  settings = dict(
-    training__num_rounds=1,
-    evaluation__num_clients=0,
-    evaluation__barrier_every_num_rounds=5,
-  )
-  assert small_image_runs.train(corpus, workdir, **settings) == 0
-  _assert_equals_the_evaluation(workdir, 1, corpus, tmp_path / 'found')
-
-
-@pytest.mark.slow
-def test_same_with_workers(small_inputs, run, tmp_path):
-  workdir = tmp_path / 'ray'
-  settings = _SETTINGS | dict(engine__kind='ray', engine__num_workers=2)
-  assert small_runs.train(small_inputs, workdir, **settings) == 0
-  for one, other in zip(_rows(run), _rows(workdir), strict=True):
-    for name in ('barrier/loss', 'barrier/error', 'barrier/num_clients'):
-      # Threads may change the order of a sum within a matrix product.
-      assert one[name] == pytest.approx(other[name], rel=1e-5)
-
-
-def test_without_it_there_are_no_columns(small_run):
-  for name in ('metrics.csv', 'timings.csv'):
-    (row, *_) = tables.read_metrics(small_run / name)
-    assert not [column for column in row if 'barrier' in column]

@@ -6,8 +6,6 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 
 import pyarrow.parquet as pq
 import pytest
@@ -77,6 +75,8 @@ class TestAllProblemsAtOnce:
     assert 'cohort_size` is 50, but only ' in first
     assert 'must hold index.parquet, but it is unreadable' in second
 
+  # It is checked in a process of its own, which imports TensorFlow.
+  @pytest.mark.slow
   def test_sweep(self, small_inputs, tmp_path, capsys):
     sweep = tmp_path / 'sweep.py'
     sweep.write_text(
@@ -96,24 +96,6 @@ class TestAllProblemsAtOnce:
     assert 'cohort_size` is 50, but only ' in lines[0]
     assert 'The model has 300 token ids' in lines[1]
     assert not (tmp_path / 'w').exists()
-
-
-def test_too_little_text_is_refused_before_the_model_is_built(
-  small_inputs, tmp_path
-):
-  # 40 words in a document, so no client has 4 sequences of 2,000 tokens.
-  done = subprocess.run(
-    [sys.executable, '-m', 'tff_fedfish']
-    + _arguments(small_inputs, tmp_path / 'run', data__sequence_length=2000),
-    cwd=_ROOT,
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 2
-  *stages, error = done.stderr.splitlines()
-  assert 'has the 4 sequences that an evaluation needs' in error
-  assert not any('building' in line for line in stages)
-  assert not (tmp_path / 'run').exists()
 
 
 def test_what_happens_before_round_1_is_printed(
@@ -183,21 +165,20 @@ class TestWarnings:
       re.MULTILINE,
     )
 
-  def test_disk(self, small_inputs, tmp_path, capsys, monkeypatch):
-    found = shutil.disk_usage(tmp_path)
+  @pytest.fixture
+  def full_disk(self, monkeypatch):
+    found = shutil.disk_usage('/')
     monkeypatch.setattr(
       resources.shutil, 'disk_usage', lambda _: found._replace(free=5)
     )
+
+  def test_disk(self, full_disk, small_inputs, tmp_path, capsys):
     _warn(self._config(small_inputs), tmp_path / 'a' / 'b')
     error = capsys.readouterr().err
     assert 'of disk for checkpoints, and the disk of' in error
     assert f'{str(tmp_path)!r} has 5 B available.' in error
 
-  def test_disk_for_uploads(self, small_inputs, tmp_path, capsys, monkeypatch):
-    found = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(
-      resources.shutil, 'disk_usage', lambda _: found._replace(free=5)
-    )
+  def test_disk_for_uploads(self, full_disk, small_inputs, tmp_path, capsys):
     settings = dict(
       algorithm__name='fisher_merge',
       server__optimizer='sgd',
@@ -219,10 +200,8 @@ class TestWarnings:
       {False: 8 * model, True: 14 * model}, rel=0.01
     )
 
-  def test_unknown_tokens(self, tmp_path, capsys):
-    # A vocabulary of Latin letters, documents of Cyrillic ones.
-    latin = small_runs.make_corpus(tmp_path / 'latin')
-    vocabulary = small_runs.make_vocabulary(tmp_path, latin)
+  def test_unknown_tokens(self, small_inputs, tmp_path, capsys):
+    # The vocabulary has Latin letters, the documents Cyrillic ones.
     raw = tmp_path / 'raw.json'
     with open(raw, 'w', encoding='utf-8') as file:
       for i in range(40):
@@ -233,9 +212,8 @@ class TestWarnings:
     corpus = tmp_path / 'cyrillic'
     group = ['group', 'c4', '--input', str(raw), '--output', str(corpus)]
     assert main(group) == 0
-    capsys.readouterr()
-    arguments = _arguments((corpus, vocabulary), tmp_path / 'run', '--dry_run')
-    assert main(arguments) == 0
+    inputs = (corpus, small_inputs[1])
+    assert main(_arguments(inputs, tmp_path / 'run', '--dry_run')) == 0
     assert re.search(
       r'^fedfish: Unknown tokens: 9\d\.\d\d % \(warning: above 5 %, the '
       r'vocabulary cannot express this text, so scores on it say little\)$',
@@ -244,14 +222,9 @@ class TestWarnings:
     )
 
   def test_what_is_saved_takes_no_more_disk(
-    self, small_inputs, small_run, capsys, monkeypatch
+    self, full_disk, small_inputs, small_run, capsys
   ):
-    found = shutil.disk_usage(small_run)
-    monkeypatch.setattr(
-      resources.shutil, 'disk_usage', lambda _: found._replace(free=5)
-    )
-    config = self._config(small_inputs)
-    _warn(config, small_run)
+    _warn(self._config(small_inputs), small_run)
     assert capsys.readouterr().err == ''
 
   @pytest.mark.parametrize(
@@ -283,61 +256,6 @@ class TestWarnings:
       config, server=dataclasses.replace(config.server, optimizer='sgd')
     )
     assert resources.checkpoint_bytes(sgd) == expected * 4 * num_weights
-
-
-class TestCutOffFiles:
-  """Logs that lost the end of their last line do not cost a run."""
-
-  @pytest.fixture
-  def interrupted(self, small_inputs, small_run, tmp_path):
-    """A run of which rounds 0 to 3 of 4 are done."""
-    workdir = tmp_path / 'run'
-    assert small_runs.train(small_inputs, workdir, training__num_rounds=3) == 0
-    return workdir
-
-  def _finish(self, small_inputs, small_run, workdir):
-    # The old last round is scored and would not have been.
-    assert small_runs.train(small_inputs, workdir) == 0
-    state = 'checkpoints/round_00000004/state.safetensors'
-    assert (workdir / state).read_bytes() == (small_run / state).read_bytes()
-    rows = (workdir / 'metrics.csv').read_text().splitlines()
-    assert [row.split(',')[0] for row in rows] == ['round', *'01234']
-
-  @pytest.mark.parametrize('ending', ['', '\n'])
-  def test_metrics(self, ending, interrupted, small_inputs, small_run, capsys):
-    path = interrupted / 'metrics.csv'
-    path.write_text(path.read_text()[:-20] + ending)
-    capsys.readouterr()
-    self._finish(small_inputs, small_run, interrupted)
-    errors = capsys.readouterr().err
-    assert (
-      'fedfish: warning: metrics.csv has no whole row for round 3; passing '
-      'over the checkpoint.'
-    ) in errors
-    assert 'Continuing after round 2.' in errors
-
-  def test_timings(self, interrupted, small_inputs, small_run, capsys):
-    path = interrupted / 'timings.csv'
-    path.write_text(path.read_text()[:-5])
-    capsys.readouterr()
-    self._finish(small_inputs, small_run, interrupted)
-    assert 'Continuing after round 3.' in capsys.readouterr().err
-
-  def test_only_round_0_would_be_left(
-    self, small_inputs, small_run, tmp_path, capsys
-  ):
-    workdir = shutil.copytree(small_run, tmp_path / 'copy')
-    for round_num in (1, 2, 3):
-      shutil.rmtree(workdir / 'checkpoints' / f'round_{round_num:08d}')
-    path = workdir / 'metrics.csv'
-    path.write_text(path.read_text()[:-20])
-    before = _files(workdir)
-    assert main(_arguments(small_inputs, workdir, training__num_rounds=5)) == 2
-    assert (
-      'must have a row for round 4, from which the run resumes, but its last '
-      'before is 3.'
-    ) in capsys.readouterr().err
-    assert _files(workdir) == before
 
 
 def test_configs_are_listed(capsys):

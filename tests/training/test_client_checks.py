@@ -3,7 +3,9 @@
 import planned_configs
 import pytest
 import small_image_runs
+import small_runs
 
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
@@ -79,23 +81,6 @@ class TestImages:
     whole = self._open(corpus, **settings, partition__held_out='whole')
     assert whole.split.held_out == [b'test']
 
-  def test_too_large_cohort(self, corpus):
-    with pytest.raises(
-      UserError,
-      match='`--config.cohorts.cohort_size` is 5, but only 4 participating '
-      'clients exist in .*. Lower cohort_size, or hold out a smaller',
-    ):
-      self._open(corpus, cohorts__cohort_size=5)
-
-  def test_images_of_another_size(self, tmp_path):
-    corpus = small_image_runs.write_corpus(tmp_path, side=20)
-    with pytest.raises(
-      UserError,
-      match="^Corpus 'mnist_by_writer' must have images of 28 x 28 x 1 in 10 "
-      'classes, but in .* they are of 20 x 20 x 1 in 10 classes. Check which',
-    ):
-      self._open(corpus)
-
 
 def _split(num_clients):
   ids = [f'client-{n:04}'.encode() for n in range(num_clients)]
@@ -141,3 +126,73 @@ class TestDownloads:
   def test_other_methods_send_none(self):
     for name in ('fed_avg', 'local_only'):
       self._require(1, name)
+
+
+class TestSweeps:
+  """Checks of several configs, those that share all that is checked once."""
+
+  @staticmethod
+  def _problems(inputs, *several_settings):
+    return check.problems_of(
+      config_loading.load_config(
+        small_runs.CONFIG, small_runs.overrides(*inputs, **settings)
+      )
+      for settings in several_settings
+    )
+
+  def test_each_problem_once(self, small_inputs):
+    settings = dict(cohorts__cohort_size=50, model__vocabulary_size=300)
+    problems = self._problems(
+      small_inputs, settings, settings | dict(algorithm__name='fed_avg')
+    )
+    assert len(problems) == 2
+    assert 'cohort_size` is 50, but only ' in problems[0]
+    assert 'The model has 300 token ids' in problems[1]
+
+  def test_what_methods_send(self, small_inputs):
+    # All that differs is the method.
+    (problem,) = self._problems(
+      small_inputs,
+      dict(algorithm__name='fed_avg'),
+      dict(algorithm__name='fed_fomo', algorithm__num_downloads=50),
+    )
+    assert problem.startswith('`--config.algorithm.num_downloads` is 50, but ')
+
+  def test_methods_of_ones_own(self, small_inputs, tmp_path, monkeypatch):
+    package = tmp_path / 'swept_methods'
+    package.mkdir()
+    method = (
+      'from tff_fedfish.methods.method import Method, Traffic\n'
+      'from tff_fedfish.methods.settings import AlgorithmConfig\n'
+      "METHOD = Method(name={0!r}, title='Swept', summary='None.', "
+      "source='none', settings=AlgorithmConfig, "
+      "builder='swept_methods.{0}:build_it', "
+      'traffic=lambda config: Traffic())\n'
+    )
+    (package / 'unbuilt.py').write_text(method.format('unbuilt'))
+    (package / 'public.py').write_text(
+      method.format('public')
+      + 'def build_it(model, *, client_optimizer, server_optimizer, '
+      'num_local_epochs, client_weighting): ...\n'
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    # All that differs is the method.
+    (problem,) = self._problems(
+      small_inputs,
+      dict(algorithm__name='fed_avg'),
+      dict(algorithm__name='swept_methods.unbuilt'),
+    )
+    assert "'swept_methods.unbuilt:build_it'" in problem
+    # All that differs is DP-SGD, of which this builder does not know.
+    public = dict(algorithm__name='swept_methods.public')
+    (problem,) = self._problems(
+      small_inputs, public, public | dict(local_privacy__clip_norm=1.0)
+    )
+    assert 'local_privacy' in problem
+
+  def test_own_models_are_not_scored_on_held_out_clients(self, small_inputs):
+    assert not self._problems(
+      small_inputs,
+      # No client has four sequences.
+      dict(data__sequence_length=2000, algorithm__name='local_only'),
+    )

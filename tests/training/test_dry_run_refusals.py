@@ -22,13 +22,9 @@ _CASES = (
 
 
 @pytest.mark.parametrize('case', _CASES, ids=[case.words for case in _CASES])
-def test_a_line_for_each(
-  case, small_inputs, small_run, small_kept_run, tmp_path, capsys
-):
+def test_a_line_for_each(case, small_inputs, small_run, tmp_path, capsys):
   with contextlib.ExitStack() as stack:
-    place = refused_inputs.Place(
-      tmp_path, *small_inputs, small_run, small_kept_run, stack
-    )
+    place = refused_inputs.Place(tmp_path, *small_inputs, small_run, stack)
     arguments = case.prepare(place)
     arguments += ['--workdir', str(place.workdir), '--dry_run']
     exit_code = main(['train', *arguments])

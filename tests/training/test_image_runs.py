@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import pytest
 import small_image_runs
+from stateful_runs import assert_same_run
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.run import checkpoints, tables
@@ -27,11 +28,8 @@ def run(small_image_run):
 
 
 def _evaluate(run, corpus, output, *options):
-  code = main(
-    ['evaluate', '--checkpoint', str(run), '--data', str(corpus)]
-    + ['--output', str(output), *options]
-  )
-  return code
+  arguments = ['--checkpoint', str(run), '--data', str(corpus)]
+  return main(['evaluate', *arguments, '--output', str(output), *options])
 
 
 def test_what_a_run_leaves_behind(run):
@@ -49,6 +47,9 @@ def test_what_a_run_leaves_behind(run):
   # Before the first round about as good as chance, ln 10 = 2.303.
   assert rows[0]['held_out/loss'] == pytest.approx(np.log(10), abs=0.3)
   assert rows[3]['held_out/loss'] < rows[0]['held_out/loss']
+  # The barrier is not measured.
+  timings = tables.read_metrics(run / 'timings.csv')
+  assert not [name for name in rows[0] | timings[0] if 'barrier' in name]
   assert not (run / 'vocabulary').exists()
   config = json.loads((run / 'config.json').read_text())
   assert config['data']['corpus'] == 'mnist_by_writer'
@@ -58,15 +59,11 @@ def test_what_a_run_leaves_behind(run):
 def test_resumed_run_equals_uninterrupted_bit_for_bit(corpus, run, tmp_path):
   # As if it had been killed in round 3, before its checkpoint was whole. With
   # the same config the graphs are at hand.
-  workdir = tmp_path / 'resumed'
-  shutil.copytree(run, workdir)
-  names = [f'round_{round_num:08d}' for round_num in range(4)]
-  for name in names[2:]:
-    shutil.rmtree(workdir / 'checkpoints' / name)
+  workdir = shutil.copytree(run, tmp_path / 'resumed')
+  for round_num in (2, 3):
+    shutil.rmtree(checkpoints.path_of(workdir / 'checkpoints', round_num))
   assert small_image_runs.train(corpus, workdir) == 0
-  paths = [f'checkpoints/{name}/state.safetensors' for name in names]
-  for path in ['metrics.csv', *paths]:
-    assert (run / path).read_bytes() == (workdir / path).read_bytes(), path
+  assert_same_run(workdir, run)
 
 
 def test_evaluation_of_the_corpus_own_held_out_clients(run, corpus, tmp_path):
@@ -104,6 +101,7 @@ def test_other_clients_of_the_same_kind_are_a_transfer(run, corpus, tmp_path):
   assert summary['num_clients'] >= 5
 
 
+@pytest.mark.slow
 def test_replayed_client_meets_the_noise_of_its_round(corpus, tmp_path):
   # One client, FedAvg and a server step of 1: the new global model is what the
   # client trained, so the barrier is 0 if, and only if, its training is
@@ -151,29 +149,3 @@ def test_generate_names_what_it_takes(run, capsys):
     f'`--checkpoint` must be of a language model, but {str(run)!r} trained '
     "'emnist_cnn' on images. Name the run of a language model."
   ) in capsys.readouterr().err
-
-
-@pytest.mark.slow
-def test_report_shows_the_run(run, tmp_path):
-  page = tmp_path / 'report'
-  assert main(['report', '--runs', str(run), '--output', str(page)]) == 0
-  assert 'FedFish' in (page / 'index.html').read_text()
-
-
-@pytest.mark.slow
-def test_same_run_with_workers(corpus, run, tmp_path):
-  settings = dict(engine__num_partial_sums=2)
-  results = []
-  for kind in ('in_process', 'ray'):
-    workdir = tmp_path / kind
-    code = small_image_runs.train(
-      corpus,
-      workdir,
-      engine__kind=kind,
-      engine__num_workers=2 if kind == 'ray' else 1,
-      **settings,
-    )
-    assert code == 0
-    results.append(tables.read_metrics(workdir / 'metrics.csv'))
-  for one, other in zip(*results, strict=True):
-    assert one == pytest.approx(other, rel=1e-3)

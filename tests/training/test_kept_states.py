@@ -1,12 +1,12 @@
 """`fedfish train` with clients that keep tensors."""
 
+import functools
 import json
 import shutil
-import threading
+import signal
 
-import numpy as np
 import pytest
-import small_runs
+from personal_runs import train, write_corpus
 from stateful_runs import assert_same_run, live_states
 
 from models.model_shapes import num_parameters
@@ -23,54 +23,70 @@ from tff_fedfish.run.client_state import ClientStates
 from tff_fedfish.run.store import RoundWriter
 from tff_fedfish.training import record_parts
 
+# Three of five clients in a round, and the linear model.
 _SETTINGS = dict(
   algorithm__name='moon',
   client_work__num_local_epochs=1,
+  cohorts__cohort_size=3,
   evaluation__num_clients=0,
   evaluation__every_num_rounds=0,
   checkpoints__every_num_rounds=2,
   training__num_rounds=6,
 )
+_ONE_MORE = dict(training__num_rounds=7)
 
 
-def _train(inputs, workdir, **settings):
-  return small_runs.train(inputs, workdir, **_SETTINGS | settings)
+def _train(corpus, workdir, *options, **settings):
+  return train(corpus, workdir, *options, **_SETTINGS | settings)
+
+
+def _barrier(corpus, checkpoint, output):
+  """Returns the exit code of `fedfish evaluate --barrier`."""
+  arguments = ['--data', str(corpus), '--checkpoint', str(checkpoint)]
+  arguments += ['--barrier', '--fractions', '0', '--output', str(output)]
+  return main(['evaluate', *arguments])
 
 
 @pytest.fixture(scope='module')
-def whole_run(small_inputs, tmp_path_factory):
+def corpus(tmp_path_factory):
+  return write_corpus(tmp_path_factory.mktemp('mnist') / 'raw')
+
+
+@pytest.fixture(scope='module')
+def whole_run(corpus, tmp_path_factory):
   run = tmp_path_factory.mktemp('kept_states') / 'whole'
-  assert _train(small_inputs, run) == 0
+  assert _train(corpus, run) == 0
   return run
 
 
 @pytest.fixture
 def run(whole_run, tmp_path):
   """A copy of the run that is to go on for another round."""
-  copy = tmp_path / 'run'
-  shutil.copytree(whole_run, copy)
-  return copy
+  return shutil.copytree(whole_run, tmp_path / 'run')
 
 
 def test_a_resumed_run_ends_as_if_it_had_not_stopped(
-  small_inputs, whole_run, tmp_path
+  corpus, whole_run, tmp_path
 ):
   run = tmp_path / 'run'
-  assert _train(small_inputs, run, training__num_rounds=3) == 0
+  assert _train(corpus, run, training__num_rounds=3) == 0
   # After the checkpoint of round 2, round 3 is run again.
   shutil.rmtree(run / 'checkpoints' / 'round_00000003')
   assert (run / 'client_states' / 'round_00000003').is_dir()
-  assert _train(small_inputs, run) == 0
+  assert _train(corpus, run) == 0
   assert_same_run(run, whole_run)
 
 
-def test_what_clients_keep_changes_the_run(small_inputs, whole_run, tmp_path):
+def test_what_clients_keep_changes_the_run(
+  corpus, whole_run, tmp_path, monkeypatch
+):
   run = tmp_path / 'run'
-  assert _train(small_inputs, run, algorithm__mu=0.0) == 0
+  monkeypatch.setattr(ClientStates, 'path_for', lambda *unused: None)
+  assert _train(corpus, run) == 0
   found, moon = (
     (path / 'metrics.csv').read_text().splitlines() for path in (run, whole_run)
   )
-  # In their first rounds clients have no other past than the server's model.
+  # In their first rounds clients have no past.
   assert found[2] == moon[2]
   assert found[7] != moon[7]
 
@@ -92,55 +108,47 @@ def test_superseded_states_are_removed(whole_run):
   assert sizes[:2] == [0, 0] and max(sizes) <= 1.2 * planned.peak_bytes
 
 
-def test_verify(whole_run, run, capsys):
-  num_live = len(live_states(whole_run))
-  assert main(['verify', str(run)]) == 0
-  assert f'{run}: OK (4 checkpoints, {num_live} client states, ' in (
-    capsys.readouterr().out
-  )
-  path = max((run / 'client_states').glob('*/*.safetensors'))
-  _flip_a_bit(path)
-  assert main(['verify', str(run)]) == 2
-  assert f"'{path}' is damaged: " in capsys.readouterr().err
-
-
 def _flip_a_bit(path):
   content = bytearray(path.read_bytes())
   content[-1] ^= 1
   path.write_bytes(content)
 
 
-def test_a_flipped_bit(small_inputs, whole_run, run, capsys):
+def test_a_flipped_bit(corpus, run, capsys):
+  num_live = len(live_states(run))
+  assert main(['verify', str(run)]) == 0
+  assert f'{run}: OK (4 checkpoints, {num_live} client states, ' in (
+    capsys.readouterr().out
+  )
   paths = list((run / 'client_states').glob('*/*.safetensors'))
   for path in paths:
     _flip_a_bit(path)
-  assert _train(small_inputs, run, training__num_rounds=9) == 2
-  error = capsys.readouterr().err.splitlines()[-1]
-  assert error.startswith(f"fedfish: error: '{run}/client_states/round_")
-  assert "' is damaged: it must have SHA-256 " in error
-  assert error.endswith(tensor_files.ADVICE)
+  for command in (
+    lambda: main(['verify', str(run)]),
+    lambda: _train(corpus, run, **_ONE_MORE),
+  ):
+    assert command() == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"fedfish: error: '{run}/client_states/round_")
+    assert "' is damaged: it must have SHA-256 " in error
+    assert error.endswith(tensor_files.ADVICE)
   # Nothing is lost: with the files restored the same checkpoint resumes.
   for path in paths:
     _flip_a_bit(path)
-  assert _train(small_inputs, run, training__num_rounds=7) == 0
+  assert _train(corpus, run, **_ONE_MORE) == 0
   assert (run / 'checkpoints' / 'round_00000006').is_dir()
 
 
-def test_states_that_are_gone(small_inputs, run, capsys):
-  shutil.move(run / 'client_states', run / 'elsewhere')
-  for options in ((), ('--dry_run',)):
-    code = small_runs.train(
-      small_inputs, run, *options, **_SETTINGS | {'training__num_rounds': 9}
-    )
-    assert code == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert f"'{run}/client_states' lacks the client states of round 6" in error
-  shutil.move(run / 'elsewhere', run / 'client_states')
-  assert _train(small_inputs, run, training__num_rounds=7) == 0
+@pytest.mark.parametrize('options', [(), ('--dry_run',)])
+def test_states_that_are_gone(corpus, run, capsys, options):
+  shutil.rmtree(run / 'client_states')
+  assert _train(corpus, run, *options, **_ONE_MORE) == 2
+  error = capsys.readouterr().err.splitlines()[-1]
+  assert f"'{run}/client_states' lacks the client states of round 6" in error
 
 
 def test_a_round_whose_states_do_not_fit(
-  small_inputs, whole_run, tmp_path, capsys, monkeypatch
+  corpus, whole_run, tmp_path, capsys, monkeypatch
 ):
   run = tmp_path / 'run'
   settings = dict(checkpoints__every_num_rounds=0)
@@ -151,7 +159,7 @@ def test_a_round_whose_states_do_not_fit(
     patch.setattr(
       shutil, 'disk_usage', lambda path: usage._replace(free=next(free, 5000))
     )
-    assert _train(small_inputs, run, **settings) == 1
+    assert _train(corpus, run, **settings) == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert 'failed: Round 3 takes up to ' in error
     assert error.endswith(
@@ -160,170 +168,136 @@ def test_a_round_whose_states_do_not_fit(
     )
     # Again it says so, and trains no further round.
     assert checkpoints.list_rounds(run / 'checkpoints') == [0, 2]
-    assert _train(small_inputs, run, **settings) == 1
+    assert _train(corpus, run, **settings) == 1
     assert checkpoints.list_rounds(run / 'checkpoints') == [0, 2]
-  assert _train(small_inputs, run, **settings) == 0
-  assert (run / 'metrics.csv').read_bytes() == (
-    (whole_run / 'metrics.csv').read_bytes()
-  )
-  assert live_states(run) == live_states(whole_run)
-
-
-def test_a_disk_that_fills_up(
-  small_inputs, whole_run, tmp_path, capsys, monkeypatch
-):
-  run, add = tmp_path / 'run', RoundWriter.add_client
-
-  def add_unless_full(self, index, *arguments):
-    if self.path.name == 'round_00000004' and index == 1:
-      raise OSError(28, 'No space left on device', 'FILE')
-    add(self, index, *arguments)
-
-  monkeypatch.setattr(RoundWriter, 'add_client', add_unless_full)
-  assert _train(small_inputs, run) == 1
-  error = capsys.readouterr().err.splitlines()[-1]
-  assert 'No space left on device' in error and 'FILE' in error
-  # The rounds before are saved, and nothing of this one is left.
-  assert checkpoints.list_rounds(run / 'checkpoints')[-1] == 3
-  assert not list((run / 'client_states').glob('.*'))
-  monkeypatch.undo()
-  assert _train(small_inputs, run) == 0
+  assert _train(corpus, run, **settings) == 0
   assert_same_run(run, whole_run)
 
 
-def test_a_row_that_cannot_be_written(
-  small_inputs, whole_run, tmp_path, monkeypatch
-):
-  run, record = tmp_path / 'run', record_parts.TablesPart.record
+def _fill_disk():
+  raise OSError(28, 'No space left on device', 'FILE')
 
-  def record_unless_full(self, done):
+
+def _stop_at_the_second_client(patch, stop):
+  add = RoundWriter.add_client
+
+  def add_and_stop(self, index, *arguments):
+    if self.path.name == 'round_00000004' and index == 1:
+      stop()
+    add(self, index, *arguments)
+
+  patch.setattr(RoundWriter, 'add_client', add_and_stop)
+
+
+def _stop_at_the_row(patch, stop):
+  record = record_parts.TablesPart.record
+
+  def stop_or_record(self, done):
     if done.round_num == 4:
-      raise OSError(28, 'No space left on device', 'metrics.csv')
+      stop()
     record(self, done)
 
-  monkeypatch.setattr(record_parts.TablesPart, 'record', record_unless_full)
-  settings = dict(checkpoints__every_num_rounds=0)
-  assert _train(small_inputs, run, **settings) == 1
-  # Round 3 is saved, with the states of clients that round 4 had trained.
-  assert checkpoints.list_rounds(run / 'checkpoints') == [0, 3]
-  monkeypatch.undo()
-  assert _train(small_inputs, run) == 0
-  assert_same_run(run, whole_run)
+  patch.setattr(record_parts.TablesPart, 'record', stop_or_record)
 
 
-def test_a_round_that_is_given_up(
-  small_inputs, whole_run, tmp_path, monkeypatch
-):
-  run, add = tmp_path / 'run', RoundWriter.add_client
-
-  def add_and_interrupt(self, index, *arguments):
-    add(self, index, *arguments)
-    if self.path.name == 'round_00000004' and index == 1:
-      # As Ctrl-C while a round runs.
-      import os
-      import signal
-
-      os.kill(os.getpid(), signal.SIGTERM)
-
-  assert threading.current_thread() is threading.main_thread()
-  monkeypatch.setattr(RoundWriter, 'add_client', add_and_interrupt)
-  assert _train(small_inputs, run) == 143
-  assert not list((run / 'client_states').glob('.*'))
-  assert not (run / 'client_states' / 'round_00000004').exists()
-  monkeypatch.undo()
-  assert _train(small_inputs, run) == 0
-  assert_same_run(run, whole_run)
-
-
-def test_barrier(small_inputs, run, capsys):
-  corpus, _ = small_inputs
-  arguments = ['evaluate', '--data', str(corpus), '--barrier']
-  arguments += ['--split_unit', 'sequences', '--personalization_epochs', '1']
-  output = run / 'out'
-  assert (
-    main([*arguments, '--checkpoint', str(run), '--output', str(output)]) == 0
-  )
-  summary = json.loads((output / 'summary.json').read_text())
-  assert np.isfinite(summary['client_server_barrier']['loss']['mean'])
-  older = run / 'checkpoints' / 'round_00000002'
-  capsys.readouterr()
-  assert main([*arguments, '--checkpoint', str(older)]) == 2
-  assert capsys.readouterr().err.splitlines()[-1] == (
-    'fedfish: error: `--checkpoint` is of round 2, whose client states are no '
-    'longer stored. Name the last checkpoint, of round 6.'
-  )
-
-
-def test_barrier_from_the_last_good_checkpoint_of_a_diverged_run(
-  small_inputs, tmp_path
+@pytest.mark.parametrize(
+  ('place', 'stop', 'code', 'words'),
+  [
+    (_stop_at_the_second_client, _fill_disk, 1, 'No space left on device: '),
+    # Clients of round 4 have trained; those states are not of round 3.
+    (_stop_at_the_row, _fill_disk, 1, 'No space left on device: '),
+    (
+      _stop_at_the_second_client,
+      lambda: signal.raise_signal(signal.SIGTERM),
+      143,
+      'round 3',
+    ),
+  ],
+)
+def test_a_round_that_is_not_finished(
+  corpus, whole_run, tmp_path, capsys, monkeypatch, place, stop, code, words
 ):
   run = tmp_path / 'run'
-  settings = dict(
-    server__optimizer='sgd',
-    server__learning_rate=1e30,
-    training__max_non_finite_rounds=2,
-    checkpoints__every_num_rounds=1,
-  )
-  assert _train(small_inputs, run, **settings) == 1
-  good = divergence.diverged_checkpoint(run)
-  newest = checkpoints.list_rounds(run / 'checkpoints')[-1]
-  assert good.name < f'round_{newest:08d}'
-  arguments = ['evaluate', '--data', str(small_inputs[0]), '--barrier']
-  arguments += ['--split_unit', 'sequences', '--checkpoint', str(good)]
-  assert main([*arguments, '--output', str(tmp_path / 'out')]) == 0
+  with monkeypatch.context() as patch:
+    place(patch, stop)
+    assert _train(corpus, run, checkpoints__every_num_rounds=0) == code
+  assert words in capsys.readouterr().err.splitlines()[-1]
+  # Round 3 is saved, and nothing of the next one is left.
+  assert checkpoints.list_rounds(run / 'checkpoints') == [0, 3]
+  assert not list((run / 'client_states').glob('.*'))
+  assert _train(corpus, run) == 0
+  assert_same_run(run, whole_run)
 
 
 def test_barrier_while_training_is_that_of_the_checkpoint(
-  small_inputs, whole_run, tmp_path
+  corpus, whole_run, tmp_path, capsys
 ):
   run = tmp_path / 'run'
-  settings = dict(
-    evaluation__barrier_every_num_rounds=1, checkpoints__every_num_rounds=0
-  )
-  assert _train(small_inputs, run, **settings) == 0
+  settings = dict(evaluation__barrier_every_num_rounds=1)
+  assert _train(corpus, run, **settings) == 0
   assert live_states(run) == live_states(whole_run)
   rows = tables.read_metrics(run / 'metrics.csv')
   assert not any(row['barrier/num_failed_clients'] for row in rows)
   # After round 5, from the states that its clients had by then.
-  shorter = tmp_path / 'shorter'
-  settings = dict(training__num_rounds=5, checkpoints__every_num_rounds=0)
-  assert _train(small_inputs, shorter, **settings) == 0
-  corpus, _ = small_inputs
-  arguments = ['evaluate', '--data', str(corpus), '--barrier']
-  arguments += ['--split_unit', 'sequences', '--checkpoint', str(shorter)]
-  assert main([*arguments, '--output', str(shorter / 'out')]) == 0
-  summary = json.loads((shorter / 'out' / 'summary.json').read_text())
+  shorter, output = tmp_path / 'shorter', tmp_path / 'out'
+  assert _train(corpus, shorter, training__num_rounds=5) == 0
+  assert _barrier(corpus, shorter, output) == 0
+  summary = json.loads((output / 'summary.json').read_text())
   loss = summary['client_server_barrier']['loss']
   assert rows[6]['barrier/loss'] == loss['mean']
+  older = checkpoints.path_of(shorter / 'checkpoints', 2)
+  assert _barrier(corpus, older, tmp_path / 'older') == 2
+  assert capsys.readouterr().err.splitlines()[-1] == (
+    'fedfish: error: `--checkpoint` is of round 2, whose client states are no '
+    'longer stored. Name the last checkpoint, of round 5.'
+  )
 
 
-class TestOtherMethods:
-  """Each trains, resumes and is refused in one line where it cannot."""
+@pytest.mark.slow
+def test_barrier_from_the_last_good_checkpoint_of_a_diverged_run(
+  corpus, tmp_path
+):
+  run = tmp_path / 'run'
+  settings = dict(
+    client_work__learning_rate=50.0,
+    server__learning_rate=1e38,
+    training__max_non_finite_rounds=2,
+    checkpoints__every_num_rounds=1,
+  )
+  assert _train(corpus, run, **settings) == 1
+  good = divergence.diverged_checkpoint(run)
+  newest = checkpoints.list_rounds(run / 'checkpoints')[-1]
+  assert good.name < f'round_{newest:08d}'
+  assert _barrier(corpus, good, tmp_path / 'out') == 0
 
-  def _resumed(self, inputs, tmp_path, **settings):
-    whole, run = tmp_path / 'whole', tmp_path / 'run'
-    settings = {'training__num_rounds': 3, **settings}
-    assert _train(inputs, whole, **settings) == 0
-    assert _train(inputs, run, **settings | {'training__num_rounds': 2}) == 0
-    assert _train(inputs, run, **settings) == 0
-    assert_same_run(run, whole)
-    return whole
 
-  def test_scaffold(self, small_inputs, tmp_path):
-    self._resumed(small_inputs, tmp_path, algorithm__name='scaffold')
-
-  def test_kept_adamw_state(self, small_inputs, tmp_path):
-    run = self._resumed(
-      small_inputs,
-      tmp_path,
-      algorithm__name='fed_avg',
-      client_work__optimizer='adamw',
-      client_work__learning_rate=0.01,
-      client_work__keeps_optimizer_state=True,
-    )
-    config = run_directory.read_config(run)
-    (_, content), *_ = live_states(run).values()
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  ('num_tensors', 'settings'),
+  [
+    # The client's variate, as large as the model.
+    (1, dict(algorithm__name='scaffold')),
     # Two moments of every weight.
-    assert len(content) > states_on_disk(config).client_bytes
-    num_weights = num_parameters(config.model_shape())
-    assert states_on_disk(config).client_bytes == 2 * 4 * num_weights
+    (
+      2,
+      dict(
+        algorithm__name='fed_avg',
+        client_work__optimizer='adamw',
+        client_work__keeps_optimizer_state=True,
+      ),
+    ),
+  ],
+)
+def test_other_methods_resume(corpus, tmp_path, num_tensors, settings):
+  whole, run = tmp_path / 'whole', tmp_path / 'run'
+  train = functools.partial(_train, corpus, **settings)
+  assert train(whole, training__num_rounds=3) == 0
+  for num_rounds in (2, 3):
+    assert train(run, training__num_rounds=num_rounds) == 0
+  assert_same_run(run, whole)
+  config = run_directory.read_config(run)
+  num_weights = num_parameters(config.model_shape())
+  expected = num_tensors * 4 * num_weights
+  assert states_on_disk(config).client_bytes == expected
+  (_, content), *_ = live_states(run).values()
+  assert expected < len(content) < expected + 2000

@@ -25,6 +25,7 @@ _COHORTS = dict(
   algorithm__epsilon=0.5,
   algorithm__epsilon_decay=0.1,
   cohorts__cohort_size=3,
+  evaluation__every_num_rounds=5,
   training__num_rounds=5,
   checkpoints__every_num_rounds=2,
 )
@@ -63,40 +64,47 @@ def cohorts_run(corpus, tmp_path_factory):
 @pytest.fixture(scope='module')
 def evaluated(corpus, cohorts_run, tmp_path_factory):
   """A copy of the run, and what its evaluation wrote."""
-  copy = tmp_path_factory.mktemp('evaluated') / 'run'
-  shutil.copytree(cohorts_run, copy)
+  directory = tmp_path_factory.mktemp('evaluated')
+  copy = shutil.copytree(cohorts_run, directory / 'run')
   rows = _evaluate(corpus, copy)
   summary = json.loads((copy / 'out' / 'summary.json').read_text())
   return copy, rows, _table(copy, 'affinity.csv'), summary
 
 
-def _assert_replayed(run, corpus, num_rounds):
-  """Compares states, downloads and scores; returns the replay."""
+def _weights(run):
+  """Returns the server's last weights, (kernel, bias)."""
+  found = checkpoints.load_checkpoint(checkpoints.resolve_checkpoint(run))
+  names = (f'global_model_weights/trainable/{i}' for i in range(2))
+  return [found.tensors[name] for name in names]
+
+
+def _replayed(run, corpus, num_rounds):
+  """Compares the scores of the last round; returns the replay and all rows."""
   replay = Replay(run, corpus)
   replay.run(num_rounds)
-  for client_id, expected in replay.kept.items():
-    found = personal_replay.kept_of(run, client_id)
-    for slot in ('model', 'baseline'):
-      for tensor, wanted in zip(found[slot], expected[slot], strict=True):
-        np.testing.assert_allclose(tensor, wanted, atol=1e-5)
-    np.testing.assert_allclose(
-      found['affinity'], expected['affinity'], atol=1e-5
-    )
   rows = tables.read_metrics(run / 'metrics.csv')
-  assert [row['train/num_downloads'] or 0 for row in rows] == (
-    replay.num_downloads
-  )
   losses = [replay.score(c, num_rounds) for c in replay.participating]
   np.testing.assert_allclose(
     rows[-1]['personal/loss'], np.mean(losses), atol=1e-5
   )
   assert rows[-1]['personal/num_clients'] == len(losses)
-  return replay
+  return replay, rows
 
 
 class TestReplay:
   def test_fed_fomo(self, cohorts_run, corpus):
-    replay = _assert_replayed(cohorts_run, corpus, 5)
+    replay, rows = _replayed(cohorts_run, corpus, 5)
+    for client_id, expected in replay.kept.items():
+      found = personal_replay.kept_of(cohorts_run, client_id)
+      for slot in ('model', 'baseline'):
+        for tensor, wanted in zip(found[slot], expected[slot], strict=True):
+          np.testing.assert_allclose(tensor, wanted, atol=1e-5)
+      np.testing.assert_allclose(
+        found['affinity'], expected['affinity'], atol=1e-5
+      )
+    assert [row['train/num_downloads'] or 0 for row in rows] == (
+      replay.num_downloads
+    )
     # Others' models were of use; somebody came first in a later round, and
     # somebody was not there in the round before.
     assert replay.num_helpful > 2
@@ -110,24 +118,16 @@ class TestReplay:
       algorithm__name='local_only',
       training__num_rounds=2,
     )
-    replay = Replay(run, corpus)
-    replay.run(2)
-    rows = tables.read_metrics(run / 'metrics.csv')
-    losses = [replay.score(c, 2) for c in replay.participating]
-    np.testing.assert_allclose(
-      rows[-1]['personal/loss'], np.mean(losses), atol=1e-5
-    )
+    _, rows = _replayed(run, corpus, 2)
     assert rows[-1]['personal/loss'] < rows[0]['personal/loss']
     for row in rows:
       assert row['communication/total_units'] == 0
       assert row['communication/total_bytes'] == 0
     # The server keeps its initial weights.
-    last = checkpoints.load_checkpoint(
-      checkpoints.latest_checkpoint(run / 'checkpoints')
-    )
-    for i, expected in enumerate(personal_replay.initial_weights(run)):
-      name = f'global_model_weights/trainable/{i}'
-      np.testing.assert_array_equal(last.tensors[name], expected)
+    for tensor, expected in zip(
+      _weights(run), personal_replay.initial_weights(run), strict=True
+    ):
+      np.testing.assert_array_equal(tensor, expected)
     assert {row['model'] for row in _evaluate(corpus, run)} == {'personal'}
     assert not (run / 'out' / 'affinity.csv').exists()
 
@@ -210,20 +210,10 @@ class TestEvaluate:
     ],
   )
   def test_options(self, options, message, corpus, evaluated, capsys):
-    copy = evaluated[0]
-    assert personal_runs.evaluate(corpus, copy, *options) == 2
+    assert personal_runs.evaluate(corpus, evaluated[0], *options) == 2
     assert capsys.readouterr().err.splitlines()[-1] == (
       f'fedfish: error: {message}'
     )
-
-  def test_an_older_checkpoint(self, corpus, evaluated, capsys):
-    copy = evaluated[0]
-    older = copy / 'checkpoints' / 'round_00000002'
-    assert personal_runs.evaluate(corpus, copy, checkpoint=older) == 2
-    assert (
-      '`--checkpoint` is of round 2, whose client states are no longer stored. '
-      'Name the last checkpoint, of round 5.'
-    ) in capsys.readouterr().err
 
   def test_another_corpus(self, evaluated, tmp_path, capsys):
     copy = evaluated[0]
@@ -238,8 +228,7 @@ class TestEvaluate:
     ) in error
 
   def test_a_damaged_state(self, corpus, evaluated, tmp_path, capsys):
-    run = tmp_path / 'run'
-    shutil.copytree(evaluated[0], run)
+    run = shutil.copytree(evaluated[0], tmp_path / 'run')
     for path in (run / 'client_states').glob('*/*.safetensors'):
       content = bytearray(path.read_bytes())
       content[-1] ^= 1
@@ -276,15 +265,9 @@ class TestGlobalModel:
     ]
     assert {row['model'] for row in rows} == {'global'}
     replay = Replay(run, corpus)
-    last = checkpoints.load_checkpoint(
-      checkpoints.latest_checkpoint(run / 'checkpoints')
-    )
-    weights = [
-      last.tensors[f'global_model_weights/trainable/{i}'] for i in range(2)
-    ]
     for row in rows:
       tests = replay.rows.test_sequences(row['client_id'].encode())
-      loss, _ = personal_replay.scores(weights, tests)
+      loss, _ = personal_replay.scores(_weights(run), tests)
       np.testing.assert_allclose(float(row['loss_before']), loss, atol=1e-5)
 
   def test_shuffled_targets(self, corpus, run, tmp_path):
@@ -299,7 +282,10 @@ class TestGlobalModel:
       **self._SETTINGS,
     )
     # It trains on the same rows.
-    assert self._model(other) == self._model(run)
+    for tensor, expected_tensor in zip(
+      _weights(other), _weights(run), strict=True
+    ):
+      np.testing.assert_array_equal(tensor, expected_tensor)
     seed = run_directory.read_config(run).seeds.split_seed
     target_of = shuffled_targets(map(str.encode, expected), split_seed=seed)
     found = self._own_tests(corpus, other)
@@ -314,9 +300,3 @@ class TestGlobalModel:
       f'test-{n:04}' for n in range(5)
     ]
     assert 'model' not in rows[0]
-
-  @staticmethod
-  def _model(run):
-    path = checkpoints.latest_checkpoint(run / 'checkpoints')
-    tensors = checkpoints.load_checkpoint(path).tensors
-    return {name: tensor.tobytes() for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""Runs whose clients train by DP-SGD: accounts, resumption, refusals."""
+"""Runs whose clients train by DP-SGD: accounts and resumption."""
 
 import csv
 import functools
@@ -6,26 +6,37 @@ import shutil
 
 import numpy as np
 import pytest
-import small_runs
+from personal_runs import CONFIG, overrides, train, write_corpus
 
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.evaluation import barrier
 from tff_fedfish.rounds import privacy
-from tff_fedfish.run import (
-  checkpoints,
-  cohorts,
-  model_state,
-  tables,
-)
+from tff_fedfish.run import checkpoints, cohorts, model_state, tables
 from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training import check
 
+# Three of five clients in a round, each with 12 images; the linear model.
 _SETTINGS = dict(
   algorithm__name='fed_avg',
+  client_splits__validation_fraction=0.0,
+  client_work__local_batch_size=5,
+  cohorts__cohort_size=3,
+  evaluation__num_clients=0,
   local_privacy__clip_norm=0.5,
   local_privacy__noise_multiplier=1.0,
-  client_work__local_batch_size=2,
+  local_privacy__sampling='poisson',
 )
+
+
+@pytest.fixture(scope='module')
+def corpus(tmp_path_factory):
+  return write_corpus(tmp_path_factory.mktemp('mnist') / 'raw')
+
+
+def _train(corpus, run, **settings):
+  """Returns the rows of metrics.csv after round 0."""
+  assert train(corpus, run, **_SETTINGS | settings) == 0
+  return tables.read_metrics(run / 'metrics.csv')[1:]
 
 
 def _accounts(run):
@@ -38,9 +49,9 @@ def _weights(run):
   return found.tensors
 
 
-def _opened(inputs, **settings):
+def _opened(corpus, **settings):
   config = config_loading.load_config(
-    small_runs.CONFIG, small_runs.overrides(*inputs, **settings)
+    CONFIG, overrides(corpus, **_SETTINGS | settings)
   )
   found = check.check_run(config)
   rows = row_source(config).training_rows(found.corpus, found.tokenizer)
@@ -48,28 +59,24 @@ def _opened(inputs, **settings):
 
 
 @pytest.mark.parametrize(
-  # `test_a_last_smaller_batch_is_dropped_and_counted` is shuffled and stays.
   'sampling',
   [pytest.param('shuffled', marks=pytest.mark.slow), 'poisson'],
 )
-def test_a_resumed_run_is_an_uninterrupted_one(
-  sampling, small_inputs, tmp_path
-):
-  settings = _SETTINGS | {'local_privacy__sampling': sampling}
+def test_a_resumed_run_is_an_uninterrupted_one(sampling, corpus, tmp_path):
+  settings = {'local_privacy__sampling': sampling, 'training__num_rounds': 4}
   whole, resumed = tmp_path / 'whole', tmp_path / 'resumed'
-  assert small_runs.train(small_inputs, whole, **settings) == 0
-  half = settings | {'training__num_rounds': 2}
-  assert small_runs.train(small_inputs, resumed, **half) == 0
+  rounds = _train(corpus, whole, **settings)
+  _train(corpus, resumed, **settings | {'training__num_rounds': 2})
   # As of a later round: the run was killed between it and the row.
   shutil.copy(whole / 'privacy.csv', resumed / 'privacy.csv')
-  assert small_runs.train(small_inputs, resumed, **settings) == 0
+  _train(corpus, resumed, **settings)
   for name in ('metrics.csv', 'privacy.csv'):
     assert (resumed / name).read_bytes() == (whole / name).read_bytes()
   expected = _weights(whole)
   for name, tensor in _weights(resumed).items():
     np.testing.assert_array_equal(tensor, expected[name])
   # The accounts, from the draws themselves.
-  config, participating, rows = _opened(small_inputs, **settings)
+  config, participating, rows = _opened(corpus, **settings)
   num_rounds = {}
   for round_num in range(1, 5):
     for client in cohorts.cohort(config, participating, rows, round_num):
@@ -77,111 +84,90 @@ def test_a_resumed_run_is_an_uninterrupted_one(
   found, epsilons = _accounts(whole), []
   assert len(found) == len(num_rounds)
   for client_id, count in num_rounds.items():
-    n = len(rows.sequences(client_id))
-    # Two epochs of at most 6 rows in batches of 2.
-    num_steps = count * 2 * (min(n, 6) // 2)
-    epsilons.append(privacy.epsilon(min(1, 2 / n), 1.0, num_steps, 1e-5))
+    # Two epochs of 12 rows in batches of 5.
+    num_steps = count * 2 * (12 // 5)
+    epsilons.append(privacy.epsilon(5 / 12, 1.0, num_steps, 1e-5))
     row = found[client_id.decode()]
-    assert row['num_examples'] == str(n)
+    assert row['num_examples'] == '12'
     assert row['num_rounds'] == str(count)
     assert row['num_steps'] == str(num_steps)
     assert float(row['epsilon']) == epsilons[-1]
-  rounds = tables.read_metrics(whole / 'metrics.csv')
   assert rounds[-1]['privacy/epsilon_max'] == max(epsilons)
   assert rounds[-1]['privacy/epsilon_mean'] == pytest.approx(np.mean(epsilons))
   largest = [row['privacy/epsilon_max'] for row in rounds]
-  assert largest == sorted(largest) and largest[0] == 0 < largest[1]
+  assert largest == sorted(largest) and largest[0] > 0
 
 
-def test_a_last_smaller_batch_is_dropped_and_counted(small_inputs, tmp_path):
-  settings = _SETTINGS | {
-    'client_work__local_batch_size': 4,
-    'training__num_rounds': 2,
-    'local_privacy__noise_multiplier': 0.0,
-  }
+def test_a_last_smaller_batch_is_dropped_and_counted(corpus, tmp_path):
   run = tmp_path / 'run'
-  assert small_runs.train(small_inputs, run, **settings) == 0
-  config, participating, rows = _opened(small_inputs, **settings)
-  rounds = tables.read_metrics(run / 'metrics.csv')[1:]
-  for round_num, row in enumerate(rounds, 1):
-    cohort = cohorts.cohort(config, participating, rows, round_num)
-    counts = [len(rows.sequences(client.client_id)) for client in cohort]
-    kept = [min(n, 6) // 4 * 4 for n in counts]
-    assert row['train/num_sequences'] == 2 * sum(kept)
-    assert row['train/num_dropped_sequences'] == sum(counts) - sum(kept)
+  (row,) = _train(
+    corpus,
+    run,
+    local_privacy__sampling='shuffled',
+    local_privacy__noise_multiplier=0.0,
+    client_work__max_sequences_per_client=9,
+    training__num_rounds=1,
+  )
+  # Three clients, twice the one batch of 5 of the 9 images that a client takes.
+  assert row['train/num_sequences'] == 3 * 2 * 5
+  assert row['train/num_dropped_sequences'] == 3 * (12 - 5)
   # Without noise there is no epsilon.
   assert not (run / 'privacy.csv').exists()
-  assert 'privacy/epsilon_mean' not in rounds[0]
+  assert 'privacy/epsilon_mean' not in row
 
 
+# tests/rounds/test_local_privacy.py has what their clients send.
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'settings',
   [
-    # Moon has an extra loss, too, and stays.
-    pytest.param(
-      {'algorithm__name': 'fed_prox', 'algorithm__mu': 0.1},
-      marks=pytest.mark.slow,
-    ),
-    {'algorithm__name': 'moon'},
+    {'algorithm__name': 'fed_prox', 'algorithm__mu': 0.1},
+    {'algorithm__name': 'moon', 'local_privacy__sampling': 'shuffled'},
     {
       'algorithm__name': 'scaffold',
       'client_work__num_local_epochs': 1,
       'client_work__num_local_steps': 3,
       'client_work__max_sequences_per_client': None,
-      'local_privacy__sampling': 'poisson',
-      'server__optimizer': 'sgd',
-      'server__learning_rate': 1.0,
     },
     {
       'algorithm__name': 'fed_fish',
       'algorithm__fisher_estimator': 'last_epoch',
-      'local_privacy__sampling': 'poisson',
     },
-    # tests/rounds/test_local_privacy.py stays: what a client sends.
-    pytest.param(
-      {'algorithm__name': 'fed_sgd', 'client_work__num_local_epochs': 1},
-      marks=pytest.mark.slow,
-    ),
+    {'algorithm__name': 'fed_sgd', 'client_work__num_local_epochs': 1},
   ],
   ids=lambda settings: settings['algorithm__name'],
 )
-def test_every_method_trains(settings, small_inputs, tmp_path):
-  run = tmp_path / 'run'
-  settings = _SETTINGS | {'training__num_rounds': 1} | settings
-  assert small_runs.train(small_inputs, run, **settings) == 0
-  row = tables.read_metrics(run / 'metrics.csv')[1]
+def test_every_method_trains(settings, corpus, tmp_path):
+  (row,) = _train(corpus, tmp_path / 'run', training__num_rounds=1, **settings)
   assert row['train/num_non_finite_clients'] == 0
   assert row['privacy/epsilon_max'] > 0
   assert row['train/update_is_all_zero'] == 0
 
 
-@pytest.mark.parametrize(
-  # FedFomo keeps a model, too, and validation rows beside it.
-  'name',
-  [pytest.param('local_only', marks=pytest.mark.slow), 'fed_fomo'],
-)
-def test_clients_with_models_of_their_own(name, small_inputs, tmp_path):
-  run = tmp_path / 'run'
-  settings = _SETTINGS | {
+@pytest.mark.slow
+@pytest.mark.parametrize('name', ['local_only', 'fed_fomo'])
+def test_clients_with_models_of_their_own(name, corpus, tmp_path):
+  settings = {
     'algorithm__name': name,
+    'client_splits__validation_fraction': 0.2,
     'cohorts__cohort_size': None,
-    'local_privacy__sampling': 'poisson',
     'training__num_rounds': 2,
   }
-  assert small_runs.train(small_inputs, run, **settings) == 0
-  row = tables.read_metrics(run / 'metrics.csv')[-1]
-  assert row['train/num_non_finite_clients'] == 0
-  config, participating, rows = _opened(small_inputs, **settings)
+  run = tmp_path / 'run'
+  rounds = _train(corpus, run, **settings)
+  assert rounds[-1]['train/num_non_finite_clients'] == 0
+  _, participating, rows = _opened(corpus, **settings)
   found = _accounts(run)
   assert len(found) == len(participating)
   for client_id in participating:
-    # Validation and test rows are no part of what is sampled.
+    # Validation rows are no part of what is sampled.
+    assert rows.num_training_rows(client_id) < 12
     expected = str(rows.num_training_rows(client_id))
     assert found[client_id.decode()]['num_examples'] == expected
 
 
 def test_the_barrier_trains_clients_with_the_same_noise(
-  small_inputs, tmp_path, monkeypatch
+  corpus, tmp_path, monkeypatch
 ):
   trained, measure = [], barrier.measure_clients
   monkeypatch.setattr(
@@ -190,17 +176,14 @@ def test_the_barrier_trains_clients_with_the_same_noise(
     functools.partial(measure, on_client_trained=trained.append),
   )
   run = tmp_path / 'run'
-  settings = _SETTINGS | {
-    'training__num_rounds': 1,
-    'evaluation__barrier_every_num_rounds': 1,
-    'local_privacy__sampling': 'poisson',
-    'server__optimizer': 'sgd',
-    'server__learning_rate': 1.0,
-  }
-  assert small_runs.train(small_inputs, run, **settings) == 0
-  row = tables.read_metrics(run / 'metrics.csv')[1]
+  (row,) = _train(
+    corpus,
+    run,
+    training__num_rounds=1,
+    evaluation__barrier_every_num_rounds=1,
+  )
   assert row['barrier/num_failed_clients'] == 0
-  # The round's step is the mean of the replayed deltas.
+  # The round's step, of rate 1, is the mean of the replayed deltas.
   start, end = (
     checkpoints.load_checkpoint(checkpoints.path_of(run / 'checkpoints', n))
     for n in (0, 1)
@@ -214,23 +197,3 @@ def test_the_barrier_trains_clients_with_the_same_noise(
   for name, mean in model_state.trainable_tensors(means).items():
     step = start.tensors[name] - end.tensors[name]
     np.testing.assert_allclose(step, mean, atol=1e-5)
-
-
-# tests/runtime/test_ray_workers.py stays: workers give one process's bits.
-@pytest.mark.slow
-def test_ray_draws_the_same(small_inputs, tmp_path):
-  settings = _SETTINGS | {
-    'training__num_rounds': 1,
-    'local_privacy__sampling': 'poisson',
-    'engine__num_partial_sums': 2,
-  }
-  here, there = tmp_path / 'here', tmp_path / 'there'
-  assert small_runs.train(small_inputs, here, **settings) == 0
-  settings |= {'engine__kind': 'ray', 'engine__num_workers': 2}
-  assert small_runs.train(small_inputs, there, **settings) == 0
-  expected = _weights(here)
-  for name, tensor in _weights(there).items():
-    np.testing.assert_allclose(tensor, expected[name], atol=1e-6)
-  assert (here / 'privacy.csv').read_bytes() == (
-    there / 'privacy.csv'
-  ).read_bytes()
