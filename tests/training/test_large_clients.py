@@ -111,6 +111,7 @@ def test_centralised_rounds_are_one_plain_loop(small_tokens, tmp_path):
     np.testing.assert_allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_diloco_trains(small_tokens, tmp_path):
   run = tmp_path / 'run'
   config = _train(
@@ -131,6 +132,7 @@ def test_diloco_trains(small_tokens, tmp_path):
   assert int(last['train/num_clients']) == 2
 
 
+@pytest.mark.slow
 def test_the_barrier_scores_rows_that_come_twice_once(small_tokens, tmp_path):
   run = tmp_path / 'run'
   config = _train(

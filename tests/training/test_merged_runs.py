@@ -5,16 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 import small_runs
-import tensorflow as tf
 
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.data import merged_clients, randomness
 from tff_fedfish.run import (
-  build,
   checkpoints,
   cohorts,
-  model_state,
   tables,
 )
 from tff_fedfish.run.row_source import StoredRows, row_source
@@ -82,10 +79,18 @@ class TestInputs:
     )
 
   def test_all_clients_are_a_cohort_in_their_order(self, small_tokens):
-    config, found, rows = _open(small_tokens, cohorts__cohort_size=None)
+    config, found, rows = _open(
+      small_tokens,
+      cohorts__cohort_size=None,
+      client_work__max_sequences_per_client=None,
+      client_work__num_local_epochs=1,
+    )
     for round_num in (1, 2):
       cohort = _cohort(config, found, rows, round_num)
       assert [c.client_id for c in cohort] == found.split.participating
+      for client in cohort:
+        everything = rows.sequences(client.client_id)
+        assert len(client.sequences()) == len(everything)
 
   @pytest.mark.parametrize(
     ('settings', 'num_passes'),
@@ -124,124 +129,35 @@ class TestInputs:
     assert any(repeats) == (num_passes > 1)
 
 
-class TestRuns:
-  def test_resumed_run_equals_uninterrupted(self, small_tokens, tmp_path):
-    settings = dict(evaluation__every_num_rounds=0) | _MERGE | _STEPS
-    resumed, whole = tmp_path / 'resumed', tmp_path / 'whole'
-    for workdir, num_rounds in ((resumed, 2), (resumed, 3), (whole, 3)):
-      code = small_runs.train(
-        small_tokens, workdir, training__num_rounds=num_rounds, **settings
-      )
-      assert code == 0
-    found, expected = _tensors(resumed, 3), _tensors(whole, 3)
-    assert found.keys() == expected.keys()
-    for name, tensor in expected.items():
-      np.testing.assert_array_equal(found[name], tensor)
-    rows = tables.read_metrics(whole / 'metrics.csv')
-    for row in rows[1:]:
-      # 2 clients of 4 batches of 4, whatever they have.
-      assert row['train/num_clients'] == 2
-      assert row['train/num_sequences'] == 32
-      assert row['train/num_dropped_sequences'] == 0
-    # The barrier replays round 4 with both clients, over groups otherwise.
-    output = tmp_path / 'evaluation'
-    arguments = ['--checkpoint', whole, '--data', small_tokens[0], '--barrier']
-    arguments += ['--output', output, '--fractions', '0']
-    assert main(['evaluate', *map(str, arguments)]) == 0
-    barrier = (output / 'barrier.csv').read_text().splitlines()
-    assert [line.split(',')[0] for line in barrier[1:]] == [
-      'merged-00000',
-      'merged-00001',
-    ]
-    clients = (output / 'per_client.csv').read_text()
-    assert 'host' in clients
-    assert 'merged' not in clients
-
-  def test_one_client_of_steps_is_a_plain_loop(self, small_tokens, tmp_path):
-    settings = dict(
-      algorithm__name='fed_avg',
-      server__optimizer='sgd',
-      server__learning_rate=1.0,
-      evaluation__num_clients=0,
-      training__num_rounds=3,
-      **_MERGE | dict(partition__num_clients=1),
-      **_STEPS,
+@pytest.mark.slow
+def test_resumed_run_equals_uninterrupted(small_tokens, tmp_path):
+  settings = dict(evaluation__every_num_rounds=0) | _MERGE | _STEPS
+  resumed, whole = tmp_path / 'resumed', tmp_path / 'whole'
+  for workdir, num_rounds in ((resumed, 2), (resumed, 3), (whole, 3)):
+    code = small_runs.train(
+      small_tokens, workdir, training__num_rounds=num_rounds, **settings
     )
-    workdir = tmp_path / 'run'
-    assert small_runs.train(small_tokens, workdir, **settings) == 0
-    config, found, rows = _open(small_tokens, **settings)
-    model = build.build_model(config).functional_model
-    start = _tensors(workdir, 0)
-    num_tensors = sum('/trainable/' in name for name in start)
-    names = [f'{model_state.TRAINABLE_PREFIX}{i}' for i in range(num_tensors)]
-    weights = tuple(tf.constant(start[name]) for name in names)
-
-    @tf.function
-    def step(weights, batch):
-      with tf.GradientTape() as tape:
-        tape.watch(weights)
-        output = model.predict_on_batch((weights, ()), batch['x'], True)
-        loss = model.loss(output, batch['y'])
-      rate = config.client_work.learning_rate
-      gradients = tape.gradient(loss, weights)
-      return tuple(
-        w - rate * tf.convert_to_tensor(g)
-        for w, g in zip(weights, gradients, strict=True)
-      )
-
-    num_steps = 0
-    for round_num in (1, 2, 3):
-      (client,) = _cohort(config, found, rows, round_num)
-      for batch in client.load().data:
-        weights = step(weights, batch)
-        num_steps += 1
-    assert num_steps == 12
-    end = _tensors(workdir, 3)
-    for name, weight in zip(names, weights, strict=True):
-      np.testing.assert_allclose(end[name], weight, rtol=0, atol=1e-6)
-
-  def test_all_clients_all_sequences(self, small_tokens, tmp_path):
-    workdir = tmp_path / 'run'
-    settings = dict(
-      cohorts__cohort_size=None,
-      client_work__max_sequences_per_client=None,
-      client_work__num_local_epochs=1,
-      training__num_rounds=1,
-    )
-    assert small_runs.train(small_tokens, workdir, **settings) == 0
-    _, found, rows = _open(small_tokens, **settings)
-    expected = sum(
-      len(rows.sequences(client_id)) for client_id in found.split.participating
-    )
-    row = tables.read_metrics(workdir / 'metrics.csv')[1]
-    num_clients = len(found.split.participating)
-    assert row['train/num_clients'] == num_clients
-    assert row['train/num_sequences'] == expected
+    assert code == 0
+  found, expected = _tensors(resumed, 3), _tensors(whole, 3)
+  assert found.keys() == expected.keys()
+  for name, tensor in expected.items():
+    np.testing.assert_array_equal(found[name], tensor)
+  rows = tables.read_metrics(whole / 'metrics.csv')
+  for row in rows[1:]:
+    # 2 clients of 4 batches of 4, whatever they have.
+    assert row['train/num_clients'] == 2
+    assert row['train/num_sequences'] == 32
     assert row['train/num_dropped_sequences'] == 0
-    # FedFish sends two models of float32.
-    shapes = [
-      tensor.shape
-      for name, tensor in _tensors(workdir, 1).items()
-      if 'trainable' in name
-    ]
-    num_weights = sum(int(np.prod(shape)) for shape in shapes)
-    assert (
-      row['communication/uplink_bytes'] == num_clients * 2 * 4 * num_weights
-    )
-
-  @pytest.mark.slow
-  def test_same_run_with_workers(self, small_tokens, tmp_path):
-    settings = dict(
-      training__num_rounds=2,
-      evaluation__num_clients=0,
-      engine__num_partial_sums=2,
-      **_MERGE,
-      **_STEPS,
-    )
-    here, ray = tmp_path / 'here', tmp_path / 'ray'
-    assert small_runs.train(small_tokens, here, **settings) == 0
-    settings |= dict(engine__kind='ray', engine__num_workers=2)
-    assert small_runs.train(small_tokens, ray, **settings) == 0
-    expected = _tensors(here, 2)
-    for name, tensor in _tensors(ray, 2).items():
-      np.testing.assert_allclose(tensor, expected[name], rtol=1e-4, atol=1e-6)
+  # The barrier replays round 4 with both clients, over groups otherwise.
+  output = tmp_path / 'evaluation'
+  arguments = ['--checkpoint', whole, '--data', small_tokens[0], '--barrier']
+  arguments += ['--output', output, '--fractions', '0']
+  assert main(['evaluate', *map(str, arguments)]) == 0
+  barrier = (output / 'barrier.csv').read_text().splitlines()
+  assert [line.split(',')[0] for line in barrier[1:]] == [
+    'merged-00000',
+    'merged-00001',
+  ]
+  clients = (output / 'per_client.csv').read_text()
+  assert 'host' in clients
+  assert 'merged' not in clients

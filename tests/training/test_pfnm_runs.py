@@ -198,10 +198,19 @@ def test_a_run_killed_in_the_solve_repeats_it(wide, small_images, tmp_path):
   assert_same_run(killed, wide)
 
 
-def test_solving_kept_uploads(wide, small_images, tmp_path):
+@pytest.mark.slow
+def test_without_growth_the_model_is_the_clients(wide, small_images, tmp_path):
   narrow, solved = tmp_path / 'narrow', tmp_path / 'solved'
   settings = dict(algorithm__max_growth=1.0, algorithm__keeps_uploads=True)
   assert _train(small_images, narrow, **settings) == 0
+  assert 'model_widths' not in _checkpoint(narrow).contents
+  shapes = _SHAPE.weight_shapes()
+  assert [weight.shape for weight in _weights(narrow)] == list(shapes.values())
+  config = run_directory.read_config(narrow)
+  training = dataclasses.replace(config.training, start_from=str(narrow))
+  config = dataclasses.replace(config, training=training)
+  assert start_model.check(config, None).drawn == ()
+  # Solved with growth, its uploads give the wide model.
   arguments = ['--uploads', str(narrow), '--workdir', str(solved)]
   growth = '--config.algorithm.max_growth=2.0'
   assert main(['solve', *arguments, growth]) == 0
@@ -209,19 +218,6 @@ def test_solving_kept_uploads(wide, small_images, tmp_path):
     np.testing.assert_array_equal(found, wanted)
   widths = _checkpoint(wide).contents['model_widths']
   assert _checkpoint(solved).contents['model_widths'] == widths
-
-
-def test_without_growth_the_model_is_the_clients(small_images, tmp_path):
-  run = tmp_path / 'run'
-  assert _train(small_images, run, algorithm__max_growth=1.0) == 0
-  assert 'model_widths' not in _checkpoint(run).contents
-  weights = _weights(run)
-  shapes = _SHAPE.weight_shapes()
-  assert [weight.shape for weight in weights] == list(shapes.values())
-  config = run_directory.read_config(run)
-  training = dataclasses.replace(config.training, start_from=str(run))
-  config = dataclasses.replace(config, training=training)
-  assert start_model.check(config, None).drawn == ()
 
 
 @pytest.mark.parametrize(

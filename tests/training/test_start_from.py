@@ -191,6 +191,7 @@ class TestHead:
       assert main(['train', *arguments, '--workdir', str(workdir)]) == 0
     return workdir, printed.getvalue()
 
+  @pytest.mark.slow
   def test_a_head_for_other_classes_is_drawn(
     self, arguments, run, small_image_run, capsys
   ):

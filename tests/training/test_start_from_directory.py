@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 import small_runs
 
-from tff_fedfish.cli.main import main
 from tff_fedfish.exporting.trained_model import load_trained_model
 from tff_fedfish.run import checkpoints
 
-_SETTINGS = small_runs.FROM_DIRECTORY | {'training__num_rounds': 1}
+_SETTINGS = small_runs.FROM_DIRECTORY | {
+  'algorithm__name': 'fed_avg',
+  'client_work__num_local_epochs': 1,
+  'evaluation__num_clients': 0,
+  'training__num_rounds': 1,
+}
 
 
 def _weights(run, round_num):
@@ -30,22 +34,20 @@ def test_weights_and_sizes_are_those_of_the_directory(
   gone = shutil.copytree(small_export, tmp_path / 'gone')
   settings = _SETTINGS | {'training__start_from': gone}
   run = tmp_path / 'run'
-  # Both vocabularies of the directory: that of the run, and transformers'.
-  for vocabulary, workdir in (
-    (gone, run),
-    (gone / 'vocabulary', tmp_path / 'other'),
-  ):
-    inputs = small_inputs[0], vocabulary
-    assert small_runs.train(inputs, workdir, **settings) == 0
-    assert f"Initial weights from '{gone}'" in capsys.readouterr().err
-    for name, weight in _weights(small_run, 4).items():
-      np.testing.assert_array_equal(_weights(workdir, 0)[name], weight)
+  assert small_runs.train(_inputs(small_inputs, gone), run, **settings) == 0
+  assert f"Initial weights from '{gone}'" in capsys.readouterr().err
+  for name, weight in _weights(small_run, 4).items():
+    np.testing.assert_array_equal(_weights(run, 0)[name], weight)
+  # Its other vocabulary is that of the run; the first is transformers'.
+  inputs = _inputs(small_inputs, gone / 'vocabulary')
+  other = tmp_path / 'other'
+  assert small_runs.train(inputs, other, '--dry_run', **settings) == 0
   config = json.loads((run / 'config.json').read_text())
   assert config['model']['preset'] == 'from_directory'
   assert config['model']['num_layers'] == 1
   # Neither the vocabulary nor the sizes nor the weights are read again.
   shutil.rmtree(gone)
-  inputs = small_inputs[0], gone
+  inputs = _inputs(small_inputs, gone)
   # Nor is it another start, however it is spelled.
   more = settings | {
     'training__num_rounds': 2,
@@ -53,10 +55,9 @@ def test_weights_and_sizes_are_those_of_the_directory(
   }
   assert small_runs.train(inputs, run, **more) == 0
   assert 'Continuing after round 1' in capsys.readouterr().err
-  argv = ['evaluate', '--checkpoint', str(run), '--data', str(small_inputs[0])]
-  assert main([*argv, '--output', str(tmp_path / 'scores')]) == 0
 
 
+@pytest.mark.slow
 def test_first_positions_are_taken(
   small_inputs, small_run, small_export, tmp_path
 ):

@@ -4,7 +4,6 @@ import json
 import pathlib
 import re
 import shutil
-import signal
 
 import numpy as np
 import pytest
@@ -68,31 +67,6 @@ def test_resumed_run_equals_uninterrupted_bit_for_bit(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-  'settings',
-  [
-    {'algorithm__fisher_estimator': 'example_sq'},
-    {'client_work__max_delta_norm': 0.1},
-  ],
-  ids=['example_sq', 'max_delta_norm'],
-)
-def test_resumed_fisher_variant_equals_uninterrupted(
-  settings, small_inputs, small_run, tmp_path
-):
-  # The setting reaches the clients.
-  resumed, whole = tmp_path / 'resumed', tmp_path / 'whole'
-  for workdir, num_rounds in ((resumed, 2), (resumed, 3), (whole, 3)):
-    settings = settings | {
-      'training__num_rounds': num_rounds,
-      'evaluation__every_num_rounds': 1,
-    }
-    assert small_runs.train(small_inputs, workdir, **settings) == 0
-  _assert_same_run(resumed, whole)
-  state = 'checkpoints/round_00000003/state.safetensors'
-  assert (whole / state).read_bytes() != (small_run / state).read_bytes()
-
-
-@pytest.mark.slow
 def test_max_delta_norm_has_a_column(small_inputs, small_run, tmp_path):
   column = 'train/num_clipped_clients'
   for row in tables.read_metrics(small_run / 'metrics.csv'):
@@ -152,31 +126,6 @@ def test_damaged_last_checkpoint_is_passed_over(
   assert small_runs.train(small_inputs, workdir) == 0
   assert 'passing over the checkpoint' in capsys.readouterr().err
   _assert_same_run(workdir, small_run)
-
-
-def test_run_goes_on_after_a_signal_with_the_same_numbers(
-  small_inputs, tmp_path
-):
-  settings = dict(evaluation__every_num_rounds=0)
-  workdir = tmp_path / 'run'
-  process = small_runs.start(
-    small_inputs, workdir, 3, training__num_rounds=400, **settings
-  )
-  # SIGINT takes the same way, see test_interruption.py.
-  process.send_signal(signal.SIGTERM)
-  _, errors = process.communicate(timeout=300)
-  assert process.returncode == 128 + signal.SIGTERM
-  assert 'finishing the client in hand' in errors
-  assert 'the same command continues' in errors
-  assert not list((workdir / 'checkpoints').glob('.*'))
-  last = checkpoints.list_rounds(workdir / 'checkpoints')[-1]
-  assert 0 < last < 400
-  # Continued for two rounds, it equals a run that was left alone.
-  settings['training__num_rounds'] = last + 2
-  assert small_runs.train(small_inputs, workdir, **settings) == 0
-  undisturbed = tmp_path / 'undisturbed'
-  assert small_runs.train(small_inputs, undisturbed, **settings) == 0
-  _assert_same_run(workdir, undisturbed)
 
 
 class TestFailingClients:
@@ -263,6 +212,7 @@ def test_process_that_only_tff_can_run(
   )
 
 
+@pytest.mark.slow
 def test_checkpoint_of_another_model(small_inputs, small_run, tmp_path, capsys):
   # config.json and the fingerprint say width 32, the tensors have width 16.
   workdir = tmp_path / 'run'

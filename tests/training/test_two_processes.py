@@ -15,6 +15,7 @@ from tff_fedfish.run import run_directory, tables
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_two_processes_started_at_once(small_inputs, tmp_path):
   workdir = tmp_path / 'new' / 'run'
   command = [sys.executable, '-m', 'tff_fedfish', 'train']
@@ -85,7 +86,7 @@ class TestLock:
 def _lock_often(workdir):
   """Returns how often the lock was held; fails if it was shared."""
   num_held = 0
-  for _ in range(200):
+  for _ in range(100):
     try:
       with run_directory.lock(workdir):
         # Fails if another process holds the same directory.
