@@ -251,14 +251,6 @@ def test_text(name, small_inputs, tmp_path):
       "`config.algorithm.name` 'dense' requires a corpus of images, found text",
     ),
     (
-      {'algorithm__name': 'reg_mean'},
-      "`config.algorithm.name` 'reg_mean' requires a corpus of images, found",
-    ),
-    (
-      {'algorithm__name': 'tct'},
-      "`config.algorithm.name` 'tct' requires a corpus of images, found text",
-    ),
-    (
       {},
       "`config.algorithm.curvature` must be 'diagonal' with a corpus of text, "
       "found 'kfac'",

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import safetensors.numpy
 import small_image_runs
-import small_runs
 import tensorflow as tf
 from one_shot_runs import SETTINGS as SHARED
 from one_shot_runs import weights as _weights
@@ -181,14 +180,6 @@ def test_what_needs_the_model_of_the_clients_refuses_it(
   assert len(error.splitlines()) == 1
 
 
-def test_a_finished_run_says_so(wide, small_images, capsys):
-  before = (wide / 'metrics.csv').read_bytes()
-  settings = dict(evaluation__barrier_every_num_rounds=1)
-  assert _train(small_images, wide, **settings) == 0
-  assert 'is finished.' in capsys.readouterr().err
-  assert (wide / 'metrics.csv').read_bytes() == before
-
-
 def test_a_run_killed_in_the_solve_repeats_it(wide, small_images, tmp_path):
   killed = shutil.copytree(wide, tmp_path / 'killed')
   shutil.rmtree(checkpoints.path_of(killed / 'checkpoints', 1))
@@ -252,12 +243,3 @@ def test_refused_settings(settings, words, small_images, tmp_path, capsys):
   error = capsys.readouterr().err
   assert words in error
   assert len(error.splitlines()) == 1
-
-
-def test_text_is_refused(small_inputs, tmp_path, capsys):
-  settings = dict(algorithm__name='pfnm', training__num_rounds=1)
-  assert small_runs.train(small_inputs, tmp_path / 'x', **settings) == 2
-  assert (
-    "`config.algorithm.name` 'pfnm' requires a corpus of images, found text"
-    in capsys.readouterr().err
-  )

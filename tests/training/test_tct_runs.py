@@ -329,12 +329,6 @@ def test_refused_settings(settings, words, small_images, tmp_path, capsys):
   assert words in capsys.readouterr().err
 
 
-def test_barrier_of_a_run_in_phases(small_images, whole, capsys):
-  arguments = ['--checkpoint', str(whole), '--data', str(small_images)]
-  assert main(['evaluate', *arguments, '--barrier']) == 2
-  assert "`--barrier` is not available for 'tct'" in capsys.readouterr().err
-
-
 def test_no_start_from_a_convex_phase(small_images, whole, tmp_path, capsys):
   settings = dict(training__start_from=whole)
   assert _train(small_images, tmp_path / 'run', **settings) == 2

@@ -184,13 +184,6 @@ def _raise(error):
   raise error
 
 
-def test_leftovers_of_a_killed_start_do_not_matter(small_inputs, tmp_path):
-  (tmp_path / '.config.json.ab12cd_z').write_text('{')
-  settings = dict(training__num_rounds=1, evaluation__num_clients=0)
-  assert small_runs.train(small_inputs, tmp_path, **settings) == 0
-  assert not list(tmp_path.glob('.*'))
-
-
 def test_process_that_only_tff_can_run(
   small_inputs, tmp_path, monkeypatch, capsys
 ):
