@@ -203,6 +203,14 @@ def small_images(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
+def small_mnist(tmp_path_factory):
+  """Four files of MNIST with 60 images to train on and 30 for tests."""
+  import personal_runs
+
+  return personal_runs.write_corpus(tmp_path_factory.mktemp('mnist') / 'raw')
+
+
+@pytest.fixture(scope='session')
 def small_image_run(small_images, tmp_path_factory):
   """A finished, uninterrupted run of three rounds. Tests must not change it."""
   import small_image_runs

@@ -8,14 +8,13 @@ import weakref
 import linear_models
 import numpy as np
 import planned_configs
-import pytest
 import tensorflow_federated as tff
 
 from tff_fedfish.evaluation.evaluator import Score
 from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.run import cohorts
 from tff_fedfish.runtime.in_process_context import set_in_process_context
-from tff_fedfish.runtime.round_options import ClientFailure, RoundInterrupted
+from tff_fedfish.runtime.round_options import ClientFailure
 from tff_fedfish.training.barrier_part import BarrierPart
 from tff_fedfish.training.check import CheckedRun
 from tff_fedfish.training.parts import BuiltRun, FinishedRound, Position
@@ -69,9 +68,7 @@ def _config(**settings):
   return planned_configs.by_hand(**values | settings)
 
 
-def _barrier(
-  workdir, process, evaluator, *, should_stop=lambda: False, **settings
-):
+def _barrier(workdir, process, evaluator, **settings):
   """Returns the part of a run that starts."""
   run = BuiltRun(
     config=_config(**settings),
@@ -84,7 +81,7 @@ def _barrier(
     client_rows=_Clients(),
     is_resumed=False,
   )
-  return BarrierPart(run, should_stop, None)
+  return BarrierPart(run, lambda: False, None)
 
 
 def _done(round_num, state_before=None, state=None, **values):
@@ -189,16 +186,3 @@ def test_one_client_model_at_a_time(tmp_path):
   # All but the empty and the unreadable one.
   assert process.num_trained == 4
   assert not process.alive
-
-
-def test_stops_between_two_clients(tmp_path):
-  process = _Process()
-  measured = _barrier(
-    tmp_path,
-    process,
-    _Evaluator(),
-    should_stop=lambda: process.num_trained == 2,
-  )
-  with pytest.raises(RoundInterrupted):
-    measured.measure(_done(2))
-  assert process.num_trained == 2

@@ -44,20 +44,17 @@ def _assert_equals_the_evaluation(run, round_num, corpus, output):
 
 
 @pytest.fixture(scope='module')
-def corpus(tmp_path_factory):
-  return personal_runs.write_corpus(tmp_path_factory.mktemp('mnist') / 'raw')
-
-
-@pytest.fixture(scope='module')
-def run(corpus, tmp_path_factory):
+def run(small_mnist, tmp_path_factory):
   """A finished run, not interrupted. Tests must not change it."""
   workdir = tmp_path_factory.mktemp('barrier_rounds') / 'finished'
-  assert personal_runs.train(corpus, workdir, **_SETTINGS) == 0
+  assert personal_runs.train(small_mnist, workdir, **_SETTINGS) == 0
   return workdir
 
 
-def test_equals_the_evaluation_of_the_checkpoint_before(corpus, run, tmp_path):
-  _assert_equals_the_evaluation(run, 2, corpus, tmp_path / 'found')
+def test_equals_the_evaluation_of_the_checkpoint_before(
+  small_mnist, run, tmp_path
+):
+  _assert_equals_the_evaluation(run, 2, small_mnist, tmp_path / 'found')
   for row in _rows(run):
     cells = [row[name] for name in row if name.startswith('barrier/')]
     assert len(cells) == 5
@@ -68,7 +65,9 @@ def test_equals_the_evaluation_of_the_checkpoint_before(corpus, run, tmp_path):
 
 
 @pytest.mark.slow
-def test_rate_and_state_of_the_method_are_those_of_the_round(corpus, tmp_path):
+def test_rate_and_state_of_the_method_are_those_of_the_round(
+  small_mnist, tmp_path
+):
   run = tmp_path / 'run'
   settings = dict(
     algorithm__name='fed_prox',
@@ -80,8 +79,8 @@ def test_rate_and_state_of_the_method_are_those_of_the_round(corpus, tmp_path):
     training__num_rounds=2,
     evaluation__barrier_every_num_rounds=1,
   )
-  assert personal_runs.train(corpus, run, **settings) == 0
-  _assert_equals_the_evaluation(run, 2, corpus, tmp_path / 'found')
+  assert personal_runs.train(small_mnist, run, **settings) == 0
+  _assert_equals_the_evaluation(run, 2, small_mnist, tmp_path / 'found')
   _, first, second = (row['barrier/loss'] for row in _rows(run))
   # Rates of 0.55 and 0.1: clients train less far away.
   assert second < 0.5 * first
@@ -94,7 +93,7 @@ def test_rate_and_state_of_the_method_are_those_of_the_round(corpus, tmp_path):
   ids=['measurement', 'held_out'],
 )
 def test_interrupted_round_leaves_no_trace(
-  corpus, run, tmp_path, monkeypatch, module, name, call
+  small_mnist, run, tmp_path, monkeypatch, module, name, call
 ):
   called = getattr(module, name)
   num_calls = 0
@@ -109,18 +108,18 @@ def test_interrupted_round_leaves_no_trace(
   workdir = tmp_path / 'run'
   with monkeypatch.context() as patch:
     patch.setattr(module, name, interrupt)
-    code = personal_runs.train(corpus, workdir, **_SETTINGS)
+    code = personal_runs.train(small_mnist, workdir, **_SETTINGS)
   assert code == 128 + signal.SIGTERM
   # It ended with the client in hand.
   assert num_calls == call
   assert [row['round'] for row in _rows(workdir)] == [0, 1]
   assert checkpoints.list_rounds(workdir / 'checkpoints') == [0, 1]
-  assert personal_runs.train(corpus, workdir, **_SETTINGS) == 0
+  assert personal_runs.train(small_mnist, workdir, **_SETTINGS) == 0
   assert_same_run(workdir, run)
 
 
 def test_clients_that_fail_are_left_out(
-  corpus, run, tmp_path, monkeypatch, capsys
+  small_mnist, run, tmp_path, monkeypatch, capsys
 ):
   train, load = barrier._train, cohorts.TrainingClient.load
   measured, failed = [], set()
@@ -140,7 +139,7 @@ def test_clients_that_fail_are_left_out(
   monkeypatch.setattr(barrier, '_train', fail_first)
   monkeypatch.setattr(cohorts.TrainingClient, 'load', fail_in_round_3)
   workdir = tmp_path / 'run'
-  assert personal_runs.train(corpus, workdir, **_SETTINGS) == 0
+  assert personal_runs.train(small_mnist, workdir, **_SETTINGS) == 0
   assert (
     f'Round 2: client {measured[0].client_id!r} was left out of the barrier, '
     'OSError: no such block\n'
@@ -155,8 +154,8 @@ def test_clients_that_fail_are_left_out(
   assert rows[2]['held_out/loss'] == _rows(run)[2]['held_out/loss']
 
 
-def test_another_interval_is_another_run(corpus, run, capsys):
+def test_another_interval_is_another_run(small_mnist, run, capsys):
   settings = _SETTINGS | dict(evaluation__barrier_every_num_rounds=1)
-  assert personal_runs.train(corpus, run, **settings) == 2
+  assert personal_runs.train(small_mnist, run, **settings) == 2
   error = capsys.readouterr().err
   assert 'evaluation.barrier_every_num_rounds' in error

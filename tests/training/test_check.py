@@ -75,28 +75,6 @@ class TestAllProblemsAtOnce:
     assert 'cohort_size` is 50, but only ' in first
     assert 'must hold index.parquet, but it is unreadable' in second
 
-  # It is checked in a process of its own, which imports TensorFlow.
-  @pytest.mark.slow
-  def test_sweep(self, small_inputs, tmp_path, capsys):
-    sweep = tmp_path / 'sweep.py'
-    sweep.write_text(
-      pathlib.Path(small_runs.CONFIG).read_text('utf-8')
-      + '\n\ndef get_sweep():\n'
-      '  grid = {"client_work.num_local_epochs": [1, 2]}\n'
-      '  return dict(grid=grid, evaluate=[dict(fractions=[0])])\n'
-    )
-    arguments = ['sweep', '--config', str(sweep), '--workdir']
-    arguments += [str(tmp_path / 'w')]
-    arguments += small_runs.overrides(*small_inputs, **self._SETTINGS)
-    varied = '--config.client_work.num_local_epochs='
-    assert main([a for a in arguments if not a.startswith(varied)]) == 2
-    lines = capsys.readouterr().err.splitlines()
-    # Once each, though two runs have them.
-    assert len(lines) == 2
-    assert 'cohort_size` is 50, but only ' in lines[0]
-    assert 'The model has 300 token ids' in lines[1]
-    assert not (tmp_path / 'w').exists()
-
 
 def test_what_happens_before_round_1_is_printed(
   small_inputs, tmp_path, capsys, monkeypatch

@@ -17,10 +17,10 @@ from tff_fedfish.run import tables
     ('full_only', (64, 4 + 7 + 5 + 5 + 7, 1, 1)),
   ],
 )
-def test_full_batches(batches, expected, tmp_path):
-  corpus, run = personal_runs.write_corpus(tmp_path / 'raw'), tmp_path / 'run'
+def test_full_batches(batches, expected, small_mnist, tmp_path):
+  run = tmp_path / 'run'
   code = personal_runs.train(
-    corpus,
+    small_mnist,
     run,
     algorithm__name='fed_avg',
     client_splits__validation_fraction=0.0,

@@ -6,7 +6,7 @@ import shutil
 import signal
 
 import pytest
-from personal_runs import train, write_corpus
+from personal_runs import train
 from stateful_runs import assert_same_run, live_states
 
 from models.model_shapes import num_parameters
@@ -48,14 +48,9 @@ def _barrier(corpus, checkpoint, output):
 
 
 @pytest.fixture(scope='module')
-def corpus(tmp_path_factory):
-  return write_corpus(tmp_path_factory.mktemp('mnist') / 'raw')
-
-
-@pytest.fixture(scope='module')
-def whole_run(corpus, tmp_path_factory):
+def whole_run(small_mnist, tmp_path_factory):
   run = tmp_path_factory.mktemp('kept_states') / 'whole'
-  assert _train(corpus, run) == 0
+  assert _train(small_mnist, run) == 0
   return run
 
 
@@ -66,23 +61,23 @@ def run(whole_run, tmp_path):
 
 
 def test_a_resumed_run_ends_as_if_it_had_not_stopped(
-  corpus, whole_run, tmp_path
+  small_mnist, whole_run, tmp_path
 ):
   run = tmp_path / 'run'
-  assert _train(corpus, run, training__num_rounds=3) == 0
+  assert _train(small_mnist, run, training__num_rounds=3) == 0
   # After the checkpoint of round 2, round 3 is run again.
   shutil.rmtree(run / 'checkpoints' / 'round_00000003')
   assert (run / 'client_states' / 'round_00000003').is_dir()
-  assert _train(corpus, run) == 0
+  assert _train(small_mnist, run) == 0
   assert_same_run(run, whole_run)
 
 
 def test_what_clients_keep_changes_the_run(
-  corpus, whole_run, tmp_path, monkeypatch
+  small_mnist, whole_run, tmp_path, monkeypatch
 ):
   run = tmp_path / 'run'
   monkeypatch.setattr(ClientStates, 'path_for', lambda *unused: None)
-  assert _train(corpus, run) == 0
+  assert _train(small_mnist, run) == 0
   found, moon = (
     (path / 'metrics.csv').read_text().splitlines() for path in (run, whole_run)
   )
@@ -114,7 +109,7 @@ def _flip_a_bit(path):
   path.write_bytes(content)
 
 
-def test_a_flipped_bit(corpus, run, capsys):
+def test_a_flipped_bit(small_mnist, run, capsys):
   num_live = len(live_states(run))
   assert main(['verify', str(run)]) == 0
   assert f'{run}: OK (4 checkpoints, {num_live} client states, ' in (
@@ -125,7 +120,7 @@ def test_a_flipped_bit(corpus, run, capsys):
     _flip_a_bit(path)
   for command in (
     lambda: main(['verify', str(run)]),
-    lambda: _train(corpus, run, **_ONE_MORE),
+    lambda: _train(small_mnist, run, **_ONE_MORE),
   ):
     assert command() == 2
     error = capsys.readouterr().err.splitlines()[-1]
@@ -135,20 +130,20 @@ def test_a_flipped_bit(corpus, run, capsys):
   # Nothing is lost: with the files restored the same checkpoint resumes.
   for path in paths:
     _flip_a_bit(path)
-  assert _train(corpus, run, **_ONE_MORE) == 0
+  assert _train(small_mnist, run, **_ONE_MORE) == 0
   assert (run / 'checkpoints' / 'round_00000006').is_dir()
 
 
 @pytest.mark.parametrize('options', [(), ('--dry_run',)])
-def test_states_that_are_gone(corpus, run, capsys, options):
+def test_states_that_are_gone(small_mnist, run, capsys, options):
   shutil.rmtree(run / 'client_states')
-  assert _train(corpus, run, *options, **_ONE_MORE) == 2
+  assert _train(small_mnist, run, *options, **_ONE_MORE) == 2
   error = capsys.readouterr().err.splitlines()[-1]
   assert f"'{run}/client_states' lacks the client states of round 6" in error
 
 
 def test_a_round_whose_states_do_not_fit(
-  corpus, whole_run, tmp_path, capsys, monkeypatch
+  small_mnist, whole_run, tmp_path, capsys, monkeypatch
 ):
   run = tmp_path / 'run'
   settings = dict(checkpoints__every_num_rounds=0)
@@ -159,7 +154,7 @@ def test_a_round_whose_states_do_not_fit(
     patch.setattr(
       shutil, 'disk_usage', lambda path: usage._replace(free=next(free, 5000))
     )
-    assert _train(corpus, run, **settings) == 1
+    assert _train(small_mnist, run, **settings) == 1
     error = capsys.readouterr().err.splitlines()[-1]
     assert 'failed: Round 3 takes up to ' in error
     assert error.endswith(
@@ -168,14 +163,18 @@ def test_a_round_whose_states_do_not_fit(
     )
     # Again it says so, and trains no further round.
     assert checkpoints.list_rounds(run / 'checkpoints') == [0, 2]
-    assert _train(corpus, run, **settings) == 1
+    assert _train(small_mnist, run, **settings) == 1
     assert checkpoints.list_rounds(run / 'checkpoints') == [0, 2]
-  assert _train(corpus, run, **settings) == 0
+  assert _train(small_mnist, run, **settings) == 0
   assert_same_run(run, whole_run)
 
 
 def _fill_disk():
   raise OSError(28, 'No space left on device', 'FILE')
+
+
+def _interrupt():
+  signal.raise_signal(signal.SIGTERM)
 
 
 def _stop_at_the_second_client(patch, stop):
@@ -206,47 +205,50 @@ def _stop_at_the_row(patch, stop):
     (_stop_at_the_second_client, _fill_disk, 1, 'No space left on device: '),
     # Clients of round 4 have trained; those states are not of round 3.
     (_stop_at_the_row, _fill_disk, 1, 'No space left on device: '),
-    (
-      _stop_at_the_second_client,
-      lambda: signal.raise_signal(signal.SIGTERM),
-      143,
-      'round 3',
-    ),
+    (_stop_at_the_second_client, _interrupt, 143, 'round 3'),
   ],
 )
 def test_a_round_that_is_not_finished(
-  corpus, whole_run, tmp_path, capsys, monkeypatch, place, stop, code, words
+  small_mnist,
+  whole_run,
+  tmp_path,
+  capsys,
+  monkeypatch,
+  place,
+  stop,
+  code,
+  words,
 ):
   run = tmp_path / 'run'
   with monkeypatch.context() as patch:
     place(patch, stop)
-    assert _train(corpus, run, checkpoints__every_num_rounds=0) == code
+    assert _train(small_mnist, run, checkpoints__every_num_rounds=0) == code
   assert words in capsys.readouterr().err.splitlines()[-1]
   # Round 3 is saved, and nothing of the next one is left.
   assert checkpoints.list_rounds(run / 'checkpoints') == [0, 3]
   assert not list((run / 'client_states').glob('.*'))
-  assert _train(corpus, run) == 0
+  assert _train(small_mnist, run) == 0
   assert_same_run(run, whole_run)
 
 
 def test_barrier_while_training_is_that_of_the_checkpoint(
-  corpus, whole_run, tmp_path, capsys
+  small_mnist, whole_run, tmp_path, capsys
 ):
   run = tmp_path / 'run'
   settings = dict(evaluation__barrier_every_num_rounds=1)
-  assert _train(corpus, run, **settings) == 0
+  assert _train(small_mnist, run, **settings) == 0
   assert live_states(run) == live_states(whole_run)
   rows = tables.read_metrics(run / 'metrics.csv')
   assert not any(row['barrier/num_failed_clients'] for row in rows)
   # After round 5, from the states that its clients had by then.
   shorter, output = tmp_path / 'shorter', tmp_path / 'out'
-  assert _train(corpus, shorter, training__num_rounds=5) == 0
-  assert _barrier(corpus, shorter, output) == 0
+  assert _train(small_mnist, shorter, training__num_rounds=5) == 0
+  assert _barrier(small_mnist, shorter, output) == 0
   summary = json.loads((output / 'summary.json').read_text())
   loss = summary['client_server_barrier']['loss']
   assert rows[6]['barrier/loss'] == loss['mean']
   older = checkpoints.path_of(shorter / 'checkpoints', 2)
-  assert _barrier(corpus, older, tmp_path / 'older') == 2
+  assert _barrier(small_mnist, older, tmp_path / 'older') == 2
   assert capsys.readouterr().err.splitlines()[-1] == (
     'fedfish: error: `--checkpoint` is of round 2, whose client states are no '
     'longer stored. Name the last checkpoint, of round 5.'
@@ -255,7 +257,7 @@ def test_barrier_while_training_is_that_of_the_checkpoint(
 
 @pytest.mark.slow
 def test_barrier_from_the_last_good_checkpoint_of_a_diverged_run(
-  corpus, tmp_path
+  small_mnist, tmp_path
 ):
   run = tmp_path / 'run'
   settings = dict(
@@ -264,11 +266,11 @@ def test_barrier_from_the_last_good_checkpoint_of_a_diverged_run(
     training__max_non_finite_rounds=2,
     checkpoints__every_num_rounds=1,
   )
-  assert _train(corpus, run, **settings) == 1
+  assert _train(small_mnist, run, **settings) == 1
   good = divergence.diverged_checkpoint(run)
   newest = checkpoints.list_rounds(run / 'checkpoints')[-1]
   assert good.name < f'round_{newest:08d}'
-  assert _barrier(corpus, good, tmp_path / 'out') == 0
+  assert _barrier(small_mnist, good, tmp_path / 'out') == 0
 
 
 @pytest.mark.slow
@@ -288,9 +290,9 @@ def test_barrier_from_the_last_good_checkpoint_of_a_diverged_run(
     ),
   ],
 )
-def test_other_methods_resume(corpus, tmp_path, num_tensors, settings):
+def test_other_methods_resume(small_mnist, tmp_path, num_tensors, settings):
   whole, run = tmp_path / 'whole', tmp_path / 'run'
-  train = functools.partial(_train, corpus, **settings)
+  train = functools.partial(_train, small_mnist, **settings)
   assert train(whole, training__num_rounds=3) == 0
   for num_rounds in (2, 3):
     assert train(run, training__num_rounds=num_rounds) == 0

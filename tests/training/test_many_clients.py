@@ -1,4 +1,4 @@
-"""Runs over 2,000 clients that keep their models: memory, disk, plan."""
+"""A run over 2,000 clients that keep their models: memory, disk, plan."""
 
 import pathlib
 import subprocess
@@ -6,7 +6,6 @@ import sys
 
 import pytest
 import small_image_folders
-import small_runs
 
 from tff_fedfish.planning.disk import states_on_disk
 from tff_fedfish.run import run_directory, tables
@@ -15,22 +14,11 @@ from tff_fedfish.run.client_state import ClientStates
 _ROOT = pathlib.Path(__file__).parents[2]
 _NUM_CLIENTS = 2000
 _COHORT_SIZE = 20
-_SHARED = {
-  'algorithm.name': 'moon',
-  'cohorts.cohort_size': _COHORT_SIZE,
-  'client_work.num_local_epochs': 1,
-  'client_work.learning_rate': 0.1,
-  'client_splits.held_out_fraction': 0,
-  'evaluation.num_clients': 0,
-  'evaluation.every_num_rounds': 0,
-  'checkpoints.keep_last': 2,
-}
 
 
-def _images(directory):
-  """`linear`, of 7,850 weights, on images of 28 x 28 and ten classes."""
+def _write_images(folder):
+  """Writes images of 28 x 28, two a client, of ten classes."""
   clients = [f'client{i:04d}' for i in range(_NUM_CLIENTS)]
-  folder = directory / 'images'
   classes = [f'class{i}' for i in range(10)]
   for i, client in enumerate(clients):
     small_image_folders.write_folder(
@@ -38,34 +26,31 @@ def _images(directory):
     )
     for name in classes:
       (folder / client / name).mkdir(exist_ok=True)
-  return 'mnist_by_writer', {
-    'data.corpus': 'image_folder',
-    'data.directory': folder,
-    'model.preset': 'linear',
-    'training.num_rounds': 200,
-    'checkpoints.every_num_rounds': 10,
-  }
-
-
-def _text(directory):
-  """`tiny`, of 1.1 million weights, on 2,000 hosts."""
-  return 'demo', {
-    'data.directory': small_runs.make_corpus(directory, _NUM_CLIENTS),
-    'data.vocabulary': _ROOT / 'tff_fedfish/corpora/demo_vocabulary',
-    'training.num_rounds': 20,
-    'checkpoints.every_num_rounds': 5,
-  }
+  return folder
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('make_inputs', [_images, _text])
-def test_memory_disk_and_plan(make_inputs, tmp_path):
-  config_name, settings = make_inputs(tmp_path)
+def test_memory_disk_and_plan(tmp_path):
   run = tmp_path / 'run'
+  settings = {
+    'data.corpus': 'image_folder',
+    'data.directory': _write_images(tmp_path / 'images'),
+    'algorithm.name': 'moon',
+    'model.preset': 'linear',
+    'cohorts.cohort_size': _COHORT_SIZE,
+    'client_work.num_local_epochs': 1,
+    'client_work.learning_rate': 0.1,
+    'client_splits.held_out_fraction': 0,
+    'evaluation.num_clients': 0,
+    'evaluation.every_num_rounds': 0,
+    'training.num_rounds': 200,
+    'checkpoints.every_num_rounds': 10,
+    'checkpoints.keep_last': 2,
+  }
   subprocess.run(
-    [sys.executable, '-m', 'tff_fedfish', 'train', '--config', config_name]
-    + ['--workdir', str(run)]
-    + [f'--config.{n}={v}' for n, v in (_SHARED | settings).items()],
+    [sys.executable, '-m', 'tff_fedfish', 'train', '--config']
+    + ['mnist_by_writer', '--workdir', str(run)]
+    + [f'--config.{n}={v}' for n, v in settings.items()],
     check=True,
     cwd=_ROOT,
   )

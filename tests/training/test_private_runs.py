@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from personal_runs import CONFIG, overrides, train, write_corpus
+from personal_runs import CONFIG, overrides, train
 
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.evaluation import barrier
@@ -26,11 +26,6 @@ _SETTINGS = dict(
   local_privacy__noise_multiplier=1.0,
   local_privacy__sampling='poisson',
 )
-
-
-@pytest.fixture(scope='module')
-def corpus(tmp_path_factory):
-  return write_corpus(tmp_path_factory.mktemp('mnist') / 'raw')
 
 
 def _train(corpus, run, **settings):
@@ -62,21 +57,21 @@ def _opened(corpus, **settings):
   'sampling',
   [pytest.param('shuffled', marks=pytest.mark.slow), 'poisson'],
 )
-def test_a_resumed_run_is_an_uninterrupted_one(sampling, corpus, tmp_path):
+def test_a_resumed_run_is_an_uninterrupted_one(sampling, small_mnist, tmp_path):
   settings = {'local_privacy__sampling': sampling, 'training__num_rounds': 4}
   whole, resumed = tmp_path / 'whole', tmp_path / 'resumed'
-  rounds = _train(corpus, whole, **settings)
-  _train(corpus, resumed, **settings | {'training__num_rounds': 2})
+  rounds = _train(small_mnist, whole, **settings)
+  _train(small_mnist, resumed, **settings | {'training__num_rounds': 2})
   # As of a later round: the run was killed between it and the row.
   shutil.copy(whole / 'privacy.csv', resumed / 'privacy.csv')
-  _train(corpus, resumed, **settings)
+  _train(small_mnist, resumed, **settings)
   for name in ('metrics.csv', 'privacy.csv'):
     assert (resumed / name).read_bytes() == (whole / name).read_bytes()
   expected = _weights(whole)
   for name, tensor in _weights(resumed).items():
     np.testing.assert_array_equal(tensor, expected[name])
   # The accounts, from the draws themselves.
-  config, participating, rows = _opened(corpus, **settings)
+  config, participating, rows = _opened(small_mnist, **settings)
   num_rounds = {}
   for round_num in range(1, 5):
     for client in cohorts.cohort(config, participating, rows, round_num):
@@ -98,10 +93,10 @@ def test_a_resumed_run_is_an_uninterrupted_one(sampling, corpus, tmp_path):
   assert largest == sorted(largest) and largest[0] > 0
 
 
-def test_a_last_smaller_batch_is_dropped_and_counted(corpus, tmp_path):
+def test_a_last_smaller_batch_is_dropped_and_counted(small_mnist, tmp_path):
   run = tmp_path / 'run'
   (row,) = _train(
-    corpus,
+    small_mnist,
     run,
     local_privacy__sampling='shuffled',
     local_privacy__noise_multiplier=0.0,
@@ -137,8 +132,10 @@ def test_a_last_smaller_batch_is_dropped_and_counted(corpus, tmp_path):
   ],
   ids=lambda settings: settings['algorithm__name'],
 )
-def test_every_method_trains(settings, corpus, tmp_path):
-  (row,) = _train(corpus, tmp_path / 'run', training__num_rounds=1, **settings)
+def test_every_method_trains(settings, small_mnist, tmp_path):
+  (row,) = _train(
+    small_mnist, tmp_path / 'run', training__num_rounds=1, **settings
+  )
   assert row['train/num_non_finite_clients'] == 0
   assert row['privacy/epsilon_max'] > 0
   assert row['train/update_is_all_zero'] == 0
@@ -146,7 +143,7 @@ def test_every_method_trains(settings, corpus, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['local_only', 'fed_fomo'])
-def test_clients_with_models_of_their_own(name, corpus, tmp_path):
+def test_clients_with_models_of_their_own(name, small_mnist, tmp_path):
   settings = {
     'algorithm__name': name,
     'client_splits__validation_fraction': 0.2,
@@ -154,9 +151,9 @@ def test_clients_with_models_of_their_own(name, corpus, tmp_path):
     'training__num_rounds': 2,
   }
   run = tmp_path / 'run'
-  rounds = _train(corpus, run, **settings)
+  rounds = _train(small_mnist, run, **settings)
   assert rounds[-1]['train/num_non_finite_clients'] == 0
-  _, participating, rows = _opened(corpus, **settings)
+  _, participating, rows = _opened(small_mnist, **settings)
   found = _accounts(run)
   assert len(found) == len(participating)
   for client_id in participating:
@@ -167,7 +164,7 @@ def test_clients_with_models_of_their_own(name, corpus, tmp_path):
 
 
 def test_the_barrier_trains_clients_with_the_same_noise(
-  corpus, tmp_path, monkeypatch
+  small_mnist, tmp_path, monkeypatch
 ):
   trained, measure = [], barrier.measure_clients
   monkeypatch.setattr(
@@ -177,7 +174,7 @@ def test_the_barrier_trains_clients_with_the_same_noise(
   )
   run = tmp_path / 'run'
   (row,) = _train(
-    corpus,
+    small_mnist,
     run,
     training__num_rounds=1,
     evaluation__barrier_every_num_rounds=1,

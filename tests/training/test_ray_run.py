@@ -29,16 +29,11 @@ _WORKERS = dict(
 )
 
 
-@pytest.fixture(scope='module')
-def corpus(tmp_path_factory):
-  return personal_runs.write_corpus(tmp_path_factory.mktemp('mnist') / 'raw')
-
-
 @pytest.mark.slow
-def test_same_run_as_in_process(corpus, tmp_path):
+def test_same_run_as_in_process(small_mnist, tmp_path):
   here, there = tmp_path / 'here', tmp_path / 'there'
-  assert personal_runs.train(corpus, here, **_SETTINGS) == 0
-  assert personal_runs.train(corpus, there, **_SETTINGS | _WORKERS) == 0
+  assert personal_runs.train(small_mnist, here, **_SETTINGS) == 0
+  assert personal_runs.train(small_mnist, there, **_SETTINGS | _WORKERS) == 0
   privacy = [(run / 'privacy.csv').read_bytes() for run in (here, there)]
   assert privacy[0] == privacy[1]
   # Threads may change the order of a sum within a matrix product.
@@ -76,7 +71,7 @@ def test_same_run_as_in_process(corpus, tmp_path):
 
 @pytest.mark.slow
 def test_signal_saves_the_last_whole_round(
-  corpus, tmp_path, capfd, monkeypatch
+  small_mnist, tmp_path, capfd, monkeypatch
 ):
   add = RoundWriter.add_client
 
@@ -87,7 +82,7 @@ def test_signal_saves_the_last_whole_round(
 
   monkeypatch.setattr(RoundWriter, 'add_client', add_and_interrupt)
   run = tmp_path / 'run'
-  code = personal_runs.train(corpus, run, **_SETTINGS | _WORKERS)
+  code = personal_runs.train(small_mnist, run, **_SETTINGS | _WORKERS)
   assert code == 128 + signal.SIGTERM
   assert 'finishing the client in hand' in capfd.readouterr().err
   assert checkpoints.list_rounds(run / 'checkpoints') == [0, 2]
