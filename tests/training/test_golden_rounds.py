@@ -1,8 +1,8 @@
 """Compares short runs of every method with the numbers of an earlier commit.
 
 golden_rounds.csv holds the last row of metrics.csv and the SHA-256 of what each
-run kept. This writes the rows of the machine's instruction set again, PATH this
-file:
+run kept. They are equal on the same kind of processor, and to 1e-6 on another.
+This writes the rows of the machine's kind again, PATH this file:
 
   GOLDEN_ROUNDS=write python -m pytest -m '' PATH
 
@@ -29,6 +29,7 @@ from tff_fedfish.methods import registry
 _TABLE = pathlib.Path(__file__).parents[1] / 'golden_rounds.csv'
 _WRITES = os.environ.get('GOLDEN_ROUNDS') == 'write'
 _SHA256 = 'sha256'
+_KIND = ('vendor_id', 'cpu family', 'model')
 _TEXT = dict(
   client_work__num_local_epochs=1,
   cohorts__cohort_size=2,
@@ -89,14 +90,21 @@ def _digest(run):
   return digest.hexdigest()
 
 
-def _instructions():
-  """Returns the x86 extension that TensorFlow chooses its kernels by."""
+def _processor():
+  """Returns what the order of sums depends on: instructions and caches."""
   features = np.core._multiarray_umath.__cpu_features__
   # With AVX512VNNI, oneDNN's kernels stand for Eigen's.
   for name in ('AVX512VNNI', 'AVX512F', 'AVX2'):
     if features.get(name):
-      return name.lower()
-  return 'other'
+      break
+  else:
+    name = 'other'
+  lines = (
+    pathlib.Path('/proc/cpuinfo').read_text().split('\n\n')[0].splitlines()
+  )
+  about = dict(line.replace('\t', '').split(':', 1) for line in lines)
+  kind = (about.get(key, '').strip() for key in _KIND)
+  return '-'.join([name.lower(), *kind])
 
 
 @pytest.fixture(scope='module')
@@ -124,7 +132,7 @@ def test_numbers(name, shared, own, request, table, tmp_path):
   row = one_shot_runs.rows(run)[-1]
   found = {column: cell for column, cell in row.items() if cell}
   found[_SHA256] = _digest(run)
-  machine = [_instructions(), tf.__version__]
+  machine = [_processor(), tf.__version__]
   if _WRITES:
     table[:] = [row for row in table if row[:2] != [name, machine[0]]]
     table += ([name, *machine, *item] for item in found.items())
