@@ -122,7 +122,8 @@ def test_numbers(name, shared, own, small_images, request, table, tmp_path):
     return
   stored = [row for row in table if row[0] == name]
   here = dict(row[3:] for row in stored if row[1:3] == machine)
-  if here:
+  # With more threads in an operation, sums are in another order.
+  if here and os.environ['TF_NUM_INTRAOP_THREADS'] == '1':
     assert found == here
     return
   elsewhere = dict(row[3:] for row in stored)
