@@ -63,6 +63,7 @@ def _clients(config):
   )
 
 
+@pytest.mark.slow
 def test_centralised_rounds_are_one_plain_loop(small_tokens, tmp_path):
   run = tmp_path / 'run'
   config = _train(

@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 import small_runs
 
+from tff_fedfish.config import load as config_loading
 from tff_fedfish.exporting.trained_model import load_trained_model
+from tff_fedfish.huggingface import pretrained
 from tff_fedfish.run import checkpoints
+from tff_fedfish.training import check
 
 _SETTINGS = small_runs.FROM_DIRECTORY | {
   'algorithm__name': 'fed_avg',
@@ -28,6 +31,7 @@ def _inputs(small_inputs, directory):
   return small_inputs[0], directory
 
 
+@pytest.mark.slow
 def test_weights_and_sizes_are_those_of_the_directory(
   small_inputs, small_run, small_export, tmp_path, capsys
 ):
@@ -57,19 +61,23 @@ def test_weights_and_sizes_are_those_of_the_directory(
   assert 'Continuing after round 1' in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize('length', [8, 4])
 def test_first_positions_are_taken(
-  small_inputs, small_run, small_export, tmp_path
+  length, small_inputs, small_run, small_export
 ):
   settings = _SETTINGS | {
     'training__start_from': small_export,
-    'data__sequence_length': 4,
+    'data__sequence_length': length,
   }
-  inputs = _inputs(small_inputs, small_export)
-  assert small_runs.train(inputs, tmp_path / 'run', **settings) == 0
-  given = _weights(small_run, 4)['position_embedding']
-  found = _weights(tmp_path / 'run', 0)['position_embedding']
-  np.testing.assert_array_equal(found, given[:4])
+  config = config_loading.load_config(
+    small_runs.CONFIG,
+    small_runs.overrides(*_inputs(small_inputs, small_export), **settings),
+  )
+  start = check.check_run(config).start
+  taken = pretrained.read_weights(start.checkpoint, start.pretrained)
+  for name, given in _weights(small_run, 4).items():
+    wanted = given[:length] if name == 'position_embedding' else given
+    np.testing.assert_array_equal(taken[name], wanted)
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ _SETTINGS = dict(
   algorithm__num_convex_steps=50,
   algorithm__convex_learning_rate=1e-3,
   cohorts__cohort_size=None,
+  evaluation__num_clients=0,
   model__preset='linear',
   server__optimizer='sgd',
   server__learning_rate=1.0,
@@ -100,7 +101,6 @@ def test_metrics_name_the_phases(whole):
     assert 0 < float(row['tct/correction_imbalance']) < 1e-5
   accuracies = [float(row['tct/train_accuracy']) for row in rows[4:]]
   assert accuracies[0] < accuracies[-1]
-  assert rows[3]['held_out/loss'] == rows[2]['held_out/loss']
   # p = 785, d = 7,850; C (p + 1) = 7,860.
   units = [float(row['communication/uplink_units']) for row in rows[2:5]]
   assert units == pytest.approx(
@@ -188,6 +188,7 @@ def test_without_bootstrap(small_images, tmp_path):
   assert [row['tct/phase'] for row in _rows(run)] == ['', '2', '3']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('round_num', [3, 6])
 def test_evaluated(round_num, small_images, whole, tmp_path):
   arguments = ['--checkpoint', str(_checkpoint(whole, round_num))]
