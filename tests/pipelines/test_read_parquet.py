@@ -227,10 +227,16 @@ def test_damage_of_the_table_of_contents_ends_no_process(tmp_path):
   assert done.returncode == 0, done.stderr[-2000:]
 
 
+# Arrow's threads may free what they hold after a reader is closed: a pool that
+# were collected by then would end the process.
+_POOLS = []
+
+
 def _peak_bytes(path, max_document_bytes):
   """Returns (what there is of each row, what reading takes in memory)."""
   found, default = [], pa.default_memory_pool()
   pool = pa.proxy_memory_pool(default)
+  _POOLS.append(pool)
   pa.set_memory_pool(pool)
   tracemalloc.start()
   try:
