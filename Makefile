@@ -10,8 +10,7 @@ WORKDIR ?= runs/demo
 PARTS ?= default
 BIN := .venv/bin
 # Two processes: TensorFlow's memory, not the processors, limits their number.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
-  --durations 5
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations 5
 
 # `.venv` is phony because its script finds out by itself, in a few
 # milliseconds, whether something is to be done.

@@ -1,4 +1,4 @@
-"""What `make bench-engine` measures, each in a process of its own."""
+"""Subjects of `make bench-engine`, each in a process of its own."""
 
 import os
 import pathlib

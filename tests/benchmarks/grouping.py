@@ -60,7 +60,7 @@ class Runs:
   arm: str
   num_records: int
   seconds: list[float] = dataclasses.field(default_factory=list)
-  """Of the pipeline, without imports."""
+  """Seconds of the pipeline, without imports."""
   process_seconds: list[float] = dataclasses.field(default_factory=list)
   processor_seconds: list[float] = dataclasses.field(default_factory=list)
   peak_tree_bytes: int = 0

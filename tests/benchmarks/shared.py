@@ -1,4 +1,4 @@
-"""What the benchmarks share: progress, spread, environment of processes."""
+"""Shared parts of the benchmarks: progress, spread, environment of processes."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ ENVIRONMENT = os.environ | {
   'PYTHONPATH': os.pathsep.join([str(ROOT), str(ROOT / 'tests')]),
   'TF_CPP_MIN_LOG_LEVEL': '3',
 }
-"""Of processes that import what is measured."""
+"""Environment of processes that import what is measured."""
 
 
 def say(line: str) -> None:

@@ -1,4 +1,4 @@
-"""What is a method, a study and a budget of local epochs."""
+"""Methods, studies and budgets of local epochs."""
 
 import pytest
 from report_runs import write_run, write_sweep
