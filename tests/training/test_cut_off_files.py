@@ -22,7 +22,7 @@ def interrupted(small_inputs, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-  ('name', 'num_lost', 'ending', 'round_num'),
+  'case',
   [
     ('metrics.csv', 20, '', 2),
     ('metrics.csv', 20, '\n', 2),
@@ -30,16 +30,9 @@ def interrupted(small_inputs, tmp_path_factory):
   ],
 )
 def test_run_goes_on_after_the_last_whole_row(
-  interrupted,
-  small_inputs,
-  small_run,
-  tmp_path,
-  capsys,
-  name,
-  num_lost,
-  ending,
-  round_num,
+  interrupted, small_inputs, small_run, tmp_path, capsys, case
 ):
+  name, num_lost, ending, round_num = case
   run = shutil.copytree(interrupted, tmp_path / 'run')
   path = run / name
   path.write_text(path.read_text()[:-num_lost] + ending)

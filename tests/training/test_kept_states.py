@@ -200,7 +200,7 @@ def _stop_at_the_row(patch, stop):
 
 
 @pytest.mark.parametrize(
-  ('place', 'stop', 'code', 'words'),
+  'case',
   [
     (_stop_at_the_second_client, _fill_disk, 1, 'No space left on device: '),
     # Clients of round 4 have trained; those states are not of round 3.
@@ -209,16 +209,9 @@ def _stop_at_the_row(patch, stop):
   ],
 )
 def test_a_round_that_is_not_finished(
-  small_mnist,
-  whole_run,
-  tmp_path,
-  capsys,
-  monkeypatch,
-  place,
-  stop,
-  code,
-  words,
+  small_mnist, whole_run, tmp_path, capsys, monkeypatch, case
 ):
+  place, stop, code, words = case
   run = tmp_path / 'run'
   with monkeypatch.context() as patch:
     place(patch, stop)

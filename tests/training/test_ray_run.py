@@ -14,7 +14,6 @@ _SETTINGS = dict(
   algorithm__name='scaffold',
   client_work__num_local_epochs=1,
   client_work__max_sequences_per_client=6,
-  client_work__max_delta_norm=0.01,
   cohorts__cohort_size=3,
   evaluation__num_clients=0,
   evaluation__barrier_every_num_rounds=1,
@@ -44,7 +43,6 @@ def test_same_run_as_in_process(small_mnist, tmp_path):
   for row, wanted in zip(found, expected, strict=True):
     assert row == pytest.approx(wanted, rel=1e-4)
   for row in found[1:]:
-    assert row['train/num_clipped_clients'] == 3
     # Counted by the workers, where the images are.
     assert row['train/num_dropped_sequences'] > 0
     assert row['barrier/num_clients'] == 3
