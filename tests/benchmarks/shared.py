@@ -1,4 +1,4 @@
-"""Shared parts of the benchmarks: progress, spread, environment of processes."""
+"""Shared parts of the benchmarks: progress, spread, the processes' environment."""
 
 import os
 import pathlib

@@ -36,9 +36,13 @@ def test_comparisons_csv(pair):
 
 def test_summary_csv(pair):
   text = summary.summary_csv(loading.load_runs(pair))
-  rows = list(csv.DictReader(io.StringIO(text)))
-  assert [row['run'] for row in rows] == ['FedAvg, E = 8', 'FedFish, E = 8']
-  fish = rows[1]
+  rows = csv.DictReader(io.StringIO(text))
+  assert len(set(rows.fieldnames)) == len(rows.fieldnames)
+  average, fish = rows
+  assert [row['run'] for row in (average, fish)] == [
+    *('FedAvg, E = 8', 'FedFish, E = 8')
+  ]
+  assert (fish['num_local_epochs'], fish['round']) == ('8', '2')
   assert list(fish)[:8] == [
     *('run', 'directory', 'method', 'num_local_epochs', 'round'),
     *('held_out/loss/0', 'held_out/loss/0/ci_low', 'held_out/loss/0/ci_high'),

@@ -222,6 +222,26 @@ def test_full_disk(small_disk, next_call):
   _write(small_disk, 2, {'w': np.zeros(1)})
 
 
+def test_a_round_is_on_disk_before_and_after_it_has_its_name(
+  tmp_path, monkeypatch
+):
+  calls = []
+  for module, name in ((files, 'sync'), (os, 'replace')):
+
+    def call(*paths, made=getattr(module, name)):
+      calls.append([os.path.relpath(path, tmp_path) for path in paths])
+      return made(*paths)
+
+    monkeypatch.setattr(module, name, call)
+  _write(tmp_path, 1, {'w': np.zeros(1)}, syncs=True)
+  new, name = calls[-2]
+  assert new.startswith('.round_00000001.') and name == 'round_00000001'
+  for path in (f'{new}/0000.safetensors', f'{new}/{store.MANIFEST}', new):
+    assert [path] in calls[:-2]
+  # The directory of rounds.
+  assert calls[-1] == ['.']
+
+
 @pytest.mark.parametrize('name', ['fsync', 'fdatasync', 'replace', 'chmod'])
 @pytest.mark.parametrize('num_good', range(5))
 def test_every_call_that_fails_names_a_file(

@@ -96,6 +96,8 @@ def summary_csv(runs: Sequence[Run]) -> str:
     for run in runs
   ]
   for column in find_columns(arms, means_of(arms)):
+    if column.key in header:
+      continue
     ends = {'': 'mean'}
     if any(value.low is not None for value in column.values.values()):
       ends |= {'/ci_low': 'low', '/ci_high': 'high'}
