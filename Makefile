@@ -21,8 +21,8 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations 5
 
 help:
 	@echo 'make demo       pretrain, evaluate and report on the shipped corpora'
-	@echo 'make test       the tests that answer in some minutes; make test-all: with'
-	@echo '                those that take long, as in CI'
+	@echo 'make test       the tests that answer in some minutes'
+	@echo 'make test-all   all tests but those of the commands below'
 	@echo 'make test-cluster  jobs and runs on hosts in a box, some of which fail;'
 	@echo '                as root; PARTS=all: also with 2 GB of skewed input'
 	@echo 'make test-huggingface  exported models, read by transformers'
@@ -85,7 +85,7 @@ docs: .venv-docs
 	@PYTHONPATH=.:.venv-docs $(BIN)/python docs/generate/notebook.py build/docs \
 	  $$(find docs -name '*.ipynb')
 	@PYTHONPATH=.:.venv-docs NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
-	@$(BIN)/python -m pytest --quiet tests/docs
+	@$(BIN)/python -m pytest --quiet -m '' tests/docs
 	@echo 'The site is site/index.html. Its search needs a server, such as'
 	@echo 'python -m http.server --bind 127.0.0.1 --directory site'
 

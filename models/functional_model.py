@@ -83,6 +83,16 @@ def build_language_model(
     The model. Metrics: loss (nats per token), accuracy (fraction of tokens
     whose likeliest prediction is right), num_tokens (targets, over all local
     epochs), num_sequences (rows, the same).
+
+  Example:
+    >>> config = TransformerConfig(
+    ...   num_layers=1, width=16, num_heads=2, vocabulary_size=256,
+    ...   sequence_length=8,
+    ... )
+    >>> spec = build_language_model(config, model_seed=1)
+    >>> trainable, non_trainable = spec.draw_initial_weights()
+    >>> sum(int(tf.size(weights)) for weights in trainable)
+    7536
   """
   # None, not False: False would keep others from compiling it.
   compiled = tf.function(jit_compile=xla or None, autograph=False)

@@ -58,7 +58,7 @@ def test_config_loads(run):
   'run',
   [
     pytest.param(
-      run, marks=[pytest.mark.slow] * (run.name != 'images_fed_fish')
+      run, marks=[pytest.mark.slow] * (run.name != 'text_fed_fish')
     )
     for run in _RUNS
   ],

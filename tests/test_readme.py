@@ -82,8 +82,11 @@ def test_python_code_calls_what_there_is():
 
 
 def test_examples_in_docstrings_give_what_they_say():
+  num_examples = 0
   for path in source_files.trees('tff_fedfish', 'pipelines', 'models'):
     if '>>> ' in (_ROOT / path).read_text('utf-8'):
       module = path.removesuffix('.py').replace('/', '.')
       answer = doctest.testmod(importlib.import_module(module))
       assert answer.attempted and not answer.failed, path
+      num_examples += answer.attempted
+  assert num_examples > 5

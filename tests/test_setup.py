@@ -276,8 +276,8 @@ def test_make_alone_shows_help():
     ['make'], cwd=_ROOT, capture_output=True, text=True, timeout=300, check=True
   ).stdout
   for target in (
-    *('demo', 'test', 'lint', 'docs', 'test-wheel', 'lint-containers'),
-    *('bench', '.venv', 'lock', 'clean'),
+    *('demo', 'test', 'test-all', 'lint', 'docs', 'test-wheel'),
+    *('lint-containers', 'bench', '.venv', 'lock', 'clean'),
   ):
     assert f'make {target} ' in printed
 

@@ -96,7 +96,7 @@ def summary_csv(runs: Sequence[Run]) -> str:
     for run in runs
   ]
   for column in find_columns(arms, means_of(arms)):
-    if column.key in header:
+    if column.key == 'round':
       continue
     ends = {'': 'mean'}
     if any(value.low is not None for value in column.values.values()):
