@@ -57,9 +57,7 @@ def test_config_loads(run):
 @pytest.mark.parametrize(
   'run',
   [
-    pytest.param(
-      run, marks=[pytest.mark.slow] * (run.name != 'text_fed_fish')
-    )
+    pytest.param(run, marks=[pytest.mark.slow] * (run.name != 'text_fed_fish'))
     for run in _RUNS
   ],
   ids=_id,

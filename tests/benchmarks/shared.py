@@ -1,4 +1,4 @@
-"""Shared parts of the benchmarks: progress, spread, the processes' environment."""
+"""Shared parts of the benchmarks: progress, spread, processes."""
 
 import os
 import pathlib

@@ -1,6 +1,7 @@
 """The store of a run's rounds: exact round trips, damage, disks that fail."""
 
 import errno
+import functools
 import json
 import os
 import re
@@ -226,12 +227,13 @@ def test_a_round_is_on_disk_before_and_after_it_has_its_name(
   tmp_path, monkeypatch
 ):
   calls = []
+
+  def record(call, *paths):
+    calls.append([os.path.relpath(path, tmp_path) for path in paths])
+    return call(*paths)
+
   for module, name in ((files, 'sync'), (os, 'replace')):
-
-    def call(*paths, made=getattr(module, name)):
-      calls.append([os.path.relpath(path, tmp_path) for path in paths])
-      return made(*paths)
-
+    call = functools.partial(record, getattr(module, name))
     monkeypatch.setattr(module, name, call)
   _write(tmp_path, 1, {'w': np.zeros(1)}, syncs=True)
   new, name = calls[-2]
