@@ -10,6 +10,7 @@ from personal_runs import train
 from stateful_runs import assert_same_run, live_states
 
 from models.model_shapes import num_parameters
+from tff_fedfish import files
 from tff_fedfish.cli.main import main
 from tff_fedfish.planning.disk import states_on_disk
 from tff_fedfish.run import (
@@ -61,15 +62,20 @@ def run(whole_run, tmp_path):
 
 
 def test_a_resumed_run_ends_as_if_it_had_not_stopped(
-  small_mnist, whole_run, tmp_path
+  small_mnist, whole_run, tmp_path, monkeypatch
 ):
   run = tmp_path / 'run'
   assert _train(small_mnist, run, training__num_rounds=3) == 0
   # After the checkpoint of round 2, round 3 is run again.
   shutil.rmtree(run / 'checkpoints' / 'round_00000003')
   assert (run / 'client_states' / 'round_00000003').is_dir()
+  flushed = []
+  monkeypatch.setattr(files, 'sync', flushed.append)
   assert _train(small_mnist, run) == 0
   assert_same_run(run, whole_run)
+  # States are on the disk before the checkpoint that names them.
+  states = flushed.index(run / 'client_states' / 'round_00000004')
+  assert states < flushed.index(run / 'checkpoints')
 
 
 def test_what_clients_keep_changes_the_run(
