@@ -6,6 +6,7 @@ import os
 import re
 import struct
 
+import disk_calls
 import ml_dtypes
 import numpy as np
 import pytest
@@ -225,21 +226,14 @@ def test_full_disk(small_disk, next_call):
 def test_a_round_is_on_disk_before_and_after_it_has_its_name(
   tmp_path, monkeypatch
 ):
-  calls = []
-  for module, name in ((files, 'sync'), (os, 'replace')):
-
-    def call(*paths, made=getattr(module, name)):
-      calls.append([os.path.relpath(path, tmp_path) for path in paths])
-      return made(*paths)
-
-    monkeypatch.setattr(module, name, call)
+  calls = disk_calls.record(monkeypatch, tmp_path)
   _write(tmp_path, 1, {'w': np.zeros(1)}, syncs=True)
-  new, name = calls[-2]
+  *before, (_, new, name), after = calls
   assert new.startswith('.round_00000001.') and name == 'round_00000001'
-  for path in (f'{new}/0000.safetensors', f'{new}/{store.MANIFEST}', new):
-    assert [path] in calls[:-2]
+  flushed = {path for call, path, _ in before if call == 'fsync'}
+  assert flushed >= {f'{new}/0000.safetensors', f'{new}/{store.MANIFEST}', new}
   # The directory of rounds.
-  assert calls[-1] == ['.']
+  assert after == ('fsync', '.', None)
 
 
 @pytest.mark.parametrize('name', ['fsync', 'fdatasync', 'replace', 'chmod'])
