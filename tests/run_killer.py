@@ -30,7 +30,7 @@ def stop(
       that is written, and `fsync`.
 
   Returns:
-    Everything that was printed.
+    What the runs printed on stderr.
 
   Raises:
     AssertionError: If a run ends otherwise.
@@ -72,6 +72,10 @@ def _main(stops, arguments):
   import tff_fedfish.training.loop  # noqa: F401
   from tff_fedfish.cli.main import main
 
+  # A child has none of the threads that are running here. TensorFlow has not
+  # started any: this process runs no op. OpenBLAS and Arrow's allocator start
+  # theirs again. The event loop of TFF's default context stays away, but
+  # `fedfish train` sets a context of its own.
   for signal_num, pattern in stops:
     child = os.fork()
     if not child:

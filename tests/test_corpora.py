@@ -9,8 +9,9 @@ import re
 import pytest
 
 from tff_fedfish import corpora
+from tff_fedfish.cli import demo
 from tff_fedfish.cli.main import main
-from tff_fedfish.data import tokenizers
+from tff_fedfish.data import manifest, tokenizers
 
 _ROW = re.compile(r'^\| (\S+) \| (\d+) \| ([0-9a-f]{16}) \|$', re.MULTILINE)
 _MIB = 2**20
@@ -54,6 +55,22 @@ def test_addresses_have_authors():
   assert len(records) == 233
   assert len({record['author'] for record in records}) == 43
   assert all(record['text'] for record in records)
+
+
+def test_corpora_are_grouped_whole(tmp_path):
+  found = {}
+  for directory, command in demo.group_commands(tmp_path).items():
+    directory.parent.mkdir(exist_ok=True)
+    assert main(command) == 0
+    counts = manifest.read_manifest(directory).counts
+    found[directory.name] = (
+      *(counts.records_in, counts.records_out, counts.num_groups),
+    )
+  # Hosts and presidents are as many as README.md says.
+  assert found == {
+    'debian_descriptions': (26_569, 26_569, 6_231),
+    'sotu_by_president': (233, 233, 43),
+  }
 
 
 def test_every_record_is_attributed():

@@ -1,4 +1,4 @@
-"""Shared parts of the benchmarks: progress, spread, processes."""
+"""Shared parts of benchmarks: progress, spread, environment of processes."""
 
 import os
 import pathlib

@@ -6,9 +6,10 @@ import json
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
-from benchmarks import compare_groups, grouping
+from benchmarks import compare_groups, grouping, measured_process
 from benchmarks.grouping import OURS, THEIRS, Runs
 from benchmarks.grouping_arms import run_ours
 from benchmarks.measured_process import run_measured
@@ -49,20 +50,31 @@ def test_synthetic_corpus_has_the_shape_of_c4(small_corpus):
   assert sorted(hosts)[len(hosts) // 2] < 23 < 300 < max(hosts)
 
 
-def test_measured_process_sees_memory_and_failure():
+def test_measured_process_sees_memory_and_failure(tmp_path, monkeypatch):
+  # Holds 64 MiB, as does the process that it starts, until the file is there.
   code = (
-    'import subprocess, sys, time\n'
+    'import os, subprocess, sys, time\n'
     'held = bytearray(b"x") * (64 << 20)\n'
-    'if len(sys.argv) < 2: subprocess.run([sys.executable, "-c", CODE, "1"])\n'
-    'time.sleep(0.4)\n'
+    'if len(sys.argv) < 3: subprocess.run([*sys.orig_argv, "second"])\n'
+    'for _ in range(3000):\n'
+    '  if os.path.exists(sys.argv[1]): break\n'
+    '  time.sleep(0.01)\n'
   )
-  code = code.replace('CODE', repr(code.replace('CODE', '""')))
-  measured = run_measured([sys.executable, '-c', code])
-  # Both processes hold 64 MiB; the second ends 0.4 s before the first.
+  tree_bytes = measured_process._tree_bytes
+
+  def sample(process_id):
+    num_bytes = tree_bytes(process_id)
+    if num_bytes > 128 << 20:
+      (tmp_path / 'seen').touch()
+    return num_bytes
+
+  monkeypatch.setattr(measured_process, '_tree_bytes', sample)
+  start = time.perf_counter()
+  measured = run_measured([sys.executable, '-c', code, str(tmp_path / 'seen')])
+  seconds = time.perf_counter() - start
   assert 128 << 20 < measured.peak_tree_bytes < 256 << 20
   assert measured.max_rss_bytes > 64 << 20
-  assert measured.seconds > 0.8
-  assert measured.processor_seconds < measured.seconds
+  assert 0 < measured.processor_seconds < measured.seconds < seconds
   with pytest.raises(RuntimeError, match=r'(?s)ended with 3:.*what is wrong'):
     code = 'import sys; print("what is wrong"); sys.exit(3)'
     run_measured([sys.executable, '-c', code])

@@ -15,7 +15,6 @@ from cluster.hosts import Process, wait_until
 
 ROOT = pathlib.Path(__file__).parents[2]
 DEBIAN = ROOT / 'tff_fedfish' / 'corpora' / 'debian_descriptions'
-NUM_RECORDS = 26_569
 ENVIRONMENT = {'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}'}
 KINDS = {
   'small': ('c4',),

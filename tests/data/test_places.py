@@ -1,6 +1,7 @@
 """Files and corpora of this machine and of a store, by the same functions."""
 
 import buckets
+import disk_calls
 import pytest
 from grouping_jobs import contents, group_lines, raw_records
 
@@ -45,6 +46,12 @@ def test_file_that_must_be_new(root, directory):
   with pytest.raises(FileExistsError):
     places.create(f'{root}/x', b'2')
   assert contents(directory) == {'x': b'1'}
+
+
+def test_new_file_is_on_disk(tmp_path, monkeypatch):
+  calls = disk_calls.record(monkeypatch, tmp_path)
+  places.create(f'{tmp_path}/x', b'123')
+  assert calls == [('fsync', 'x', 3)]
 
 
 def test_lists(root, directory):

@@ -128,6 +128,23 @@ class TestRows:
         )
         _assert_equal(found, expected)
 
+  def test_only_chosen_rows_are_read(self, stored, monkeypatch):
+    num_read = 0
+
+    class Counted(np.ndarray):
+      def __getitem__(self, key):
+        nonlocal num_read
+        num_read += key.stop - key.start
+        return np.asarray(super().__getitem__(key))
+
+    tokens = stored.store.tokens.view(Counted)
+    monkeypatch.setattr(stored.store, 'tokens', tokens)
+    _, read = _both(stored, 7)
+    rows = read.training_sequences(
+      b'f', shuffle_seed=4, round_num=1, max_sequences=3
+    )
+    assert num_read == rows.num_tokens
+
   def test_many_pieces_take_four_bytes(self, tmp_path):
     fill = (f'p{i}' for i in range(1 << 16))
     pieces = [*PIECES, *fill, 'z']
@@ -153,6 +170,38 @@ class TestWriting:
       )
       assert contents(output) == contents(stored.store.directory)
       assert len(clients) > 2 and sum(clients) == 6
+
+  def test_few_records_and_texts_are_in_memory(
+    self, stored, tmp_path, monkeypatch
+  ):
+    # Each record is larger, but client f has texts of less.
+    monkeypatch.setattr(tokenize_corpus, '_BATCH_BYTES', 16)
+    monkeypatch.setattr(tokenize_corpus, '_BYTES_AHEAD', 0)
+    batches = tokenize_corpus._batches
+    encode_batch = tokenizers.Tokenizer.encode_batch
+    num_pending, most_pending, sizes = 0, 0, []
+
+    def read(corpus):
+      nonlocal num_pending, most_pending
+      for batch in batches(corpus):
+        num_pending += 1
+        most_pending = max(most_pending, num_pending)
+        yield batch
+
+    def encode(tokenizer, texts):
+      # Before the text with which they are enough.
+      sizes.append(sum(map(len, texts[:-1])))
+      return encode_batch(tokenizer, texts)
+
+    def on_written(_):
+      nonlocal num_pending
+      num_pending -= 1
+
+    monkeypatch.setattr(tokenize_corpus, '_batches', read)
+    monkeypatch.setattr(tokenizers.Tokenizer, 'encode_batch', encode)
+    self._write(stored, tmp_path / 'out', num_workers=8, on_clients=on_written)
+    assert (num_pending, most_pending) == (0, 1)
+    assert len(sizes) > 20 and max(sizes) < 16
 
   @pytest.mark.parametrize(
     ('error', 'raised'),

@@ -146,6 +146,18 @@ def test_memory_is_bounded(tmp_path, pack):
   assert peak < 24 << 20
 
 
+def test_a_window_of_gigabytes_is_not_allocated(tmp_path):
+  # The 4 bytes behind the first say how large the window is: here 2 GiB.
+  packed = bytearray(_lzma(b'a'))
+  packed[1:5] = (1 << 31).to_bytes(4, 'little')
+  with pytest.raises(UserError) as raised:
+    _read(tmp_path / 'a', packed)
+  assert str(raised.value) == (
+    '`--input` must name xz files that unpack in at most 1024 MiB of memory, '
+    f'but {str(tmp_path / "a")!r} takes more. Pack it with gzip.'
+  )
+
+
 def _packed_table():
   sink = pa.BufferOutputStream()
   pq.write_table(pa.table({'text': ['a']}), sink)
@@ -160,6 +172,11 @@ def _packed_table():
       b'\x28\xb5\x2f\xfd...',
       '`--input` must name plain, gzip, xz or bzip2 files, but {path!r} is '
       "zstd. Pack it with gzip: `zstd -dc 'a b.json' | gzip > 'a b.json.gz'`.",
+    ),
+    (
+      'a.zip',
+      b'PK\x03\x04...',
+      'is zip. Pack it with gzip: `unzip -p a.zip | gzip > a.zip.gz`.',
     ),
     (
       'beer.stackexchange.com.7z',
@@ -180,7 +197,7 @@ def _packed_table():
     ),
   ],
   # Not the data: gzip's hold the time.
-  ids=range(4),
+  ids=range(5),
 )
 def test_refused(tmp_path, name, data, found):
   path = str(tmp_path / name)

@@ -11,6 +11,7 @@ import sys
 import threading
 
 import buckets
+import disk_calls
 import pytest
 from grouping_jobs import (
   contents,
@@ -60,6 +61,17 @@ def _fill(work, names=_NAMES, data=b'ours'):
 def _publish(place, names=_NAMES, data=b'ours'):
   with output.work_directory(place, ['shards']) as work:
     _fill(work, names, data)
+
+
+def test_shards_are_on_disk_before_the_manifest(tmp_path, monkeypatch):
+  with output.work_directory(f'{tmp_path}/out', ['shards']) as work:
+    _fill(work)
+    calls = disk_calls.record(monkeypatch, tmp_path)
+  targets = [target for _, _, target in calls]
+  *shards, manifest = (f'out/{name}' for name in _NAMES)
+  # None: a directory was flushed. The claim has been.
+  assert targets[1:] == [*shards, None, manifest, None]
+  assert calls[4][:2] == calls[6][:2] == ('fsync', 'out')
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,13 @@ def test_characters_that_xml_forbids_are_left_out(tmp_path):
   assert not drops
 
 
+def test_only_short_rows_are_mended(tmp_path, monkeypatch):
+  monkeypatch.setattr(stack_overflow, '_MAX_MENDED_BYTES', 100)
+  rows = [_row(1, body='x' * size).replace(b'x', b'\x0e') for size in (9, 99)]
+  _, drops = _read(tmp_path, _file(*rows))
+  assert drops == [(1, 'empty_text'), (2, 'malformed_xml')]
+
+
 def test_what_stands_around_the_rows(tmp_path):
   row = _QUESTION.replace(b' />', b'></row>')
   for data in (

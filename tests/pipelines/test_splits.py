@@ -79,6 +79,12 @@ def test_by_client_shares():
   )
 
 
+def test_by_source():
+  rule = SplitRule(kind='source')
+  path = '/data/c4-validation.00000-of-00008.json.gz'
+  assert _part(rule, {'text': 'x'}, path=path) == 'validation'
+
+
 def test_source_without_a_split():
   with pytest.raises(
     UserError,

@@ -15,8 +15,6 @@ from tff_fedfish.data import records
 from tff_fedfish.data.manifest import DropExample
 from tff_fedfish.data.time_order import time_key
 
-_NAMES = ('text', 'timestamp', 'url')
-
 
 def _row(group_id, text, timestamp=b'', url=b'', author=None):
   features = {'text': text, 'timestamp': timestamp, 'url': url}

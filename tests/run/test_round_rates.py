@@ -6,6 +6,8 @@ import planned_configs
 import pytest
 import small_runs
 
+from tff_fedfish.evaluation import plan
+from tff_fedfish.evaluation.options import EvaluationOptions
 from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.run import (
   build,
@@ -128,8 +130,13 @@ def test_constant_rates_leave_the_state_alone():
   assert not [name for name in columns.metric_names(config) if 'rate' in name]
 
 
-def test_personalization_takes_the_base_rate():
-  config = planned_configs.by_hand(
-    client_work__learning_rate=0.2, client_work__warmup_rounds=4
-  )
-  assert config.fine_tuning_rate == config.in_round(1).fine_tuning_rate == 0.2
+@pytest.mark.parametrize(('given', 'rate'), [(None, 0.02), (0.5, 0.5)])
+def test_personalization_takes_the_base_rate(
+  scheduled, small_inputs, given, rate
+):
+  corpus, _ = small_inputs
+  # The rate of round 4 was 0.002.
+  checkpoint = scheduled / 'checkpoints' / 'round_00000004'
+  options = EvaluationOptions(learning_rate=given)
+  planned = plan.plan_evaluation(checkpoint, corpus, None, options)
+  assert planned.learning_rate == rate

@@ -1,12 +1,12 @@
 """The store of a run's rounds: exact round trips, damage, disks that fail."""
 
 import errno
-import functools
 import json
 import os
 import re
 import struct
 
+import disk_calls
 import ml_dtypes
 import numpy as np
 import pytest
@@ -226,22 +226,14 @@ def test_full_disk(small_disk, next_call):
 def test_a_round_is_on_disk_before_and_after_it_has_its_name(
   tmp_path, monkeypatch
 ):
-  calls = []
-
-  def record(call, *paths):
-    calls.append([os.path.relpath(path, tmp_path) for path in paths])
-    return call(*paths)
-
-  for module, name in ((files, 'sync'), (os, 'replace')):
-    call = functools.partial(record, getattr(module, name))
-    monkeypatch.setattr(module, name, call)
+  calls = disk_calls.record(monkeypatch, tmp_path)
   _write(tmp_path, 1, {'w': np.zeros(1)}, syncs=True)
-  new, name = calls[-2]
+  *before, (_, new, name), after = calls
   assert new.startswith('.round_00000001.') and name == 'round_00000001'
-  for path in (f'{new}/0000.safetensors', f'{new}/{store.MANIFEST}', new):
-    assert [path] in calls[:-2]
+  flushed = {path for call, path, _ in before if call == 'fsync'}
+  assert flushed >= {f'{new}/0000.safetensors', f'{new}/{store.MANIFEST}', new}
   # The directory of rounds.
-  assert calls[-1] == ['.']
+  assert after == ('fsync', '.', None)
 
 
 @pytest.mark.parametrize('name', ['fsync', 'fdatasync', 'replace', 'chmod'])

@@ -250,10 +250,17 @@ def test_damaged_files(tmp_path, content):
   assert '\n' not in str(caught.value)
 
 
-def test_a_short_line_is_named(tmp_path):
+@pytest.mark.parametrize(
+  ('line', 'words'),
+  [
+    ('1', r'line 3 \(it has 1 columns, the header 2\)'),
+    ('1,2,3', r'line 3 \(it has 3 columns, the header 2\)'),
+  ],
+)
+def test_a_line_of_other_columns_is_named(tmp_path, line, words):
   path = tmp_path / 'metrics.csv'
-  path.write_text('round,a\n0,1.5\n1\n2,3\n')
-  with pytest.raises(UserError, match=r'line 3 \(it has 1 of 2 columns\)'):
+  path.write_text(f'round,a\n0,1.5\n{line}\n2,3\n')
+  with pytest.raises(UserError, match=words):
     tables.read_metrics(path)
 
 

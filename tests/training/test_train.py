@@ -13,7 +13,6 @@ from tff_fedfish.cli.main import main
 from tff_fedfish.run import checkpoints, cohorts, tables
 from tff_fedfish.runtime.in_process_context import InProcessContext
 
-_ROOT = pathlib.Path(__file__).parents[2]
 _CONFIG = small_runs.CONFIG
 
 
