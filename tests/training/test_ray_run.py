@@ -43,8 +43,6 @@ def test_same_run_as_in_process(small_mnist, tmp_path):
   for row, wanted in zip(found, expected, strict=True):
     assert row == pytest.approx(wanted, rel=1e-4)
   for row in found[1:]:
-    # Counted by the workers, where the images are.
-    assert row['train/num_dropped_sequences'] > 0
     assert row['barrier/num_clients'] == 3
   expected, found = (
     checkpoints.load_checkpoint(checkpoints.resolve_checkpoint(run)).tensors
@@ -55,14 +53,13 @@ def test_same_run_as_in_process(small_mnist, tmp_path):
     np.testing.assert_allclose(found[name], tensor, rtol=1e-3, atol=1e-6)
   # Clients keep the same.
   expected, found = map(ClientStates, (here, there))
-  clients = [*expected._newest(3)]
-  assert [c for c, _ in found._newest(3)] == [c for c, _ in clients]
-  for client_id, version in clients:
+  clients = [*expected._versions_after(3)]
+  assert clients and [*found._versions_after(3)] == clients
+  for client_id, _ in clients:
     tensors, wanted = (
       tensor_files.read(states.path_for(client_id, 4))
       for states in (found, expected)
     )
-    assert found._version(client_id, 4).round_num == version.round_num
     for name, tensor in wanted.items():
       np.testing.assert_allclose(tensors[name], tensor, rtol=1e-3, atol=1e-6)
 
