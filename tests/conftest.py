@@ -42,9 +42,9 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile('ci' if os.environ.get('CI') else 'local')
 
-# Their tests train models, and come first: one of two workers is given the
-# first half, so that most runs of the session's fixtures are made once, and the
-# last tests, for which one worker waits for the other, are short.
+# Tests that train models run first. One of two workers is given the first half,
+# so most session fixtures are built once. The last tests are short: a worker
+# that is done does not wait long for the other.
 _TRAINING = tuple(
   f'tests/{name}'
   for name in (

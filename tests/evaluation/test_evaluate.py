@@ -6,6 +6,7 @@ import shutil
 
 import grouping_jobs
 import numpy as np
+import planned_configs
 import pytest
 import small_runs
 
@@ -13,10 +14,13 @@ from models.model_shapes import weight_shapes
 from tff_fedfish import corpora
 from tff_fedfish.cli.main import main
 from tff_fedfish.data import grouped_corpus
-from tff_fedfish.evaluation import barrier, effective_clients, results
+from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation import barrier, effective_clients, plan, results
 from tff_fedfish.evaluation.clients import halve_client
 from tff_fedfish.evaluation.evaluator import build_evaluator
+from tff_fedfish.evaluation.options import EvaluationOptions
 from tff_fedfish.run import (
+  build,
   checkpoints,
   cohorts,
   model_state,
@@ -79,8 +83,15 @@ class TestHeldOut:
     assert 1 < evaluation.summary.effective_clients.mean < 2.99
 
   def test_barrier_replays_the_round_that_training_ran(
-    self, small_inputs, small_run, tmp_path
+    self, small_inputs, small_run, tmp_path, monkeypatch
   ):
+    rounds_of_rates, with_rates = [], build.with_rates
+
+    def record(process, state, config, round_num):
+      rounds_of_rates.append(round_num)
+      return with_rates(process, state, config, round_num)
+
+    monkeypatch.setattr(build, 'with_rates', record)
     # From checkpoint 3 the replayed round is 4, whose outcome is checkpoint 4:
     # the barrier's global loss is that model's on round 4's training data.
     output = tmp_path / 'out'
@@ -106,6 +117,7 @@ class TestHeldOut:
       for client in cohorts.cohort(config, inputs.split.participating, rows, 4)
     }
     assert found == pytest.approx(expected, rel=1e-6)
+    assert rounds_of_rates == [4]
 
   def test_shorter_sequences(self, small_inputs, small_run, tmp_path):
     output = tmp_path / 'out'
@@ -182,11 +194,12 @@ def test_all_clients_of_another_corpus(small_run, tmp_path):
 
 
 def test_unknown_tokens_of_what_is_evaluated(small_run, tmp_path, capsys):
-  # 4 of the 8 sequences are used, 2 of them scored: 1 or 2 of the documents,
-  # as the order is drawn.
+  # 4 of a client's 8 sequences are used, 2 of them scored: 1 or 2 of the
+  # documents, as the order is drawn. Only the first client has unknown tokens.
   lines = [
-    {'text': text, 'url': 'http://h/'}
-    for text in ['a a a a a a a a'] * 6 + ['и и и и и и и и'] * 2
+    {'text': text, 'url': f'http://{host}/'}
+    for host, last in (('h', 'и'), ('i', 'a'))
+    for text in ['a a a a a a a a'] * 6 + [' '.join([last] * 8)] * 2
   ]
   data = grouping_jobs.group_lines(tmp_path, lines, num_shards=1)
   config = run_directory.read_config(small_run)
@@ -194,14 +207,19 @@ def test_unknown_tokens_of_what_is_evaluated(small_run, tmp_path, capsys):
   rows = row_source(config).client_rows(
     grouped_corpus.GroupedCorpus(data), inputs.tokenizer
   )
-  evaluated = halve_client(
-    rows,
-    b'h',
-    split_seed=config.seeds.split_seed,
-    unit='sequences',
-    max_sequences=4,
-  ).evaluation
-  expected = np.mean(evaluated.tokens == inputs.tokenizer.unknown_id)
+  scored = [
+    halve_client(
+      rows,
+      client_id,
+      split_seed=config.seeds.split_seed,
+      unit='sequences',
+      max_sequences=4,
+    ).evaluation.tokens
+    for client_id in (b'h', b'i')
+  ]
+  unknown = inputs.tokenizer.unknown_id
+  assert np.any(scored[0] == unknown) and not np.any(scored[1] == unknown)
+  expected = np.mean(np.concatenate(scored) == unknown)
   output = tmp_path / 'evaluation'
   flags = ['--fractions', '0', '--max_sequences_per_client', '4']
   assert _evaluate(small_run, data, output, *flags) == 0
@@ -269,6 +287,13 @@ class TestRefusals:
     (tmp_path / 'sweep.json').touch()
     words = f"is a sweep, whose runs are in '{tmp_path}/arms'. Name"
     self._fails(capsys, words, *arguments)
+
+  def test_barrier_of_a_run_in_phases(self):
+    config = planned_configs.shipped('fashion_mnist_tct').in_round(1)
+    options = EvaluationOptions(barrier=True)
+    words = "^`--barrier` is not available for 'tct'. Leave it out.$"
+    with pytest.raises(UserError, match=words):
+      plan.require_measurable(config, options, 'x', is_own_corpus=True)
 
   def test_output_in_use(self, small_inputs, small_run, evaluated, capsys):
     self._fails(capsys, 'already holds', small_run, small_inputs[0], evaluated)

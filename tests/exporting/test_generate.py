@@ -118,8 +118,7 @@ class TestText:
 
 class TestPersonalization:
   def _generate(self, run, corpus, **options):
-    options = dict(client=_CLIENT, temperature=0) | options
-    return _generate(run, personalize_on=str(corpus), **options)
+    return _generate(run, client=_CLIENT, personalize_on=str(corpus), **options)
 
   def test_before_and_after(self, small_inputs, small_run):
     corpus = small_inputs[0]
@@ -133,7 +132,7 @@ class TestPersonalization:
     assert samples.client == _CLIENT
     assert samples.num_sequences == len(sequences) > 20
     assert samples.after != samples.before
-    # Steps of next to no size change nothing.
+    # Steps of next to no size change nothing; both are the same draws.
     same = self._generate(small_run, corpus, learning_rate=1e-30)
     assert same.after == same.before == samples.before
 

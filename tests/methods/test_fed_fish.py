@@ -351,6 +351,12 @@ class TestFisherMean:
     found = _mean(1e-8, fishers=scale * np.array(_FISHERS))
     np.testing.assert_allclose(found, _mean(1e-8), rtol=1e-12)
 
+  def test_an_overflowing_client_is_in_neither_mean(self):
+    # w F delta of client 1 is beyond float32; w delta is not.
+    found = _mean(0.0, 0.5, fishers=([3e38] * 4, _FISHERS[1]), dtype=tf.float32)
+    # Entry 0 would otherwise be (-0.025 - 0.1) / 2.
+    np.testing.assert_allclose(found, [-0.1, 0.2, 0.25, 0.3], rtol=1e-6)
+
   def test_disjoint_supports_keep_what_each_client_knows(self):
     # Two clients know different bins of one function. A: bins 0 (3 points) and
     # 1 (1 point), B: bins 2 and 3 (2 points each); n = 4 each.

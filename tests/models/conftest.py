@@ -1,4 +1,4 @@
-"""A ResNet that is drawn and traced soon."""
+"""A fixture that makes the ResNet small."""
 
 import pytest
 

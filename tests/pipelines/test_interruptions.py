@@ -126,7 +126,7 @@ def _no_fsync(monkeypatch):
 
 @pytest.mark.parametrize('cleans_up', [False, True])
 def test_killed_before_every_line(tmp_path, monkeypatch, cleans_up):
-  # What a killed process leaves is what there is at that moment.
+  # A killed process leaves the files of that moment.
   move = places.move
 
   def fail_at_the_last(source, target):

@@ -28,7 +28,7 @@ def raw(tmp_path_factory):
   ]
 
 
-# All that a shard's worker is told.
+# Arguments of a shard's worker.
 _OPTIONS = {
   'num_shards': 4,
   'drop_duplicates': True,

@@ -206,7 +206,7 @@ def _write_affinities(run, values, clusters=(1, 0, 1)):
   (evaluation / 'affinity.csv').write_text('\n'.join(lines) + '\n')
 
 
-# What is not finite does not count.
+# The infinite affinity is left out.
 _AFFINITY = ((5.0, -1.0, 2.0), (-3.0, 4.0, 0.0), (1.0, -2.0, math.inf))
 
 

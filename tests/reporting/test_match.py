@@ -62,12 +62,6 @@ def _write_one(tmp_path):
   return write
 
 
-def _fractions(runs):
-  """Returns the fractions at which methods are compared."""
-  found = comparisons.compare_methods(match.find_arms(runs))
-  return sorted(set(found['fraction']))
-
-
 _EVERYWHERE, _ONLY_FINE_TUNED, _NOWHERE = [0.0, 0.5], [0.0], []
 _NEVER_COMPARED = {
   'evaluation.barrier_every_num_rounds': 1,

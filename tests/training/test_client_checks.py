@@ -129,7 +129,7 @@ class TestDownloads:
 
 
 class TestSweeps:
-  """Checks of several configs, those that share all that is checked once."""
+  """Checks several configs; equal inputs are checked once."""
 
   @staticmethod
   def _problems(inputs, *several_settings):

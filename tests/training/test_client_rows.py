@@ -1,4 +1,4 @@
-"""Which rows clients train on: full batches only, and shuffled documents."""
+"""Rows that clients train on: full batches, and shuffled documents."""
 
 import personal_runs
 import pytest

@@ -1,6 +1,7 @@
-"""Models of clients' own on text, and clients with too few rows for them."""
+"""Personal models on text, and clients with few rows."""
 
 import csv
+import types
 
 import numpy as np
 import pytest
@@ -8,8 +9,12 @@ import small_runs
 from stateful_runs import live_states
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.run import client_data, run_directory, tables
+from tff_fedfish.config import load as config_loading
+from tff_fedfish.evaluation.evaluator import build_evaluator
+from tff_fedfish.evaluation.own_tests import OwnTests
+from tff_fedfish.run import build, client_data, cohorts, run_directory, tables
 from tff_fedfish.run.row_source import row_source
+from tff_fedfish.training import check
 
 _SETTINGS = dict(
   cohorts__cohort_size=None,
@@ -20,6 +25,13 @@ _SETTINGS = dict(
   checkpoints__every_num_rounds=0,
 )
 _FOMO = dict(algorithm__name='fed_fomo', algorithm__num_downloads=2)
+# Of two rows one is for testing and the other for training.
+_FEW_ROWS = dict(
+  data__sequence_length=64,
+  client_splits__test_fraction=0.5,
+  client_splits__held_out_fraction=0.0,
+  evaluation__num_clients=12,
+)
 
 
 def _train(inputs, run, **settings):
@@ -29,7 +41,7 @@ def _train(inputs, run, **settings):
 
 
 def _losses(inputs, run):
-  """Returns what `fedfish evaluate` scores clients' own models with."""
+  """Evaluates a run; returns client id -> loss of its personal model."""
   output = run / 'out'
   arguments = ['--checkpoint', str(run), '--data', str(inputs[0])]
   assert main(['evaluate', *arguments, '--output', str(output)]) == 0
@@ -60,16 +72,9 @@ def test_merged_clients(small_tokens, tmp_path):
 
 @pytest.mark.slow
 def test_clients_without_validation_rows(small_inputs, tmp_path):
-  # Of two rows one is for testing and the other for training.
-  settings = dict(
-    data__sequence_length=64,
-    client_splits__test_fraction=0.5,
-    client_splits__held_out_fraction=0.0,
-    evaluation__num_clients=12,
-  )
   fomo, local = tmp_path / 'fomo', tmp_path / 'local'
-  rows = _train(small_inputs, fomo, **settings | _FOMO)
-  _train(small_inputs, local, **settings, algorithm__name='local_only')
+  rows = _train(small_inputs, fomo, **_FEW_ROWS | _FOMO)
+  _train(small_inputs, local, **_FEW_ROWS, algorithm__name='local_only')
   assert run_directory.read_config(local).row_fractions == (0.0, 0.5)
   assert rows[1]['train/num_clients'] == 12
   assert rows[1]['train/num_failed_clients_data'] == 0
@@ -92,6 +97,50 @@ def test_clients_without_validation_rows(small_inputs, tmp_path):
   assert found.keys() & without
   for client in found.keys() & without:
     assert found[client] == pytest.approx(wanted[client], rel=1e-5)
+
+
+def test_inputs_and_scores_without_training(small_inputs):
+  config = config_loading.load_config(
+    small_runs.CONFIG,
+    small_runs.overrides(*small_inputs, **_SETTINGS | _FEW_ROWS | _FOMO),
+  )
+  inputs = check.check_run(config)
+  rows = row_source(config).training_rows(inputs.corpus, inputs.tokenizer)
+  model = build.build_model(config)
+  num_validated = []
+  for client in cohorts.cohort(config, inputs.corpus.client_ids, rows, 1):
+    data = client.load().data
+    for batches in data.values():
+      for name, spec in model.functional_model.input_spec.items():
+        assert spec.is_compatible_with(batches.element_spec[name])
+    num_validated.append(sum(len(b['y']) for b in data['validation']))
+    assert sum(len(b['y']) for b in data['data']) > 0
+  assert len(num_validated) == 12
+  assert 0 in num_validated and any(num_validated)
+  # The clients' models are those that are drawn.
+  weights, _ = model.draw_initial_weights()
+  kept = types.SimpleNamespace(
+    config=config,
+    inputs_of=lambda client_id, round_num: {},
+    process=types.SimpleNamespace(
+      personal_models=lambda state, clients: [weights] * len(clients)
+    ),
+  )
+  tests = OwnTests(
+    evaluator=build_evaluator(config),
+    client_rows=rows,
+    participating=inputs.corpus.client_ids,
+    kept=kept,
+    round_num=1,
+  )
+  scores = list(tests.scores(tests.participating))
+  expected = {c: len(rows.test_sequences(c)) for c in tests.participating}
+  assert {c: n for c, n, _ in scores} == {
+    c: n for c, n in expected.items() if n
+  }
+  # Nearly uniform over 256 pieces.
+  losses = [score.loss for _, _, score in scores]
+  np.testing.assert_allclose(losses, np.log(256), rtol=0.02)
 
 
 def test_no_test_rows(small_inputs, small_run, tmp_path, capsys):

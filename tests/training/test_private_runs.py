@@ -111,7 +111,6 @@ def test_a_last_smaller_batch_is_dropped_and_counted(small_mnist, tmp_path):
   assert 'privacy/epsilon_mean' not in row
 
 
-# tests/rounds/test_local_privacy.py has what their clients send.
 @pytest.mark.slow
 @pytest.mark.parametrize(
   'settings',

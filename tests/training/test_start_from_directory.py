@@ -2,15 +2,17 @@
 
 import json
 import shutil
+import types
 
 import numpy as np
 import pytest
 import small_runs
+import tensorflow_federated as tff
 
+from models.model_shapes import weight_shapes
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.exporting.trained_model import load_trained_model
-from tff_fedfish.huggingface import pretrained
-from tff_fedfish.run import checkpoints
+from tff_fedfish.run import build, checkpoints
 from tff_fedfish.training import check
 
 _SETTINGS = small_runs.FROM_DIRECTORY | {
@@ -74,10 +76,22 @@ def test_first_positions_are_taken(
     small_runs.overrides(*_inputs(small_inputs, small_export), **settings),
   )
   start = check.check_run(config).start
-  taken = pretrained.read_weights(start.checkpoint, start.pretrained)
-  for name, given in _weights(small_run, 4).items():
+  weights = _weights(small_run, 4)
+  # Its state is the weights; those that it draws are 0.
+  process = types.SimpleNamespace(
+    get_model_weights=lambda state: state,
+    set_model_weights=lambda state, weights: weights,
+  )
+  drawn = tuple(
+    np.zeros(s) for s in weight_shapes(config.model_shape()).values()
+  )
+  state = tff.learning.models.ModelWeights(drawn, ())
+  state = build.with_start_weights(process, state, config, start)
+  for weight, (name, given) in zip(
+    state.trainable, weights.items(), strict=True
+  ):
     wanted = given[:length] if name == 'position_embedding' else given
-    np.testing.assert_array_equal(taken[name], wanted)
+    np.testing.assert_array_equal(weight, wanted)
 
 
 @pytest.mark.parametrize(
