@@ -65,6 +65,7 @@ def test_help_has_every_default(fedfish):
       "--fractions: must be numbers separated by commas, found '0,half'",
     ),
     ('--fractions=0.75', '`--fractions` must be numbers from 0 to 0.5'),
+    ('--learning_rate=inf', '`--learning_rate` must be finite and above 0'),
     ('--max_clients=0', '`--max_clients` must be at least 1, found 0'),
     ('--client_split=all', "--client_split: invalid choice: 'all'"),
     ('--split_unit=None', "--split_unit: invalid choice: 'None'"),

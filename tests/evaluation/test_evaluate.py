@@ -221,7 +221,7 @@ def test_unknown_tokens_of_what_is_evaluated(small_run, tmp_path, capsys):
   assert np.any(scored[0] == unknown) and not np.any(scored[1] == unknown)
   expected = np.mean(np.concatenate(scored) == unknown)
   output = tmp_path / 'evaluation'
-  flags = ['--fractions', '0', '--max_sequences_per_client', '4']
+  flags = ['--fractions', '0,0.5', '--max_sequences_per_client', '4']
   assert _evaluate(small_run, data, output, *flags) == 0
   summary = results.read_evaluation(output).summary
   assert summary.unknown_token_fraction == expected > 0.05
