@@ -4,6 +4,7 @@ import dataclasses
 import sys
 import textwrap
 
+import planned_configs
 import pytest
 
 from tff_fedfish.errors import UserError
@@ -65,6 +66,25 @@ def test_names_are_those_of_the_modules():
     (module,) = (sys.modules[place] for place in places if place in sys.modules)
     assert module.METHOD is method
     assert issubclass(method.settings, AlgorithmConfig)
+
+
+def test_client_work_that_is_set_reaches_the_builder():
+  settings = dict(
+    keeps_optimizer_state=True,
+    max_delta_norm=1.0,
+    micro_batch_size=2,
+    num_local_steps=3,
+  )
+  config = planned_configs.shipped('demo', algorithm__name='fed_avg')
+  assert config.method.keywords(config) == {}
+  work = dataclasses.replace(
+    config.client_work,
+    max_sequences_per_client=None,
+    momentum=0.9,
+    **settings,
+  )
+  config = dataclasses.replace(config, client_work=work)
+  assert config.method.keywords(config) == settings
 
 
 def test_one_name_has_one_kind_in_all_methods():

@@ -17,6 +17,7 @@ import tff_fedfish
 from models.transformer_config import TransformerConfig
 from tff_fedfish.data import randomness
 from tff_fedfish.rounds import privacy
+from tff_fedfish.rounds.compose import compose
 from tff_fedfish.rounds.gradients import batch_gradients
 from tff_fedfish.rounds.privacy import LocalPrivacy
 from tff_fedfish.rounds.private_gradients import private_gradients
@@ -235,6 +236,15 @@ def _after_round(build, client, **options):
   return found, output.metrics
 
 
+def _build_with_extra_loss(model, **options):
+  return compose(
+    model,
+    make_update=lambda client: client.model_delta(),
+    build_extra_loss=lambda start: lambda weights, *_: 3 * weights[1],
+    **options,
+  )
+
+
 def _batches(batch_size=2):
   return linear_models.batches(_X, _Y, batch_size)
 
@@ -260,6 +270,19 @@ class TestMethods:
     )
     np.testing.assert_allclose(found, plain, atol=1e-6)
     assert np.any(plain)
+
+  def test_an_extra_loss_is_trained_on(self):
+    # It adds 3 to the gradient of the bias, in every row.
+    found, _ = _after_round(
+      _build_with_extra_loss,
+      _private(_batches()),
+      local_privacy=LocalPrivacy(1e9, 0.0, 2),
+    )
+    expected = np.zeros(3)
+    for step in ([0, 1], [2, 3]):
+      gradient = linear_rounds.gradient(expected, _X[step], _Y[step])
+      expected = expected - 0.1 * (gradient + [0, 0, 3])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
 
   def test_noise_of_a_round_is_a_function_of_its_seed(self):
     first, second, other = (
