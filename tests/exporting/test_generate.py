@@ -118,7 +118,8 @@ class TestText:
 
 class TestPersonalization:
   def _generate(self, run, corpus, **options):
-    return _generate(run, client=_CLIENT, personalize_on=str(corpus), **options)
+    options = dict(client=_CLIENT) | options
+    return _generate(run, personalize_on=str(corpus), **options)
 
   def test_before_and_after(self, small_inputs, small_run):
     corpus = small_inputs[0]
