@@ -233,7 +233,7 @@ def call_in_file(
   """
   path = _find_config(path)
   try:
-    # A config.json, which may be a config, defines none.
+    # The config.json of a run defines no function.
     is_json = path.suffix == '.json'
     called = None if is_json else runpy.run_path(str(path)).get(function)
     values = _plain(called()) if callable(called) else None
