@@ -170,7 +170,7 @@ CASES = (
     lambda data: data.replace(b'train/loss', b'train/other'),
   ),
   changed(
-    'by ascending round, but does not in line 2 (it has 1 of ',
+    'but does not in line 2 (columns: found 1, ',
     _METRICS,
     lambda data: re.sub(rb'\n0,.*', b'\n0', data),
   ),

@@ -253,8 +253,8 @@ def test_damaged_files(tmp_path, content):
 @pytest.mark.parametrize(
   ('line', 'words'),
   [
-    ('1', r'line 3 \(it has 1 columns, the header 2\)'),
-    ('1,2,3', r'line 3 \(it has 3 columns, the header 2\)'),
+    ('1', r'line 3 \(columns: found 1, the header has 2\)'),
+    ('1,2,3', r'line 3 \(columns: found 3, the header has 2\)'),
   ],
 )
 def test_a_line_of_other_columns_is_named(tmp_path, line, words):

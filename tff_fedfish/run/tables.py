@@ -267,7 +267,9 @@ def _read(path):
 
 def _row(header, cells):
   if len(cells) != len(header):
-    raise ValueError(f'it has {len(cells)} columns, the header {len(header)}')
+    raise ValueError(
+      f'columns: found {len(cells)}, the header has {len(header)}'
+    )
   row = dict(zip(header, map(_number, cells), strict=True))
   return row | {_ROUND: int(cells[0])}
 
