@@ -12,7 +12,7 @@ from models import transformer
 from models.image_model_config import ImageModelConfig
 from models.image_models import IMAGE_CLASSIFIERS, initial_weights
 from models.layers import Layer, Tap, layers_of
-from models.model_shapes import are_stacked
+from models.model_shapes import are_stacked, input_axes
 from models.transformer_config import (
   LOGITS_TENSORS,
   TransformerConfig,
@@ -43,6 +43,9 @@ class ModelSpec:
   is_stacked: tuple[bool, ...] | None = None
   """Flag per trainable tensor: whether it holds all layers, along its first
   axis. None: every tensor is of one layer."""
+  input_axes: tuple[int | None, ...] | None = None
+  """See `models.model_shapes.input_axes`. None: tensors of at least two axes,
+  without that of the layers, are matrices [..., inputs, outputs]."""
   features: Callable[..., tuple[tf.Tensor, tf.Tensor]] | None = None
   """(weights, x, y) -> the representation of every target of a batch, float32
   [num_targets, width], and which targets are real, float32 [num_targets], 1 or
@@ -130,6 +133,7 @@ def build_language_model(
     lambda: (transformer.initial_weights(config, model_seed), ()),
     makes_logits=tuple(name in LOGITS_TENSORS for name in shapes),
     is_stacked=are_stacked(config),
+    input_axes=input_axes(config),
     features=features,
   )
 
@@ -195,6 +199,7 @@ def build_image_model(
   return ModelSpec(
     _functional_model(shapes, predict_on_batch, per_target, x_spec),
     lambda: (initial_weights(config, model_seed), ()),
+    input_axes=input_axes(config),
     features=features,
     layers=layers_of(config),
     tapped_logits=tapped_logits,

@@ -4,7 +4,7 @@ import math
 
 from models import transformer_config
 from models.image_model_config import ImageModelConfig
-from models.transformer_config import TransformerConfig
+from models.transformer_config import LOGITS_TENSORS, TransformerConfig
 
 ModelShape = TransformerConfig | ImageModelConfig
 
@@ -45,5 +45,22 @@ def are_matrices(shape: ModelShape) -> tuple[bool, ...]:
     len(sizes) - is_stacked >= 2
     for sizes, is_stacked in zip(
       weight_shapes(shape).values(), are_stacked(shape), strict=True
+    )
+  )
+
+
+def input_axes(shape: ModelShape) -> tuple[int | None, ...]:
+  """Returns the axis of a matrix along which its input units lie.
+
+  Kernels are [..., inputs, outputs]. A token embedding makes the logits, from
+  its columns: it is [outputs, inputs].
+
+  Returns:
+    An axis per weight, in the order of `weight_shapes`; None: no matrix.
+  """
+  return tuple(
+    None if not is_matrix else len(sizes) - (1 if name in LOGITS_TENSORS else 2)
+    for (name, sizes), is_matrix in zip(
+      weight_shapes(shape).items(), are_matrices(shape), strict=True
     )
   )

@@ -17,6 +17,9 @@ from tff_fedfish.fields import ConfigError
 from tff_fedfish.methods.fed_fish.process import (
   DeltaAndFisher,
   FisherMean,
+  FisherWeights,
+  Squares,
+  TensorAxes,
   add_squares,
   no_squares,
   squared_gradients,
@@ -217,18 +220,42 @@ def test_second_moment():
   assert not none.any()
 
 
+def _column_spec():
+  """Returns the model of a matrix [2, 1] and a bias [1]."""
+
+  def outputs(x, weights):
+    kernel, bias = weights
+    return (x @ kernel + bias)[:, 0]
+
+  return _spec(outputs, [2, 1], [1])
+
+
 def _stacked_spec():
   """Returns a model of x (k_1 + 2 k_2 + v + u), k_1 and k_2 in one tensor."""
+
+  def outputs(x, weights):
+    k, v, u = weights
+    return tf.linalg.matvec(x, k[0] + 2 * k[1] + v + u)
+
+  return _spec(
+    outputs,
+    *([2, 2], [2], [2]),
+    makes_logits=(False, False, True),
+    is_stacked=(True, False, False),
+  )
+
+
+def _spec(outputs, *sizes, **flags):
+  """Returns a model of two features and squared loss, its weights 0."""
 
   @tf.function
   def predict(weights, x, training):
     del training
-    (k, v, u), _ = weights
-    return tf.linalg.matvec(x, k[0] + 2 * k[1] + v + u)
+    return outputs(x, weights[0])
 
   model = tff.learning.models.FunctionalModel(
     initial_weights=(
-      tuple(np.zeros(size, np.float32) for size in ([2, 2], 2, 2)),
+      tuple(np.zeros(size, np.float32) for size in sizes),
       (),
     ),
     predict_on_batch_fn=predict,
@@ -237,12 +264,7 @@ def _stacked_spec():
     ),
     input_spec=linear_models.linear_model(2).input_spec,
   )
-  return ModelSpec(
-    model,
-    lambda: ((tf.zeros([2, 2]), tf.zeros([2]), tf.zeros([2])), ()),
-    makes_logits=(False, False, True),
-    is_stacked=(True, False, False),
-  )
+  return ModelSpec(model, lambda: (tuple(map(tf.zeros, sizes)), ()), **flags)
 
 
 def test_each_layer_has_its_own_tensor_mean():
@@ -261,7 +283,7 @@ def test_each_layer_has_its_own_tensor_mean():
   np.testing.assert_array_equal(logits, [1])
 
 
-def test_layers_and_logits_of_a_language_model():
+def test_axes_of_a_language_model():
   shape = TransformerConfig(
     num_layers=2, width=4, num_heads=1, vocabulary_size=8, sequence_length=4
   )
@@ -271,6 +293,12 @@ def test_layers_and_logits_of_a_language_model():
   # The tied embedding makes the logits; its rows embed the input, too.
   logits = [n for n, f in zip(names, spec.makes_logits, strict=True) if f]
   assert logits == ['token_embedding']
+  inputs = dict(zip(names, spec.input_axes, strict=True))
+  # Hidden units are the inputs of the output matrix.
+  assert inputs.pop('token_embedding') == 1
+  assert inputs.pop('position_embedding') == 0
+  kernels = {name for name in names if name.endswith('kernel')}
+  assert inputs == {n: 1 if n in kernels else None for n in inputs}
 
 
 def test_slices_of_a_batch_make_the_same_squares():
@@ -369,6 +397,70 @@ class TestFisherMean:
     np.testing.assert_array_equal(found, np.zeros(4))
 
 
+# F of client 1; clients 2 and 3 have 2 and 1 in every element. The deltas are
+# 1, -1 and 2, the weights 1, 2 and 1, so that a mean m of F of client 1 gives
+#   g = (1 m 1 - 2 2 1 + 1 1 2) / (1 m + 2 2 + 1 1) = (m - 2) / (m + 5).
+_TENSORS = {
+  'tied': [[1, 2, 3], [3, 4, 5]],
+  'stacked': [[[1, 2, 6], [5, 4, 6]], [[0, 0, 3], [2, 4, 9]]],
+  'convolution': [[[[1, 2, 3], [4, 5, 6]], [[3, 4, 5], [6, 9, 6]]]],
+  'bias': [2, 4],
+}
+_AXES = TensorAxes(False, 1), TensorAxes(True, 1), TensorAxes(False, 2)
+_AXES += (TensorAxes(),)
+_GRANULAR = {
+  'element': list(_TENSORS.values()),
+  # Means over tokens, over the outputs of each layer, and over six elements of
+  # a channel: (1 + 2 + 3 + 3 + 4 + 5) / 6, (4 + 5 + 6 + 6 + 9 + 6) / 6.
+  'input': [[[2, 3, 4]], [[[3], [5]], [[1], [5]]], [[[[3], [6]]]], [2, 4]],
+  # Over hidden units, over the inputs of each layer, and over four elements:
+  # (1 + 4 + 3 + 6) / 4, (2 + 5 + 4 + 9) / 4, (3 + 6 + 5 + 6) / 4.
+  'output': [
+    [[2], [4]],
+    [[[3, 3, 6]], [[1, 2, 6]]],
+    [[[[3.5, 5, 5]]]],
+    [2, 4],
+  ],
+  # 18 / 6; 24 / 6 and 18 / 6; 54 / 12; 6 / 2.
+  'tensor': [[[3]], [[[4]], [[3]]], [[[[4.5]]]], [3]],
+}
+
+
+@pytest.mark.parametrize('granularity', _GRANULAR)
+def test_weights_of_units_by_hand(granularity):
+  weights_of = FisherWeights(_AXES, granularity=granularity)
+  fishers = [tf.constant(f, tf.float32) for f in _TENSORS.values()]
+  sums = None
+  for weight, delta, squares in (
+    (1.0, 1.0, fishers),
+    (2.0, -1.0, [tf.fill(f.shape, 2.0) for f in fishers]),
+    (1.0, 2.0, [tf.fill(f.shape, 1.0) for f in fishers]),
+  ):
+    fisher = weights_of(Squares(tuple(squares), tf.constant(1, tf.int64)))
+    deltas = tuple(tf.fill(f.shape, delta) for f in fishers)
+    update = DeltaAndFisher(deltas, fisher)
+    terms, _ = FisherMean().terms(update, tf.constant(weight))
+    sums = tf.nest.map_structure(tf.add, sums, terms) if sums else terms
+  means = FisherMean().mean(sums)
+  for g, expected, f, mass in zip(
+    means, _GRANULAR[granularity], fishers, sums.mass, strict=True
+  ):
+    m = np.array(expected)
+    assert mass.shape == m.shape
+    wanted = np.broadcast_to((m - 2) / (m + 5), f.shape)
+    np.testing.assert_allclose(g, wanted, atol=1e-6)
+
+
+def test_inputs_of_matrices_with_one_output_are_elements_to_the_bit():
+  found, expected = (
+    _trained(_process(model=_column_spec, fisher_granularity=granularity))[0]
+    for granularity in ('input', 'element')
+  )
+  assert found.tobytes() == expected.tobytes()
+  means, _ = _trained(_process(model=_column_spec, fisher_granularity='tensor'))
+  assert np.abs(means - expected).max() > 1e-3
+
+
 _SECOND_MOMENT = {
   'algorithm__fisher_estimator': 'second_moment',
   'client_work__optimizer': 'adamw',
@@ -391,6 +483,14 @@ _WITH_SECOND_MOMENT = " with fisher_estimator 'second_moment', found "
       _SECOND_MOMENT | {'client_work__keeps_optimizer_state': True},
       'client_work.keeps_optimizer_state` must be False'
       f'{_WITH_SECOND_MOMENT}True',
+    ),
+    (
+      {
+        'algorithm__fisher_granularity': 'tensor',
+        'algorithm__fisher_normalization': 'tensor_mean',
+      },
+      "algorithm.fisher_normalization` must be 'none' with fisher_granularity "
+      "'tensor', or clients would weigh the same, found 'tensor_mean'",
     ),
   ],
 )

@@ -93,6 +93,16 @@ def test_sums_of_a_mixed_mean(settings, models):
   assert memory.models_summed(config) == math.ceil(models)
 
 
+@pytest.mark.parametrize('granularity', ['input', 'output', 'tensor'])
+def test_coarse_fisher_weights_cost_one_model(granularity):
+  config = planned_configs.shipped(
+    'stack_overflow_350m', algorithm__fisher_granularity=granularity
+  )
+  plan = plan_lib.plan_round(config, timing=False)
+  one_model = 4 * plan.cohort_size * plan.num_weights
+  assert one_model < plan.round_sent.uplink_bytes <= 1.01 * one_model
+
+
 def test_communication_by_hand():
   # 3 rounds: 6 models up, 3 down; 5 clients x 7 weights x 4 bytes = 140.
   sent = of_cohorts(Traffic(6, 3), cohort_size=5, num_weights=7)

@@ -29,6 +29,7 @@ _LABELS = {
   'algorithm.client_weighting': '',
   'algorithm.relative_floor': 'floor',
   'algorithm.fisher_power': 'p',
+  'algorithm.fisher_granularity': '',
   'algorithm.plain_mean_fraction': 's',
   'algorithm.plain_mean_tensors': '',
   'model.preset': '',

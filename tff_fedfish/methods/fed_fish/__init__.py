@@ -19,7 +19,8 @@ learning at scale", equation 4 and algorithms 1 and 2:
 With SGD of rate 1, theta_G becomes sum_i w_i F_i theta_i / sum_i w_i F_i. With
 'sum' and w_i in sequences, as printed, the amount of data counts twice.
 
-Not in the paper: F^p in place of F, F divided by its mean over a tensor, and
+Not in the paper: F^p in place of F, its means along an axis of each matrix, F
+divided by its mean over a tensor, and
 
   s sum_i w_i delta_i / sum_i w_i + (1 - s) g
 
@@ -31,7 +32,7 @@ import dataclasses
 import math
 from typing import Literal
 
-from models.model_shapes import weight_shapes
+from models.model_shapes import are_stacked, input_axes, weight_shapes
 from models.transformer_config import LOGITS_TENSORS
 from tff_fedfish.fields import number
 from tff_fedfish.methods.method import Method
@@ -57,6 +58,15 @@ class FedFishConfig(AlgorithmConfig):
   """'tensor_mean' divides every tensor of a client's diagonal by its mean, each
   layer of a transformer by itself, so that clients who fit their data count as
   much as others. Not in the paper."""
+  fisher_granularity: Literal['element', 'input', 'output', 'tensor'] = (
+    'element'
+  )
+  """Unit that has a weight of its own: every element (the paper's), every input
+  or output unit of a matrix, or every tensor. F^p is averaged over the elements
+  of a unit, each layer of a transformer by itself. A unit of a convolution is a
+  channel; the tied token embedding maps hidden units to tokens. Biases and
+  norms keep their elements, except with 'tensor'. Clients send 1 + 1/width
+  models in place of 2."""
   relative_floor: float = number(1e-8, at_least=0)
   """Damping: fraction of its tensor's mean added to each Fisher entry, >= 0.
   Layers of a transformer share one mean. Where nobody is informed, clients then
@@ -95,6 +105,12 @@ def _problems(config):
     expected = [('algorithm.fisher_estimator', 'last_epoch')]
     because = 'with local_privacy, as others read data without noise'
     problems += settings_unlike(config, expected, because)
+  if settings.fisher_granularity == 'tensor':
+    expected = [('algorithm.fisher_normalization', 'none')]
+    because = (
+      "with fisher_granularity 'tensor', or clients would weigh the same"
+    )
+    problems += settings_unlike(config, expected, because)
   if config.data.holds_images:
     expected = [('algorithm.plain_mean_tensors', 'none')]
     because = f'with corpus {config.data.corpus!r}, which is no text'
@@ -102,18 +118,47 @@ def _problems(config):
   return problems
 
 
+def averaged_axes(
+  granularity: str, rank: int, input_axis: int | None, is_stacked: bool
+) -> tuple[int, ...]:
+  """Returns the axes of a tensor along which F^p is averaged.
+
+  Args:
+    granularity: As `FedFishConfig.fisher_granularity`.
+    rank: Number of axes of the tensor.
+    input_axis: Axis of a matrix with its inputs, that of its outputs being the
+      other one of the last two. None: the tensor is no matrix.
+    is_stacked: Whether the first axis is that of the layers.
+  """
+  kept = {0} if is_stacked else set()
+  if granularity != 'tensor':
+    if granularity == 'element' or input_axis is None:
+      return ()
+    output_axis = 2 * rank - 3 - input_axis
+    kept.add(input_axis if granularity == 'input' else output_axis)
+  return tuple(axis for axis in range(rank) if axis not in kept)
+
+
 def _traffic(config):
-  """Counts w F and w F delta, with s also w delta; 1 for tensors with F = 1."""
-  settings = config.algorithm
+  """Counts w F delta and w F, with s also w delta; 1 for tensors with F = 1."""
+  settings, shape = config.algorithm, config.model_shape()
   if settings.is_plain_mean:
     return Traffic()
-  num_means = 3 if settings.plain_mean_fraction else 2
-  share = 0.0
-  if settings.plain_mean_tensors == 'logits':
-    shape = config.model_shape()
-    sizes = {n: math.prod(s) for n, s in weight_shapes(shape).items()}
-    share = sum(sizes[n] for n in LOGITS_TENSORS) / sum(sizes.values())
-  return Traffic(uplink=num_means * (1 - share) + share)
+  num_weights, num_sent = 0, 0
+  for (name, sizes), *axes in zip(
+    weight_shapes(shape).items(),
+    input_axes(shape),
+    are_stacked(shape),
+    strict=True,
+  ):
+    size = math.prod(sizes)
+    num_weights, num_sent = num_weights + size, num_sent + size
+    if settings.plain_mean_tensors == 'logits' and name in LOGITS_TENSORS:
+      continue
+    averaged = averaged_axes(settings.fisher_granularity, len(sizes), *axes)
+    num_sent += size // math.prod(sizes[axis] for axis in averaged)
+    num_sent += size if settings.plain_mean_fraction else 0
+  return Traffic(uplink=num_sent / num_weights)
 
 
 def _cost(config):

@@ -5,14 +5,14 @@ The formulas and letters are those of the package's `__init__.py`.
 
 import collections
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedfish.errors import require
-from tff_fedfish.methods.fed_fish import FedFishConfig
+from tff_fedfish.methods.fed_fish import FedFishConfig, averaged_axes
 from tff_fedfish.methods.settings import require_choices
 from tff_fedfish.rounds.compose import Model, compose
 from tff_fedfish.rounds.finite import zero_if_non_finite
@@ -120,29 +120,51 @@ def _squares_of(client, estimator, micro_batch_size, plain):
   )
 
 
-def _fisher_diagonal(squares, reduction, normalization, power, stacked, plain):
-  """Returns F^p, and 1 of shape [1, ...] at the positions `plain`.
+class TensorAxes(NamedTuple):
+  """Meaning of a tensor's axes; see `ModelSpec`."""
 
-  The layers of the tensors at the positions `stacked` are normalized each by
-  its own mean.
-  """
+  is_stacked: bool = False
+  input_axis: int | None = None
 
-  def fisher(position, f):
-    if position in plain:
-      return tf.ones([1] * f.shape.rank)
-    if reduction == 'mean':
-      f = tf.math.divide_no_nan(f, tf.cast(squares.num_batches, tf.float32))
-    if power != 1:
+
+@dataclasses.dataclass(frozen=True)
+class FisherWeights:
+  """CLIENTS: makes F^p of the sums of squares; see `FedFishConfig`."""
+
+  axes: Sequence[TensorAxes]
+  """Axes of each tensor."""
+  reduction: str = 'sum'
+  normalization: str = 'none'
+  power: float = 1.0
+  granularity: str = 'element'
+  plain_tensors: Collection[int] = ()
+  """Positions of the tensors with F = 1, of shape [1, ...]."""
+
+  def __call__(self, squares: Squares) -> tuple[tf.Tensor, ...]:
+    """Returns F^p; what is averaged along an axis leaves it with length 1."""
+    return tuple(
+      tf.ones([1] * total.shape.rank)
+      if i in self.plain_tensors
+      else self._weights(total, squares.num_batches, self.axes[i])
+      for i, total in enumerate(squares.sums)
+    )
+
+  def _weights(self, f, num_batches, axes):
+    if self.reduction == 'mean':
+      f = tf.math.divide_no_nan(f, tf.cast(num_batches, tf.float32))
+    if self.power != 1:
       # The root is exact to the last bit.
-      f = tf.sqrt(f) if power == 0.5 else tf.pow(f, power)
-    if normalization == 'tensor_mean':
-      is_stacked = position in stacked
-      axes = list(range(1, f.shape.rank)) if is_stacked else None
-      mean = tf.reduce_mean(f, axes, keepdims=is_stacked)
+      f = tf.sqrt(f) if self.power == 0.5 else tf.pow(f, self.power)
+    averaged = averaged_axes(
+      self.granularity, f.shape.rank, axes.input_axis, axes.is_stacked
+    )
+    if averaged:
+      f = tf.reduce_mean(f, averaged, keepdims=True)
+    if self.normalization == 'tensor_mean':
+      layer_axes = list(range(1, f.shape.rank)) if axes.is_stacked else None
+      mean = tf.reduce_mean(f, layer_axes, keepdims=axes.is_stacked)
       f = tf.math.divide_no_nan(f, mean)
     return f
-
-  return tuple(fisher(i, total) for i, total in enumerate(squares.sums))
 
 
 class Terms(NamedTuple):
@@ -252,6 +274,7 @@ def build_fed_fish(
   fisher_reduction: str = 'sum',
   fisher_normalization: str = 'none',
   fisher_power: float = 1.0,
+  fisher_granularity: str = 'element',
   plain_mean_fraction: float = 0.0,
   plain_mean_tensors: str = 'none',
   relative_floor: float = 1e-8,
@@ -272,6 +295,7 @@ def build_fed_fish(
     fisher_estimator=fisher_estimator,
     fisher_reduction=fisher_reduction,
     fisher_normalization=fisher_normalization,
+    fisher_granularity=fisher_granularity,
     plain_mean_tensors=plain_mean_tensors,
   )
   training |= dict(
@@ -285,22 +309,21 @@ def build_fed_fish(
   wanted = "'last_epoch' with local_privacy: others read data without noise"
   is_noised = is_observed or not local_privacy
   require(is_noised, 'fisher_estimator', wanted, fisher_estimator)
-  stacked = _positions(getattr(model, 'is_stacked', None) or ())
   use_logits = plain_mean_tensors == 'logits'
   plain = _positions(model.makes_logits) if use_logits else ()
+  fisher_weights = FisherWeights(
+    _axes(model),
+    fisher_reduction,
+    fisher_normalization,
+    fisher_power,
+    fisher_granularity,
+    plain,
+  )
 
   def make_update(client):
     squares = _squares_of(client, fisher_estimator, micro_batch_size, plain)
     model_delta, counts = client.model_delta(after=squares)
-    fisher = _fisher_diagonal(
-      squares,
-      fisher_reduction,
-      fisher_normalization,
-      fisher_power,
-      stacked,
-      plain,
-    )
-    return DeltaAndFisher(model_delta, fisher), counts
+    return DeltaAndFisher(model_delta, fisher_weights(squares)), counts
 
   return compose(
     model,
@@ -309,6 +332,18 @@ def build_fed_fish(
     build_observer=_observing_squares(plain) if is_observed else None,
     **training,
   )
+
+
+def _axes(model):
+  """Returns the `TensorAxes` of a model's trainable tensors."""
+  inner = getattr(model, 'functional_model', model)
+  ranks = [len(weight.shape) for weight in inner.initial_weights[0]]
+  stacked = getattr(model, 'is_stacked', None) or [False] * len(ranks)
+  inputs = getattr(model, 'input_axes', None) or [
+    rank - 2 if rank - is_stacked >= 2 else None
+    for rank, is_stacked in zip(ranks, stacked, strict=True)
+  ]
+  return tuple(map(TensorAxes, stacked, inputs))
 
 
 def _positions(flags):
