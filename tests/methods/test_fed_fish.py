@@ -59,6 +59,8 @@ def _by_numpy(
   fisher_reduction='sum',
   fisher_normalization='none',
   fisher_power=1.0,
+  fisher_mix=None,
+  fisher_cap=np.inf,
   plain_mean_fraction=0.0,
   plain_mean_tensors='none',
   client_weighting=None,
@@ -87,6 +89,9 @@ def _by_numpy(
       means = np.append(np.repeat(fisher[:2].mean(), 2), fisher[2])
       if fisher_normalization == 'tensor_mean':
         fisher, means = fisher / means, np.ones(3)
+      if fisher_mix is not None:
+        fisher = np.minimum(fisher / means, fisher_cap)
+        fisher = 1 - fisher_mix + fisher_mix * fisher
       deltas.append(theta - local)
       fishers.append(fisher + 1e-8 * means)
       weights.append(1 if client_weighting else len(y))
@@ -121,6 +126,7 @@ def _by_numpy(
       fisher_power=0.5,
       plain_mean_fraction=0.75,
     ),
+    dict(fisher_mix=0.75, fisher_cap=1.25),
   ],
   ids=lambda options: '-'.join(map(str, options.values())) or 'default',
 )
@@ -156,7 +162,8 @@ def test_one_round_by_hand():
 
 
 @pytest.mark.parametrize(
-  'options', [{'fisher_power': 0.0}, {'plain_mean_fraction': 1.0}]
+  'options',
+  [{'fisher_power': 0.0}, {'plain_mean_fraction': 1.0}, {'fisher_mix': 0.0}],
 )
 def test_one_end_is_fed_avg_to_the_bit_and_computes_no_fisher(options):
   found, metrics = _trained(_process(**options))
@@ -399,7 +406,9 @@ class TestFisherMean:
 
 # F of client 1; clients 2 and 3 have 2 and 1 in every element. The deltas are
 # 1, -1 and 2, the weights 1, 2 and 1, so that a mean m of F of client 1 gives
-#   g = (1 m 1 - 2 2 1 + 1 1 2) / (1 m + 2 2 + 1 1) = (m - 2) / (m + 5).
+#   g = (1 m 1 - 2 2 1 + 1 1 2) / (1 m + 2 2 + 1 1) = (m - 2) / (m + 5),
+# and where each client divides by its own mean,
+#   g = (1 m 1 - 2 1 1 + 1 1 2) / (1 m + 2 1 + 1 1) = m / (m + 3).
 _TENSORS = {
   'tied': [[1, 2, 3], [3, 4, 5]],
   'stacked': [[[1, 2, 6], [5, 4, 6]], [[0, 0, 3], [2, 4, 9]]],
@@ -423,12 +432,24 @@ _GRANULAR = {
   ],
   # 18 / 6; 24 / 6 and 18 / 6; 54 / 12; 6 / 2.
   'tensor': [[[3]], [[[4]], [[3]]], [[[[4.5]]]], [3]],
+  # 'input' over those means, at most 5/4, and half of each with 1/2:
+  # (2, 3, 4) / 3; (3, 5) / 4 and (1, 5) / 3; (3, 6) / 4.5; (2, 4) / 3.
+  'mixed': [
+    [[5 / 6, 1, 9 / 8]],
+    [[[7 / 8], [9 / 8]], [[2 / 3], [9 / 8]]],
+    [[[[5 / 6], [9 / 8]]]],
+    [5 / 6, 9 / 8],
+  ],
 }
 
 
 @pytest.mark.parametrize('granularity', _GRANULAR)
 def test_weights_of_units_by_hand(granularity):
-  weights_of = FisherWeights(_AXES, granularity=granularity)
+  is_mixed = granularity == 'mixed'
+  options = dict(granularity=granularity)
+  if is_mixed:
+    options = dict(granularity='input', mix=0.5, cap=1.25)
+  weights_of = FisherWeights(_AXES, **options)
   fishers = [tf.constant(f, tf.float32) for f in _TENSORS.values()]
   sums = None
   for weight, delta, squares in (
@@ -447,8 +468,41 @@ def test_weights_of_units_by_hand(granularity):
   ):
     m = np.array(expected)
     assert mass.shape == m.shape
-    wanted = np.broadcast_to((m - 2) / (m + 5), f.shape)
+    wanted = m / (m + 3) if is_mixed else (m - 2) / (m + 5)
+    wanted = np.broadcast_to(wanted, f.shape)
     np.testing.assert_allclose(g, wanted, atol=1e-6)
+
+
+def test_the_scale_of_a_clients_fisher_changes_a_mean_only_without_the_mix():
+  random = np.random.RandomState(7)
+  deltas = random.normal(size=(8, 4, 3)).astype(np.float32)
+  squares = random.gamma(0.5, size=(8, 4, 3)).astype(np.float32)
+
+  def mean(factor, **options):
+    weights_of = FisherWeights([TensorAxes(False, 0)], **options)
+    scaled = squares.copy()
+    scaled[3] *= factor
+    terms = []
+    for delta, sums in zip(deltas, scaled, strict=True):
+      found = Squares((tf.constant(sums),), tf.constant(1, tf.int64))
+      update = DeltaAndFisher((tf.constant(delta),), weights_of(found))
+      terms.append(FisherMean().terms(update, tf.constant(1.0))[0])
+    sums = tf.nest.map_structure(lambda *t: tf.add_n(t), *terms)
+    return FisherMean().mean(sums)[0].numpy()
+
+  for granularity in ('element', 'input'):
+    plain, mixed = (
+      dict(granularity=granularity, mix=mix) for mix in (None, 0.75)
+    )
+    for factor in (3, 10, 100, 1e4):
+      np.testing.assert_allclose(
+        mean(factor, **mixed), mean(1, **mixed), atol=1e-5
+      )
+      assert np.abs(mean(factor, **plain) - mean(1, **plain)).max() > 0.1
+    # Without gradients a client still has 1 - q of its weight; one that is not
+    # finite is left out.
+    assert np.isfinite(mean(0, **mixed)).all()
+    assert np.abs(mean(0, **mixed) - mean(np.inf, **mixed)).max() > 1e-3
 
 
 def test_inputs_of_matrices_with_one_output_are_elements_to_the_bit():
@@ -491,6 +545,14 @@ _WITH_SECOND_MOMENT = " with fisher_estimator 'second_moment', found "
       },
       "algorithm.fisher_normalization` must be 'none' with fisher_granularity "
       "'tensor', or clients would weigh the same, found 'tensor_mean'",
+    ),
+    (
+      {
+        'algorithm__fisher_normalization': 'tensor_mean',
+        'algorithm__fisher_mix': 0.5,
+      },
+      'algorithm.fisher_normalization` is read only with fisher_mix None, '
+      "found 'tensor_mean'; leave it out",
     ),
   ],
 )

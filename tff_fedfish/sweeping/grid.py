@@ -30,6 +30,8 @@ _LABELS = {
   'algorithm.relative_floor': 'floor',
   'algorithm.fisher_power': 'p',
   'algorithm.fisher_granularity': '',
+  'algorithm.fisher_mix': 'q',
+  'algorithm.fisher_cap': 'cap',
   'algorithm.plain_mean_fraction': 's',
   'algorithm.plain_mean_tensors': '',
   'model.preset': '',

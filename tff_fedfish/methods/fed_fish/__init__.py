@@ -20,12 +20,15 @@ With SGD of rate 1, theta_G becomes sum_i w_i F_i theta_i / sum_i w_i F_i. With
 'sum' and w_i in sequences, as printed, the amount of data counts twice.
 
 Not in the paper: F^p in place of F, its means along an axis of each matrix, F
-divided by its mean over a tensor, and
+divided by its mean over a tensor, and two mixtures with FedAvg's mean, of the
+aggregates or of the weights:
 
   s sum_i w_i delta_i / sum_i w_i + (1 - s) g
+  m_i = 1 - q + q min(F_i^p / mean F_i^p, c)  in place of F_i
 
-p = 1 and s = 0 is FedFish, p = 0 or s = 1 FedAvg. A tensor with F = 1 takes
-FedAvg's mean. `process.py` has the computation.
+p = 1 and s = 0 is FedFish, p = 0, s = 1 or q = 0 FedAvg. m_i is between 1 - q
+and 1 - q + q c, whatever the gradients are. A tensor with F = 1 takes FedAvg's
+mean. `process.py` has the computation.
 """
 
 import dataclasses
@@ -34,7 +37,7 @@ from typing import Literal
 
 from models.model_shapes import are_stacked, input_axes, weight_shapes
 from models.transformer_config import LOGITS_TENSORS
-from tff_fedfish.fields import number
+from tff_fedfish.fields import SET, number, setting
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import ClientCost, Column, Traffic
 from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
@@ -54,7 +57,9 @@ class FedFishConfig(AlgorithmConfig):
   fisher_reduction: Literal['sum', 'mean'] = 'sum'
   """Reduction over a client's batches: 'sum' as printed in the paper, or
   'mean'. 'second_moment' is a mean: leave it at 'sum'."""
-  fisher_normalization: Literal['none', 'tensor_mean'] = 'none'
+  fisher_normalization: Literal['none', 'tensor_mean'] = setting(
+    'none', read_with={'fisher_mix': (None,)}
+  )
   """'tensor_mean' divides every tensor of a client's diagonal by its mean, each
   layer of a transformer by itself, so that clients who fit their data count as
   much as others. Not in the paper."""
@@ -74,6 +79,16 @@ class FedFishConfig(AlgorithmConfig):
   fisher_power: float = number(1.0, at_least=0, at_most=1)
   """p, in [0, 1]: clients are weighed by F^p. 1: the paper's; 0: FedAvg, and no
   Fisher diagonal is computed."""
+  fisher_mix: float | None = number(None, at_least=0, at_most=1)
+  """q, in [0, 1]: clients are weighed by 1 - q plus q times F^p, divided by its
+  mean over the tensor, each layer of a transformer by itself.
+  `plain_mean_fraction` mixes means instead, and sends one model more. 0:
+  FedAvg. None: by F^p."""
+  fisher_cap: float | None = number(
+    None, at_least=1, read_with={'fisher_mix': SET}
+  )
+  """c, >= 1: bound on F^p divided by its mean, and so on a client's influence.
+  None: no bound."""
   plain_mean_fraction: float = number(0.0, at_least=0, at_most=1)
   """s, in [0, 1]: s times FedAvg's mean plus 1 - s times the Fisher-weighted
   one. 0: the paper's; 1: FedAvg. A client moves a coordinate by at most s w_i /
@@ -86,7 +101,8 @@ class FedFishConfig(AlgorithmConfig):
   @property
   def is_plain_mean(self) -> bool:
     """Whether nothing is left of the Fisher weights: FedAvg."""
-    return self.fisher_power == 0 or self.plain_mean_fraction == 1
+    is_plain = self.fisher_power == 0 or self.fisher_mix == 0
+    return is_plain or self.plain_mean_fraction == 1
 
 
 def _problems(config):
@@ -106,7 +122,10 @@ def _problems(config):
     because = 'with local_privacy, as others read data without noise'
     problems += settings_unlike(config, expected, because)
   if settings.fisher_granularity == 'tensor':
-    expected = [('algorithm.fisher_normalization', 'none')]
+    expected = [
+      ('algorithm.fisher_normalization', 'none'),
+      ('algorithm.fisher_mix', None),
+    ]
     because = (
       "with fisher_granularity 'tensor', or clients would weigh the same"
     )

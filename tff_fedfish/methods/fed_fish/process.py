@@ -129,7 +129,7 @@ class TensorAxes(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FisherWeights:
-  """CLIENTS: makes F^p of the sums of squares; see `FedFishConfig`."""
+  """CLIENTS: makes F^p, or m, of the sums of squares; see `FedFishConfig`."""
 
   axes: Sequence[TensorAxes]
   """Axes of each tensor."""
@@ -137,11 +137,13 @@ class FisherWeights:
   normalization: str = 'none'
   power: float = 1.0
   granularity: str = 'element'
+  mix: float | None = None
+  cap: float | None = None
   plain_tensors: Collection[int] = ()
   """Positions of the tensors with F = 1, of shape [1, ...]."""
 
   def __call__(self, squares: Squares) -> tuple[tf.Tensor, ...]:
-    """Returns F^p; what is averaged along an axis leaves it with length 1."""
+    """Returns the weights; an axis that is averaged over stays, of length 1."""
     return tuple(
       tf.ones([1] * total.shape.rank)
       if i in self.plain_tensors
@@ -160,11 +162,14 @@ class FisherWeights:
     )
     if averaged:
       f = tf.reduce_mean(f, averaged, keepdims=True)
-    if self.normalization == 'tensor_mean':
+    if self.normalization == 'tensor_mean' or self.mix is not None:
       layer_axes = list(range(1, f.shape.rank)) if axes.is_stacked else None
       mean = tf.reduce_mean(f, layer_axes, keepdims=axes.is_stacked)
       f = tf.math.divide_no_nan(f, mean)
-    return f
+    if self.cap is not None:
+      # Not `minimum`, which may hide a NaN.
+      f = tf.where(f > self.cap, self.cap, f)
+    return f if self.mix is None else 1.0 - self.mix + self.mix * f
 
 
 class Terms(NamedTuple):
@@ -275,6 +280,8 @@ def build_fed_fish(
   fisher_normalization: str = 'none',
   fisher_power: float = 1.0,
   fisher_granularity: str = 'element',
+  fisher_mix: float | None = None,
+  fisher_cap: float | None = None,
   plain_mean_fraction: float = 0.0,
   plain_mean_tensors: str = 'none',
   relative_floor: float = 1e-8,
@@ -301,7 +308,7 @@ def build_fed_fish(
   training |= dict(
     micro_batch_size=micro_batch_size, local_privacy=local_privacy
   )
-  if fisher_power == 0 or plain_mean_fraction == 1:
+  if fisher_power == 0 or fisher_mix == 0 or plain_mean_fraction == 1:
     return compose(  # FedAvg, without F.
       model, make_update=lambda client: client.model_delta(), **training
     )
@@ -317,6 +324,8 @@ def build_fed_fish(
     fisher_normalization,
     fisher_power,
     fisher_granularity,
+    fisher_mix,
+    fisher_cap,
     plain,
   )
 
