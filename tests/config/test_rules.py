@@ -144,6 +144,10 @@ demo ADAMW FOMO client_work.keeps_optimizer_state=True
   + evaluation.barrier_every_num_rounds=2
   evaluation.barrier_every_num_rounds` must be 0 with algorithm.name
   client_work.keeps_optimizer_state` must be False with algorithm.name
+demo algorithm.name=scaffold aggregation.bits=8
+  aggregation.bits` must be 32 with algorithm.name 'scaffold', which does
+demo aggregation.bits=7
+  aggregation.bits` must be one of 32, 8, 4, found '7'
 # Privacy.
 demo local_privacy.noise_multiplier=1 local_privacy.delta=0.1
   local_privacy.noise_multiplier` is read only with clip_norm set, found

@@ -102,6 +102,7 @@ def test_summary_csv_has_every_column(tmp_path):
     *('barrier/loss', 'barrier/global_loss', 'barrier/local_loss'),
     *('barrier/error', 'effective_clients'),
     *('communication/uplink_units', 'communication/total_units'),
+    'communication/downlink_units',
     *('seconds_per_round', 'tokens_per_second', 'peak_memory_bytes'),
     *('tokens_seen', 'train/loss', 'held_out/loss', 'held_out/accuracy'),
     *names[1:],

@@ -134,14 +134,14 @@ def test_score_tables_of_a_pair(pair):
 def test_cost_and_training_of_a_pair(pair):
   table = _read(pair)
   assert tables.cost_table(table).headings == [
-    *('Run', 'Barrier (nats)', 'Uplink (models)', 'Seconds per round'),
-    'Peak memory (GiB)',
+    *('Run', 'Barrier (nats)', 'Uplink (models)', 'Downlink (models)'),
+    *('Seconds per round', 'Peak memory (GiB)'),
   ]
   assert tables.cost_table(table).title == 'Client-Server Barrier and cost'
   # Barriers (0.5 + 0.2) / 2 and (0.2 + 0.3) / 2; both take 30 s and 2 s.
   assert _texts(tables.cost_table(table)) == [
-    ['FedAvg, E = 8', '+0.350 [+0.250 to +0.450]', '2', '16.0', '2.00'],
-    ['FedFish, E = 8', '+0.250 [+0.150 to +0.350]', '4', '16.0', '2.00'],
+    ['FedAvg, E = 8', '+0.350 [+0.250 to +0.450]', '2', '2', '16.0', '2.00'],
+    ['FedFish, E = 8', '+0.250 [+0.150 to +0.350]', '4', '2', '16.0', '2.00'],
   ]
   training = tables.training_table(table)
   assert training.headings == [

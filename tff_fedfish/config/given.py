@@ -317,6 +317,8 @@ def _parse(text, annotation):
   choices = typing.get_args(annotation)
   if text.lower() == 'none' and {None, types.NoneType} & {*choices}:
     return None
+  if typing.get_origin(annotation) is typing.Literal:
+    return {str(choice): choice for choice in choices}.get(text, text)
   if isinstance(annotation, types.UnionType):
     annotation = choices[0]
   if annotation is bool:

@@ -10,6 +10,7 @@ from tff_fedfish.config.data_settings import IMAGE_SCHEMES
 from tff_fedfish.config.run_settings import TEXT_PRESETS
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.fields import either, problems_of_reading
+from tff_fedfish.rounds.compression import FLOAT_BITS
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig
@@ -84,6 +85,10 @@ def _rules(config) -> Iterator[tuple[str, tuple[Any, ...], str]]:
     counts = f'{by} which says how many sequences a round takes'
     yield 'client_work.num_local_epochs', (1,), counts
     yield 'client_work.max_sequences_per_client', (None,), counts
+  if config.method.bytes_beside_delta is None:
+    name = config.algorithm.name
+    because = f'with algorithm.name {name!r}, which does not send one delta'
+    yield 'aggregation.bits', (FLOAT_BITS,), because
   if config.local_privacy.is_on:
     yield from _rules_of_privacy(config)
 

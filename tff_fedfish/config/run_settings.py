@@ -6,6 +6,7 @@ from typing import Literal
 from models.image_model_config import IMAGE_MODELS
 from models.transformer_config import FROM_DIRECTORY, PRESETS
 from tff_fedfish.fields import SET, Section, number, path, seed, setting
+from tff_fedfish.rounds.compression import FLOAT_BITS
 
 TEXT_PRESETS = (*PRESETS, 'custom', FROM_DIRECTORY)
 """Values of `model.preset` for text."""
@@ -89,6 +90,22 @@ class LocalPrivacyConfig(Section, section='local_privacy'):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class AggregationConfig(Section, section='aggregation'):
+  """Compression of the clients' uploads."""
+
+  bits: Literal[32, 8, 4] = 32
+  """Bits per weight of a client's delta; the server sends float32. 8 and 4:
+  values are rounded at random to one of 255 or 15 levels, so that the mean is
+  unbiased, with a float32 scale for each row of a matrix (docs/runs.md). Of
+  FedFish also: one Fisher weight per element takes 8 bits, per unit 32."""
+
+  @property
+  def is_quantized(self) -> bool:
+    """Whether deltas are rounded."""
+    return self.bits != FLOAT_BITS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class SeedsConfig(Section, section='seeds'):
   """One seed per purpose."""
 
@@ -100,8 +117,8 @@ class SeedsConfig(Section, section='seeds'):
   """Held-out clients, their personalization and evaluation sets, and the rows
   of other clients that are not trained on."""
   shuffle_seed: int = seed(4)
-  """Order of a client's sequences in a round; with images also dropout and
-  distortions."""
+  """Order of a client's sequences in a round, rounding of its delta; with
+  images also dropout and distortions."""
   partition_seed: int = seed(5)
   """The partition of a corpus."""
   privacy_seed: int = seed(6)

@@ -15,6 +15,7 @@ from tff_fedfish.config.data_settings import (
 from tff_fedfish.config.optimizer_settings import ClientWorkConfig, ServerConfig
 from tff_fedfish.config.rules import problems_of
 from tff_fedfish.config.run_settings import (
+  AggregationConfig,
   CheckpointsConfig,
   EngineConfig,
   EvaluationConfig,
@@ -84,6 +85,7 @@ class TrainConfig:
   client_work: ClientWorkConfig
   local_privacy: LocalPrivacyConfig = LocalPrivacyConfig()
   server: ServerConfig
+  aggregation: AggregationConfig = AggregationConfig()
   model: ModelConfig
   data: DataConfig
   partition: PartitionConfig = PartitionConfig()

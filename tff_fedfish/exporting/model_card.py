@@ -15,7 +15,7 @@ from tff_fedfish.run import corpus_identity, tables
 from tff_fedfish.version import __version__
 
 _SECTIONS = (
-  *('algorithm', 'local_privacy', 'client_work', 'server'),
+  *('algorithm', 'local_privacy', 'client_work', 'server', 'aggregation'),
   *('cohorts', 'client_splits', 'partition', 'seeds'),
 )
 _HUGGING_FACE_HEADER = """\

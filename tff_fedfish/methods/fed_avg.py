@@ -48,6 +48,7 @@ METHOD = Method(
   ),
   settings=AlgorithmConfig,
   builder='tff_fedfish.methods.fed_avg:build_fed_avg',
+  bytes_beside_delta=lambda config: 0,
   hue='#0072B2',
   hatch='////',
 )

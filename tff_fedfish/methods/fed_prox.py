@@ -181,6 +181,7 @@ METHOD = Method(
     if config.algorithm.adaptation != 'none'
     else ()
   ),
+  bytes_beside_delta=lambda config: 0,
   problems=_problems,
   hue='#CC79A7',
   hatch='xxxx',

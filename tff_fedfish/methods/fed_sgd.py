@@ -115,6 +115,7 @@ METHOD = Method(
   ),
   settings=AlgorithmConfig,
   builder='tff_fedfish.methods.fed_sgd:build_fed_sgd',
+  bytes_beside_delta=lambda config: 0,
   problems=_problems,
   hue='#009E73',
   hatch='....',

@@ -54,15 +54,20 @@ class Method:
   keywords `arguments`, and those of `rounds.compose.compose` that every method
   has: `client_optimizer`, `server_optimizer`, `num_local_epochs`,
   `client_weighting`, and of `max_delta_norm`, `num_local_steps`,
-  `micro_batch_size`, `keeps_optimizer_state` and `local_privacy` those that are
-  set. If it has a parameter `num_clients`, it is given how many clients may
-  take part, or None. It returns a `tff.learning.templates.LearningProcess`."""
+  `micro_batch_size`, `keeps_optimizer_state`, `local_privacy` and `delta_bits`
+  those that are set. If it has a parameter `num_clients`, it is given how many
+  clients may take part, or None. It returns a
+  `tff.learning.templates.LearningProcess`."""
   arguments: Callable[['TrainConfig'], dict[str, Any]] = own_settings
   """Keywords of the builder: by default every setting that `AlgorithmConfig`
   does not have."""
   traffic: Callable[['TrainConfig'], Traffic] = lambda config: Traffic()
   """Models that a client sends and receives in a round. To describe the method
   it is given a config with `algorithm` and `model_shape` only."""
+  bytes_beside_delta: Callable[['TrainConfig'], int] | None = None
+  """Bytes that a client sends in a round beside one delta of
+  `Trained.model_delta` with `aggregation.bits` below 32. None: clients send
+  something else, and such bits are refused."""
   cost: Callable[['TrainConfig'], ClientCost] = lambda config: ClientCost()
   """Memory and work of a client."""
   slots: Callable[['TrainConfig'], tuple[Slot, ...]] = lambda config: ()
@@ -174,6 +179,8 @@ class Method:
         batch_size=config.client_work.local_batch_size,
         draws_batches=privacy.draws_batches,
       )
+    if config.aggregation.is_quantized:
+      set_ones['delta_bits'] = config.aggregation.bits
     return set_ones | self.arguments(config)
 
 

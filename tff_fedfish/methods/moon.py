@@ -127,6 +127,7 @@ METHOD = Method(
   source=('Li, He and Song (2021), "Model-contrastive federated learning"'),
   settings=MoonConfig,
   builder='tff_fedfish.methods.moon:build_moon',
+  bytes_beside_delta=lambda config: 0,
   # z forward and back, z_glob and z_prev forward.
   cost=lambda config: ClientCost(passes_in_training=5 / 3),
   slots=lambda config: (Slot('previous_model', 1),),

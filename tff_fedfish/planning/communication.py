@@ -1,14 +1,17 @@
 """Communication of rounds, in models and in bytes.
 
 Dhawan et al. (2024), section 5, count uploads. A method declares how many
-models of float32 a client sends and receives in a round; downloads are counted
-in the totals. The few scalars that go along are not counted.
+models of float32 a client sends and receives in a round, and what quantized
+deltas come with; downloads are counted in the totals. The few scalars that go
+along are not counted.
 """
 
 import dataclasses
 import typing
 
+from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish.methods.parts import Traffic
+from tff_fedfish.rounds.compression import packed_bytes
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig
@@ -36,6 +39,22 @@ class Communication:
     return self.total_bytes - self.uplink_bytes
 
 
+def of_client(config: 'TrainConfig') -> Traffic:
+  """Returns the models that a client sends and receives in a round.
+
+  What is quantized counts by its bytes.
+  """
+  traffic, method = config.method.traffic(config), config.method
+  if not config.aggregation.is_quantized:
+    return traffic
+  shape = config.model_shape()
+  num_bytes = packed_bytes(
+    weight_shapes(shape).values(), config.aggregation.bits
+  ) + method.bytes_beside_delta(config)
+  size = BYTES_PER_WEIGHT * num_parameters(shape)
+  return traffic._replace(uplink=num_bytes / size)
+
+
 def until_round(config: 'TrainConfig', num_rounds: int) -> Traffic:
   """Returns the models that a client sends and receives in the first rounds."""
   parts = []
@@ -43,7 +62,7 @@ def until_round(config: 'TrainConfig', num_rounds: int) -> Traffic:
     last = num_rounds if phase.last_round is None else phase.last_round
     count = min(last, num_rounds) - phase.first_round + 1
     parts.append((max(count, 0), phase.method.traffic(config)))
-  parts = parts or [(num_rounds, config.method.traffic(config))]
+  parts = parts or [(num_rounds, of_client(config))]
   return Traffic(
     sum(count * sent.uplink for count, sent in parts),
     sum(count * sent.downlink for count, sent in parts),

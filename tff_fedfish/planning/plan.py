@@ -95,7 +95,7 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
       traffic, cohort_size=cohort_size or 1, num_weights=num_weights
     )
     for traffic in (
-      config.method.traffic(config),
+      communication.of_client(config),
       communication.until_round(config, num_rounds),
     )
   ]

@@ -39,7 +39,7 @@ RATES = tuple(
 
 # What makes a method: sections, which end with a dot, and single settings.
 _METHOD = (
-  *('algorithm.', 'local_privacy.', 'server.'),
+  *('algorithm.', 'aggregation.', 'local_privacy.', 'server.'),
   *(f'client_work.{name}' for name in _CLIENT_OPTIMIZER),
 )
 # What makes the clients and their rows.

@@ -20,6 +20,7 @@ _BARRIERS = tuple(
   f'barrier/{name}' for name in ('loss', 'global_loss', 'local_loss', 'error')
 )
 _TRAFFIC = ('communication/uplink_units', 'communication/total_units')
+DOWNLINK = 'communication/downlink_units'
 _TIMINGS = {
   'seconds_per_round': 'seconds',
   'tokens_per_second': 'tokens_per_second',
@@ -77,6 +78,12 @@ def find_columns(arms: Sequence[Arm], means: pd.DataFrame) -> list[Column]:
     replayed = _values(shown[shown['measure'] == key])
     columns.append(_column(key, trained | replayed))
   columns += [_column(key, last(key)) for key in _TRAFFIC]
+  uplinks, totals = map(last, _TRAFFIC)
+  downlinks = {
+    label: None if total is None else total - uplinks[label]
+    for label, total in totals.items()
+  }
+  columns.append(_column(DOWNLINK, downlinks))
   for key, timing in _TIMINGS.items():
     values = {arm.label: arm.typical(timing) for arm in arms}
     columns.append(_column(key, values))

@@ -11,7 +11,7 @@ from tff_fedfish.reporting.match import Arm
 from tff_fedfish.reporting.means import means_of
 from tff_fedfish.reporting.runs import OWN_TEST, Run, Subject
 from tff_fedfish.reporting.scores import Scores
-from tff_fedfish.reporting.summary import Column, find_columns
+from tff_fedfish.reporting.summary import DOWNLINK, Column, find_columns
 from tff_fedfish.reporting.words import Words, shown, words_of
 
 _UPLINK = 'communication/uplink_units'
@@ -261,6 +261,7 @@ _COSTS = {
   'barrier/loss': ('Barrier (nats)', lambda value: shown(value, 3, 1, '+')),
   'effective_clients': ('Effective clients', lambda value: shown(value, 1)),
   _UPLINK: ('Uplink (models)', _number),
+  DOWNLINK: ('Downlink (models)', _number),
   'seconds_per_round': ('Seconds per round', _seconds),
   'peak_memory_bytes': (
     'Peak memory (GiB)',

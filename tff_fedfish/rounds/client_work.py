@@ -30,6 +30,7 @@ class Trained(NamedTuple):
     local: Result of local training, the final trainable weights included.
     weight: w_i, float32; 0 without data.
     max_delta_norm: Bound on the norm of what is sent; None: no bound.
+    quantized: From a delta, what the server reads of it. None: the delta.
     kept: Structures that the client keeps or returns, by slot.
     update: Structure for the aggregator; every leaf float.
     counts: Int32 scalars by name, to be summed over the clients that are
@@ -42,13 +43,14 @@ class Trained(NamedTuple):
   local: LocalResult
   weight: tf.Tensor
   max_delta_norm: float | None = None
+  quantized: Callable[[Structure], Structure] | None = None
   kept: Mapping[str, Structure] = {}
   update: Structure = ()
   counts: Counts = {}
   summands: Structure = ()
 
   def model_delta(self, after: Structure = ()) -> tuple[Structure, Counts]:
-    """Returns initial minus final trainable weights, within the bound.
+    """Returns initial minus final trainable weights, bounded and quantized.
 
     Args:
       after: Tensors that must be there first, so that the delta does not take
@@ -65,11 +67,12 @@ class Trained(NamedTuple):
     return self.bounded(delta)
 
   def bounded(self, delta: Structure) -> tuple[Structure, Counts]:
-    """Returns `delta` within the bound, and counts as `model_delta` does."""
-    if self.max_delta_norm is None:
-      return delta, {}
-    delta, is_clipped = clip_to_norm(delta, self.max_delta_norm)
-    return delta, {'num_clipped_clients': tf.cast(is_clipped, tf.int32)}
+    """Returns `delta` bounded and quantized, counts as `model_delta` does."""
+    counts = {}
+    if self.max_delta_norm is not None:
+      delta, is_clipped = clip_to_norm(delta, self.max_delta_norm)
+      counts['num_clipped_clients'] = tf.cast(is_clipped, tf.int32)
+    return self.quantized(delta) if self.quantized else delta, counts
 
 
 class MethodState(NamedTuple):

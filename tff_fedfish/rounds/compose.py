@@ -15,7 +15,12 @@ import tensorflow_federated as tff
 
 from models.functional_model import ModelSpec
 from tff_fedfish.errors import require
-from tff_fedfish.rounds import kept, local_steps, local_training
+from tff_fedfish.rounds import (
+  compression,
+  kept,
+  local_steps,
+  local_training,
+)
 from tff_fedfish.rounds.client_work import (
   Counts,
   MethodState,
@@ -52,6 +57,7 @@ def compose(
   micro_batch_size: int | None = None,
   keeps_optimizer_state: bool = False,
   local_privacy: LocalPrivacy | None = None,
+  delta_bits: int = compression.FLOAT_BITS,
   make_update: Callable[[Trained], tuple[Structure, Counts]] | None = None,
   aggregation_factory: tff.aggregators.WeightedAggregationFactory | None = None,
   begin: Callable[[tff.learning.models.FunctionalModel, Start], Start]
@@ -70,7 +76,7 @@ def compose(
 ) -> FederatedProcess:
   """Builds the process of a method.
 
-  The keywords up to `local_privacy` are those that every builder takes; the
+  The keywords up to `delta_bits` are those that every builder takes; the
   others are a method's own.
 
   Args:
@@ -93,6 +99,9 @@ def compose(
       are clipped per row and noised, and clients are given the input
       `client_data.LOCAL_PRIVACY`. Whatever else a method sends must be computed
       from these gradients. Not with `micro_batch_size`. None: plain gradients.
+    delta_bits: 8 or 4: what `Trained.model_delta` and `bounded` return is
+      quantized, see `compression`, and clients are given the input
+      `client_data.ROUNDING`. What clients keep is not. 32: it is not.
     make_update: From what a client trained, what it sends, any structure of
       float tensors, and counts as those of `Trained.model_delta`. None: clients
       send nothing, and the server's weights stay as they are.
@@ -133,6 +142,10 @@ def compose(
     is_none = micro_batch_size is None
     require(is_none, 'micro_batch_size', wanted, micro_batch_size)
     client_inputs = (*client_inputs, kept.LOCAL_PRIVACY)
+  is_quantized = delta_bits != compression.FLOAT_BITS
+  if is_quantized:
+    require(delta_bits in (8, 4), 'delta_bits', '32, 8 or 4', delta_bits)
+    client_inputs = (*client_inputs, kept.ROUNDING)
   functional_model, initial_weights = _initial_weights(model)
   weights_type = initial_weights.type_signature.result
   slots = dict(kept_slots)
@@ -162,7 +175,15 @@ def compose(
     start, dataset = start_of(*argument)
     local = train(start, dataset)
     weight = weight_of(local, client_weighting)
-    client = Trained(functional_model, start, local, weight, max_delta_norm)
+    quantized = None
+    if is_quantized:
+      (seed,) = kept.only_element(start.inputs[kept.ROUNDING])
+      quantized = functools.partial(
+        compression.quantize, bits=delta_bits, seed=seed
+      )
+    client = Trained(
+      functional_model, start, local, weight, max_delta_norm, quantized
+    )
     client = client._replace(
       kept={name: slot.next(client) for name, slot in slots.items()}
     )

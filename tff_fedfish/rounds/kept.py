@@ -16,6 +16,7 @@ from tff_fedfish.runtime import client_outputs
 from tff_fedfish.runtime.client_data import (
   CANDIDATES,
   LOCAL_PRIVACY,
+  ROUNDING,
   VALIDATION,
 )
 
@@ -101,8 +102,8 @@ def client_data_type(
   Args:
     functional_model: The model.
     kept: As `kept_specs` returns it.
-    inputs: Names of further inputs: `VALIDATION`, `CANDIDATES` and
-      `LOCAL_PRIVACY` of `client_data`.
+    inputs: Names of further inputs: `VALIDATION`, `CANDIDATES`,
+      `LOCAL_PRIVACY` and `ROUNDING` of `client_data`.
 
   Returns:
     The sequence of batches B*. With slots <data=B*, state=<SLOT=T*, ...>>, T
@@ -124,6 +125,7 @@ def client_data_type(
       num_examples=tf.TensorSpec([], tf.int64),
       num_unobserved=tf.TensorSpec([], tf.int64),
     ),
+    ROUNDING: collections.OrderedDict(seed=tf.TensorSpec([2], tf.int32)),
   }
   parts = collections.OrderedDict(data=data)
   if kept:

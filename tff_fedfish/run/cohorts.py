@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tff_fedfish.config.schema import TrainConfig
+from tff_fedfish.data import randomness
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.cohorts import draw_cohort
 from tff_fedfish.data.sequences import ClientRows, Rows
@@ -16,6 +17,7 @@ from tff_fedfish.run.private import PrivateRounds, private_rounds
 from tff_fedfish.runtime.client_data import (
   CANDIDATES,
   LOCAL_PRIVACY,
+  ROUNDING,
   VALIDATION,
   ClientLoader,
   LoadedClient,
@@ -44,6 +46,8 @@ class TrainingClient(ClientLoader):
   """Models that it is given. None: clients are given none."""
   private: PrivateRounds | None = None
   """How it takes rows by DP-SGD. None: it does not train by it."""
+  is_quantized: bool = False
+  """Whether its delta is rounded."""
 
   def sequences(self) -> Rows:
     """Returns what the client trains on, shuffled and capped."""
@@ -87,9 +91,21 @@ class TrainingClient(ClientLoader):
       inputs[CANDIDATES] = self.candidates.dataset()
     if private is not None:
       inputs[LOCAL_PRIVACY] = private.client_input(len(sequences), *of_round)
+    if self.is_quantized:
+      inputs[ROUNDING] = self._rounding_seed()
     if inputs:
       data = collections.OrderedDict(data=data, **inputs)
     return LoadedClient(data, counts)
+
+  def _rounding_seed(self):
+    import tensorflow as tf
+
+    seed = randomness.generator(
+      'delta_rounding', self.shuffle_seed, self.round_num, self.client_id
+    ).randint(2**31, size=2, dtype=np.int64)
+    return tf.data.Dataset.from_tensors(
+      collections.OrderedDict(seed=tf.constant(seed.astype(np.int32)))
+    )
 
   def _validation_rows(self, sequences):
     """Returns the validation rows, with the features of those it trains on."""
@@ -166,5 +182,6 @@ def training_client(
       config.evaluation.batch_size if personal and personal.validates else None
     ),
     private=privacy,
+    is_quantized=config.aggregation.is_quantized,
     **inputs,
   )

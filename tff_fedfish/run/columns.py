@@ -38,6 +38,8 @@ _COMMUNICATION_NAMES = tuple(
   f'communication/{field.name}'
   for field in dataclasses.fields(communication.Communication)
 )
+DOWNLINK_BYTES = 'communication/downlink_bytes'
+"""Column of a run whose deltas are quantized."""
 _HELD_OUT_NAMES = (
   'held_out/loss',
   'held_out/accuracy',
@@ -93,6 +95,7 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
     (method.solver is not None, ONE_SHOT_NAMES),
     (config.local_privacy.adds_noise, PRIVACY_NAMES),
     (True, _COMMUNICATION_NAMES),
+    (config.aggregation.is_quantized, [DOWNLINK_BYTES]),
     (evaluation.num_clients and not is_personal, _HELD_OUT_NAMES),
     (evaluation.num_clients and is_personal, _PERSONAL_NAMES),
     (evaluation.barrier_every_num_rounds, _BARRIER_NAMES),

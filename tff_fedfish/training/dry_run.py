@@ -64,7 +64,7 @@ def _describe(config):
   shape, num_clients = config.model_shape(), config.cohort_size
   num_weights = num_parameters(shape)
   sent = communication.of_cohorts(
-    config.method.traffic(config),
+    communication.of_client(config),
     cohort_size=num_clients or 1,
     num_weights=num_weights,
   )
@@ -92,8 +92,8 @@ def _describe(config):
     facts.append(
       (
         f'Communication {per}',
-        f'{num_up} up, {sent.total_units - num_up} down (models per client); '
-        f'{sent.total_bytes:,} bytes in all',
+        f'{num_up:.4g} up, {sent.total_units - num_up:.4g} down (models per '
+        f'client); {sent.uplink_bytes:,} and {sent.downlink_bytes:,} bytes',
       )
     )
   print_facts(facts)

@@ -8,7 +8,7 @@ from typing import Any
 
 from models.model_shapes import num_parameters
 from tff_fedfish.planning import communication
-from tff_fedfish.run import model_state, run_directory, store
+from tff_fedfish.run import columns, model_state, run_directory, store
 from tff_fedfish.run.checkpoint_writer import CheckpointWriter
 from tff_fedfish.run.tables import TOKENS_SEEN
 from tff_fedfish.run.trackers import Tracker
@@ -39,6 +39,8 @@ class TablesPart(RoundPart):
     )
     for name, value in dataclasses.asdict(spent).items():
       done.metrics[f'communication/{name}'] = value
+    if config.aggregation.is_quantized:
+      done.metrics[columns.DOWNLINK_BYTES] = spent.downlink_bytes
     usage = resource.getrusage(resource.RUSAGE_SELF)
     done.timings['peak_memory_bytes'] = usage.ru_maxrss * 1024
 

@@ -41,6 +41,7 @@ from tff_fedfish.fields import SET, number, setting
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import ClientCost, Column, Traffic
 from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
+from tff_fedfish.rounds.compression import LOGARITHM_BITS, packed_bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,26 +159,40 @@ def averaged_axes(
   return tuple(axis for axis in range(rank) if axis not in kept)
 
 
-def _traffic(config):
-  """Counts w F delta and w F, with s also w delta; 1 for tensors with F = 1."""
+def _fisher_shapes(config):
+  """Yields the shapes of a tensor and of its F; of F = 1 none is sent."""
   settings, shape = config.algorithm, config.model_shape()
-  if settings.is_plain_mean:
-    return Traffic()
-  num_weights, num_sent = 0, 0
   for (name, sizes), *axes in zip(
     weight_shapes(shape).items(),
     input_axes(shape),
     are_stacked(shape),
     strict=True,
   ):
-    size = math.prod(sizes)
-    num_weights, num_sent = num_weights + size, num_sent + size
-    if settings.plain_mean_tensors == 'logits' and name in LOGITS_TENSORS:
+    is_plain = settings.plain_mean_tensors == 'logits'
+    if settings.is_plain_mean or (is_plain and name in LOGITS_TENSORS):
+      yield sizes, (0,)
       continue
     averaged = averaged_axes(settings.fisher_granularity, len(sizes), *axes)
-    num_sent += size // math.prod(sizes[axis] for axis in averaged)
-    num_sent += size if settings.plain_mean_fraction else 0
+    yield sizes, tuple(1 if i in averaged else n for i, n in enumerate(sizes))
+
+
+def _traffic(config):
+  """Counts w F delta and w F; with s also w delta, where F is not 1."""
+  num_weights, num_sent = 0, 0
+  for sizes, of_fisher in _fisher_shapes(config):
+    num_fishers, size = math.prod(of_fisher), math.prod(sizes)
+    is_mixed = config.algorithm.plain_mean_fraction and num_fishers
+    num_weights += size
+    num_sent += size + num_fishers + (size if is_mixed else 0)
   return Traffic(uplink=num_sent / num_weights)
+
+
+def _fisher_bytes(config):
+  """Returns the bytes of F, quantized where every element has its own."""
+  shapes = [shape for _, shape in _fisher_shapes(config)]
+  if config.algorithm.fisher_granularity == 'element':
+    return packed_bytes(shapes, LOGARITHM_BITS)
+  return 4 * sum(map(math.prod, shapes))
 
 
 def _cost(config):
@@ -211,6 +226,7 @@ METHOD = Method(
   settings=FedFishConfig,
   builder='tff_fedfish.methods.fed_fish.process:build_fed_fish',
   traffic=_traffic,
+  bytes_beside_delta=_fisher_bytes,
   cost=_cost,
   columns=_columns,
   problems=_problems,

@@ -14,6 +14,7 @@ import tensorflow_federated as tff
 from tff_fedfish.errors import require
 from tff_fedfish.methods.fed_fish import FedFishConfig, averaged_axes
 from tff_fedfish.methods.settings import require_choices
+from tff_fedfish.rounds import compression
 from tff_fedfish.rounds.compose import Model, compose
 from tff_fedfish.rounds.finite import zero_if_non_finite
 from tff_fedfish.rounds.gradients import batch_gradients
@@ -332,7 +333,10 @@ def build_fed_fish(
   def make_update(client):
     squares = _squares_of(client, fisher_estimator, micro_batch_size, plain)
     model_delta, counts = client.model_delta(after=squares)
-    return DeltaAndFisher(model_delta, fisher_weights(squares)), counts
+    fisher = fisher_weights(squares)
+    if client.quantized and fisher_granularity == 'element':
+      fisher = compression.logarithmic(fisher)
+    return DeltaAndFisher(model_delta, fisher), counts
 
   return compose(
     model,
