@@ -96,16 +96,23 @@ class TestWeightingsInOneRound:
       'cohorts.cohort_size': 4,
       'client_work.num_local_epochs': 1,
       'client_work.learning_rate': 0.1,
+      'algorithm.fisher_granularity': 'input',
+      'algorithm.fisher_mix': 0.5,
+      'aggregation.bits': 4,
     }
     rows = self._compare(
       *(small_images, tmp_path / 'rows.csv', '--num_clients', '1', '1'),
       **settings,
     )
-    assert len(rows) == 6
+    assert len(rows) == 7
+    coarse = rows['as configured']
+    assert 0 < float(coarse['cosine']) < 1
     plain, fish = rows['plain mean'], rows['FedFish']
     assert float(plain['norm_ratio']) == pytest.approx(1)
     assert 0 < float(fish['cosine']) < 1
     assert 1 < float(fish['effective_clients']) < 4
+    fewest, most = (float(r['effective_clients']) for r in (fish, plain))
+    assert fewest < float(coarse['effective_clients']) < most
     difference = float(fish['best_loss']) - float(plain['best_loss'])
     assert re.search(
       rf'FedFish +\S+ +{re.escape(f"{difference:+.4f}")}',

@@ -10,6 +10,11 @@ its best step, which other held-out clients choose. The table has differences
 from the plain mean of FedAvg; the CSV file has a row for each seed and
 weighting. With `fisher_of='another'`, a control, the Fisher diagonal of the
 next client weighs a delta, of which it knows nothing.
+
+Other settings of FedFish's weights, or deltas of few bits, add a weighting "as
+configured", whose clients train again: such as
+`--config.algorithm.fisher_granularity=input --config.algorithm.fisher_mix=0.5
+--config.aggregation.bits=4`.
 """
 
 import argparse
@@ -127,13 +132,33 @@ def train_cohort(config, clients):
   trained = process.trained_models(state, clients)
   # Others have no data, or an update that is not finite.
   trained = [client for client in trained if client['client_weight'] > 0]
+
+  def diagonal(client):
+    # Elements of a unit share one number.
+    pairs = zip(client['update'].fisher_diagonal, start, strict=True)
+    return flat(np.broadcast_to(fisher, w.shape) for fisher, w in pairs)
+
   return start, Cohort(
     np.array([[float(c['client_weight'])] for c in trained]),
-    np.stack([flat(start) - flat(c['trainable']) for c in trained]),
-    np.stack([flat(c['update'].fisher_diagonal) for c in trained]),
+    np.stack([flat(c['update'].model_delta) for c in trained]),
+    np.stack([diagonal(c) for c in trained]),
     np.array([tensor.size for tensor in start]),
     config.algorithm.relative_floor,
   )
+
+
+def as_printed(config):
+  """Returns the config whose clients send exact deltas and F of elements."""
+  config = config.with_values(
+    'algorithm',
+    fisher_power=1.0,
+    fisher_granularity='element',
+    fisher_mix=None,
+    fisher_cap=None,
+    plain_mean_fraction=0.0,
+    plain_mean_tensors='none',
+  )
+  return config.with_values('aggregation', bits=32)
 
 
 def held_out_rows(config, held_out, rows, arguments):
@@ -173,8 +198,17 @@ def compare(config, arguments):
   rows = row_source(config).training_rows(corpus, tokenizer)
   validation, scored = held_out_rows(config, split.held_out, rows, arguments)
   participating = row_source(config).training_clients(split)
-  clients = cohorts.cohort(config, participating, rows, 1)
-  start, cohort = train_cohort(config, clients)
+
+  def trained(config):
+    clients = cohorts.cohort(config, participating, rows, 1)
+    return train_cohort(config, clients)
+
+  start, cohort = trained(as_printed(config))
+  weighed = [(weighting, cohort) for weighting in WEIGHTINGS]
+  if config != as_printed(config):
+    s = config.algorithm.plain_mean_fraction
+    own = Weighting('as configured', plain_mean_fraction=s)
+    weighed.append((own, trained(config)[1]))
   evaluator = build_evaluator(config)
 
   def loss(mean, step, clients):
@@ -188,9 +222,9 @@ def compare(config, arguments):
     found = np.average([score.loss for score in scores], weights=counts)
     return found if np.isfinite(found) else np.inf
 
-  plain, halves = cohort.mean(PLAIN_MEAN), (cohort.half(0), cohort.half(1))
-  for weighting in WEIGHTINGS:
-    mean = cohort.mean(weighting)
+  plain = cohort.mean(PLAIN_MEAN)
+  for weighting, cohort in weighed:
+    halves, mean = (cohort.half(0), cohort.half(1)), cohort.mean(weighting)
     step = best_step(lambda step, mean=mean: loss(mean, step, validation))
     yield {
       'seed': config.seeds.cohort_seed,
@@ -208,7 +242,8 @@ def compare(config, arguments):
 
 def print_differences(table):
   """Prints means over seeds, with half of their 95 % interval."""
-  plain, fish, another, *_ = (weighting.name for weighting in WEIGHTINGS)
+  names = table['weighting'].unique()
+  plain, fish, another, *_ = names
   losses = table.pivot(index='seed', columns='weighting')
 
   def difference(name, other, column='best_loss'):
@@ -221,8 +256,8 @@ def print_differences(table):
     'Held-out loss minus that of the plain mean, nats',
     ['weighting', 'step 1', 'best step'],
     [
-      [w.name, *(difference(w.name, plain, c) for c in ('loss', 'best_loss'))]
-      for w in WEIGHTINGS
+      [name, *(difference(name, plain, c) for c in ('loss', 'best_loss'))]
+      for name in names
     ],
   )
   print(f'{fish} minus {another}: {difference(fish, another)} nats.')
