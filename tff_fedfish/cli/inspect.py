@@ -1,9 +1,9 @@
 """Show what a grouped corpus holds, and what was dropped when it was made.
 
 Examples:
-  fedfish inspect corpora/c4
-  fedfish inspect corpora/c4 --plots plots/c4
-  fedfish inspect corpora/c4 --vocabulary runs/mine/vocabulary
+  fedfish inspect corpora/debian
+  fedfish inspect corpora/debian --plots plots/debian
+  fedfish inspect corpora/debian --vocabulary corpora/debian_vocabulary
 """
 
 import argparse
