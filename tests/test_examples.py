@@ -28,6 +28,7 @@ def test_fed_fish_by_hand(capsys):
   assert losses == sorted(losses, reverse=True)
 
 
+@pytest.mark.slow
 def test_fed_fish_on_one_function(capsys, tmp_path):
   _names('fed_fish_on_one_function')['main'](tmp_path / 'picture.png')
   assert (tmp_path / 'picture.png').read_bytes().startswith(b'\x89PNG')

@@ -34,6 +34,7 @@ def weights(small_image_run):
   return {name: tensors[f'{prefix}{i}'] for i, name in enumerate(names)}
 
 
+@pytest.mark.slow
 def test_weights_are_the_checkpoints_bit_for_bit(exported, weights):
   tensors = load_file(exported / 'model.safetensors')
   assert tensors.keys() == weights.keys()
@@ -41,6 +42,7 @@ def test_weights_are_the_checkpoints_bit_for_bit(exported, weights):
     np.testing.assert_array_equal(tensors[name], weight, err_msg=name)
 
 
+@pytest.mark.slow
 def test_saved_model_is_the_network_of_the_checkpoint(exported, weights):
   loaded = tf.saved_model.load(str(exported / 'saved_model'))
   random = np.random.RandomState(3)
@@ -51,6 +53,7 @@ def test_saved_model_is_the_network_of_the_checkpoint(exported, weights):
   np.testing.assert_allclose(logits['logits'], expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_config(exported):
   assert not (exported / 'vocabulary').exists()
   config = json.loads((exported / 'config.json').read_text())
@@ -64,6 +67,7 @@ def test_config(exported):
   assert config['run']['data']['directory'] == 'raw'
 
 
+@pytest.mark.slow
 def test_model_card(exported):
   card = (exported / 'README.md').read_text()
   assert card.startswith('# Image classifier: FedFish, round 3\n')

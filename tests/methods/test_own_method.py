@@ -45,6 +45,7 @@ def _state(run):
   return checkpoints.load_checkpoint(path).tensors
 
 
+@pytest.mark.slow
 def test_config_and_metrics(own_run):
   config = json.loads((own_run / 'config.json').read_text('utf-8'))
   assert config['algorithm'] == {
@@ -89,6 +90,7 @@ def test_dry_run_and_plan(small_inputs, capsys):
   assert own.flops.updates > average.flops.updates
 
 
+@pytest.mark.slow
 def test_report_and_export(own_run, tmp_path):
   page = tmp_path / 'report'
   assert main(['report', '--runs', str(own_run), '--output', str(page)]) == 0

@@ -63,6 +63,7 @@ def test_features_make_the_logits_of_every_target(dtype, xla):
   )
 
 
+@pytest.mark.slow
 def test_xla_compiles_the_same_loss_and_gradients():
   batch = collections.OrderedDict(x=_TOKENS, y=tf.constant([3, 1, 0]))
 
@@ -103,6 +104,7 @@ def test_drawn_weights_of_a_language_model_are_no_graph_constants():
   assert draw.to_building_block().proto.ByteSize() < 1_000_000
 
 
+@pytest.mark.slow
 def test_weights_of_a_large_model_never_become_graph_constants():
   # A linear model is built fastest.
   config = ImageModelConfig(

@@ -47,6 +47,7 @@ def test_scores_and_metrics_by_hand(spec):
   np.testing.assert_allclose(loss, losses.mean(), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_round_of_tff_trains_the_classifier_only(spec):
   process = build_fed_avg(
     spec,

@@ -82,7 +82,9 @@ def test_attention_equals_its_definition_and_gradient(monkeypatch):
       np.testing.assert_allclose(other, one, atol=1e-5)
 
 
-@pytest.mark.parametrize('position', ['learned', 'rotary'])
+@pytest.mark.parametrize(
+  'position', ['learned', pytest.param('rotary', marks=pytest.mark.slow)]
+)
 def test_foldl_equals_unrolled(position):
   def run(layer_loop):
     config = dataclasses.replace(

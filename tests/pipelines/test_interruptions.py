@@ -165,7 +165,11 @@ def test_killed_before_every_line(tmp_path, monkeypatch, cleans_up):
 @pytest.mark.parametrize(
   'error', [KeyboardInterrupt(), _FAULT], ids=['interrupted', 'failed']
 )
-@pytest.mark.parametrize('kind', ['new', *buckets.KINDS])
+@pytest.mark.parametrize(
+  'kind',
+  [pytest.param(k, marks=pytest.mark.slow) for k in ('new', 'objects')]
+  + ['files'],
+)
 def test_stopped_before_every_line(tmp_path, monkeypatch, kind, error):
   num_mended = num_left = 0
   foreign = {} if kind == 'new' else _FOREIGN

@@ -187,6 +187,7 @@ def train(small_inputs):
   )
 
 
+@pytest.mark.slow
 def test_stops_and_counts_on_when_resumed(train, tmp_path, capsys, monkeypatch):
   workdir = tmp_path / 'run'
   settings = dict(checkpoints__keep_last=1)
@@ -240,6 +241,7 @@ def test_stops_and_counts_on_when_resumed(train, tmp_path, capsys, monkeypatch):
   assert checkpoints.list_rounds(whole / 'checkpoints') == [0, 1, 7]
 
 
+@pytest.mark.slow
 def test_the_last_round_may_be_the_one_too_many(train, tmp_path, capsys):
   settings = dict(training__num_rounds=3, training__max_non_finite_rounds=2)
   for _ in range(2):
@@ -251,6 +253,7 @@ def test_the_last_round_may_be_the_one_too_many(train, tmp_path, capsys):
   assert 'is finished' in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_evaluation_of_a_diverged_model(train, small_inputs, tmp_path, capsys):
   workdir = tmp_path / 'run'
   assert train(workdir, training__num_rounds=2) == 0

@@ -56,6 +56,7 @@ def _state(run, round_num):
   return checkpoints.load_checkpoint(path).tensors
 
 
+@pytest.mark.slow
 def test_columns_say_the_rates(scheduled):
   rows = tables.read_metrics(scheduled / 'metrics.csv')
   assert rows[0][_CLIENT_COLUMN] is None
@@ -65,6 +66,7 @@ def test_columns_say_the_rates(scheduled):
   assert found == pytest.approx(_SERVER_RATES)
 
 
+@pytest.mark.slow
 def test_state_holds_the_rates_of_its_round(scheduled):
   for round_num in range(1, 5):
     state = _state(scheduled, round_num)
@@ -79,6 +81,7 @@ def test_state_holds_the_rates_of_its_round(scheduled):
     assert state['finalizer/step'] == round_num
 
 
+@pytest.mark.slow
 def test_more_rounds_on_resume_equal_an_uninterrupted_run(
   scheduled, small_inputs, tmp_path
 ):

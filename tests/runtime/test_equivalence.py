@@ -116,7 +116,7 @@ def _assert_equal(found, expected):
 @pytest.mark.parametrize(
   'name',
   [
-    'fed_fish',
+    pytest.param('fed_fish', marks=pytest.mark.slow),
     'fed_eval',
     pytest.param('weighted_fed_avg', marks=pytest.mark.slow),
     pytest.param('k_means', marks=pytest.mark.slow),

@@ -112,6 +112,7 @@ def loads(tmp_path):
   return directory
 
 
+@pytest.mark.slow
 def test_same_bits_as_one_process(process, workers, expected, loads):
   clients, lines = _clients(loads, num_failures=1), []
   output, outcome = _round(process, clients, workers, on_notice=lines.append)

@@ -96,6 +96,7 @@ def _one_line(capsys):
   return error
 
 
+@pytest.mark.slow
 def test_config_json_says_what_was_read(run):
   facts = json.loads((run / 'config.json').read_text())['resolved']
   assert facts['image_height'] == facts['image_width'] == 16
@@ -104,6 +105,7 @@ def test_config_json_says_what_was_read(run):
   assert (shape.image_shape, shape.num_classes) == ((16, 16, 1), 2)
 
 
+@pytest.mark.slow
 def test_evaluation_of_the_held_out_clients(run, folder, tmp_path, capsys):
   assert _evaluate(run, folder, tmp_path / 'e') == 0
   printed = capsys.readouterr()
@@ -119,6 +121,7 @@ def test_evaluation_of_the_held_out_clients(run, folder, tmp_path, capsys):
   assert ids < {os.fsencode(name) for name in _HOSTILE}
 
 
+@pytest.mark.slow
 def test_all_hostile_clients_are_evaluated(run, folder, tmp_path):
   # As a transfer, all six take part.
   copy = shutil.copytree(folder, tmp_path / 'copy')
@@ -139,6 +142,7 @@ def test_all_hostile_clients_are_evaluated(run, folder, tmp_path):
   assert '<b>&"' not in (page / 'index.html').read_text()
 
 
+@pytest.mark.slow
 def test_continued_run_is_the_uninterrupted_one(run, interrupted, folder):
   assert _train(folder, interrupted) == 0
   assert_same_run(interrupted, run)
@@ -146,6 +150,7 @@ def test_continued_run_is_the_uninterrupted_one(run, interrupted, folder):
   assert (run / name).read_bytes() == (interrupted / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_changed_images_do_not_continue(interrupted, folder, tmp_path, capsys):
   copy = shutil.copytree(folder, tmp_path / 'copy')
   path = copy / 'plain' / 'dog' / '0.png'
@@ -156,6 +161,7 @@ def test_changed_images_do_not_continue(interrupted, folder, tmp_path, capsys):
   assert 'was trained on another corpus than' in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_export_needs_no_folder(run, folder, tmp_path):
   model = tmp_path / 'model'
   arguments = ['--checkpoint', str(run), '--output', str(model)]
@@ -171,6 +177,7 @@ def test_export_needs_no_folder(run, folder, tmp_path):
   assert '| `images` | image_folder |' in (model / 'README.md').read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('changes', 'words'),
   [

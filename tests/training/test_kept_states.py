@@ -230,6 +230,7 @@ def test_a_round_that_is_not_finished(
   assert_same_run(run, whole_run)
 
 
+@pytest.mark.slow
 def test_barrier_while_training_is_that_of_the_checkpoint(
   small_mnist, whole_run, tmp_path, capsys
 ):

@@ -50,6 +50,7 @@ def _solve(kept, workdir, *overrides):
   return main([*arguments, *(f'--config.{text}' for text in overrides)])
 
 
+@pytest.mark.slow
 def test_the_checkpoint_holds_the_solution_over_the_uploads(kept, tmp_path):
   uploads, config = _uploads(kept), run_directory.read_config(kept)
   assert len(uploads) == 4
@@ -79,6 +80,7 @@ def test_the_checkpoint_holds_the_solution_over_the_uploads(kept, tmp_path):
   assert float(row['communication/total_units']) == pytest.approx(4.98631)
 
 
+@pytest.mark.slow
 def test_few_shot_rounds_resume(small_images, tmp_path):
   settings = dict(training__num_rounds=2, algorithm__keeps_uploads=True)
   whole, run = tmp_path / 'whole', tmp_path / 'run'
@@ -103,6 +105,7 @@ def test_compressed_uploads(small_images, tmp_path):
   assert found == pytest.approx(1.0340, abs=5e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('name', 'curvature'),
   [
@@ -131,6 +134,7 @@ def test_solving_kept_uploads_is_training_again(
     assert _rows(solved)[-1][column] == _rows(trained)[-1][column]
 
 
+@pytest.mark.slow
 def test_solving_again_gives_the_same_bits(kept, tmp_path):
   assert _solve(kept / 'uploads', tmp_path / 'again') == 0
   assert _rows(tmp_path / 'again') == _rows(kept)
@@ -142,11 +146,13 @@ def test_solving_again_gives_the_same_bits(kept, tmp_path):
     np.testing.assert_array_equal(found, wanted)
 
 
+@pytest.mark.slow
 def test_a_run_is_not_solved_into_itself(kept, capsys):
   assert _solve(kept, kept) == 2
   assert 'must be another directory than `--uploads`' in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('overrides', 'words'),
   [
@@ -190,6 +196,7 @@ def test_refused_solves(overrides, words, kept, tmp_path, capsys):
   assert not (tmp_path / 'run').exists()
 
 
+@pytest.mark.slow
 def test_a_run_without_uploads(kept, tmp_path, capsys):
   run = shutil.copytree(kept, tmp_path / 'kept')
   shutil.rmtree(run / 'uploads')
@@ -281,6 +288,7 @@ def test_refused_settings(settings, words, small_inputs, tmp_path, capsys):
   assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 class TestKeptUploadsThatCannotBeSolved:
   """Refused in one line, before anything is written."""
 

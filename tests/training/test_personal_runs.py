@@ -111,6 +111,7 @@ class TestReplay:
     assert sum(replay.num_downloads) > 4
     assert len({kept['round_num'] for kept in replay.kept.values()}) > 1
 
+  @pytest.mark.slow
   def test_local_only(self, corpus, tmp_path):
     run = _train(
       corpus,
@@ -159,6 +160,7 @@ class TestResume:
     assert num_sent > 0
 
 
+@pytest.mark.slow
 class TestEvaluate:
   def test_every_client_has_a_model_of_its_own(self, cohorts_run, evaluated):
     _, rows, _, summary = evaluated
@@ -228,6 +230,7 @@ class TestEvaluate:
     ) in error
 
 
+@pytest.mark.slow
 class TestGlobalModel:
   @pytest.fixture(scope='class')
   def run(self, corpus, tmp_path_factory):

@@ -143,6 +143,7 @@ def test_inputs_and_scores_without_training(small_inputs):
   np.testing.assert_allclose(losses, np.log(256), rtol=0.02)
 
 
+@pytest.mark.slow
 def test_no_test_rows(small_inputs, small_run, tmp_path, capsys):
   # `small_run` keeps no rows for tests, and must not be written into.
   arguments = ['evaluate', '--checkpoint', str(small_run)]

@@ -80,6 +80,7 @@ def checked(wide):
   return check.check_run(run_directory.read_config(wide))
 
 
+@pytest.mark.slow
 def test_the_checkpoint_says_how_wide_the_solution_is(wide):
   weights, widths = (
     _weights(wide),
@@ -95,6 +96,7 @@ def test_the_checkpoint_says_how_wide_the_solution_is(wide):
   assert 'model_widths' not in checkpoints.load_checkpoint(first).contents
 
 
+@pytest.mark.slow
 def test_the_round_scores_the_solution(wide, checked):
   halves = [halves.evaluation for _, halves in checked.sample.clients]
   scores = np.array([_scores(_weights(wide), rows) for rows in halves])
@@ -105,6 +107,7 @@ def test_the_round_scores_the_solution(wide, checked):
   assert 0 <= float(row['one_shot/validation_accuracy']) <= 1
 
 
+@pytest.mark.slow
 def test_the_barrier_is_that_of_the_solution(wide, checked):
   config = run_directory.read_config(wide)
   cohort = cohorts.cohort(
@@ -125,6 +128,7 @@ def test_the_barrier_is_that_of_the_solution(wide, checked):
   assert float(row['barrier/loss']) == pytest.approx(np.mean(losses), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_evaluation_and_export(wide, small_images, checked, tmp_path):
   arguments = ['--data', str(small_images), '--fractions', '0,0.5']
   arguments += ['--checkpoint', str(wide), '--output', str(tmp_path / 'scores')]
@@ -164,6 +168,7 @@ def test_evaluation_and_export(wide, small_images, checked, tmp_path):
     np.testing.assert_array_equal(kept[name], weight)
 
 
+@pytest.mark.slow
 def test_what_needs_the_model_of_the_clients_refuses_it(
   wide, small_images, tmp_path, capsys
 ):
@@ -180,6 +185,7 @@ def test_what_needs_the_model_of_the_clients_refuses_it(
   assert len(error.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_run_killed_in_the_solve_repeats_it(wide, small_images, tmp_path):
   killed = shutil.copytree(wide, tmp_path / 'killed')
   shutil.rmtree(checkpoints.path_of(killed / 'checkpoints', 1))

@@ -93,6 +93,7 @@ def test_a_resumed_run_is_an_uninterrupted_one(sampling, small_mnist, tmp_path):
   assert largest == sorted(largest) and largest[0] > 0
 
 
+@pytest.mark.slow
 def test_a_last_smaller_batch_is_dropped_and_counted(small_mnist, tmp_path):
   run = tmp_path / 'run'
   (row,) = _train(
@@ -162,6 +163,7 @@ def test_clients_with_models_of_their_own(name, small_mnist, tmp_path):
     assert found[client_id.decode()]['num_examples'] == expected
 
 
+@pytest.mark.slow
 def test_the_barrier_trains_clients_with_the_same_noise(
   small_mnist, tmp_path, monkeypatch
 ):

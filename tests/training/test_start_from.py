@@ -153,6 +153,7 @@ def test_another_model_is_refused(settings, words, small_inputs, small_run):
   assert '\n' not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_images_are_no_start_for_text(small_inputs, small_image_run):
   with pytest.raises(UserError, match="tensor '.*' must have shape .* none"):
     _check(small_inputs, small_image_run)

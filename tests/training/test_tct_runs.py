@@ -89,6 +89,7 @@ def whole(small_images, tmp_path_factory):
   return run
 
 
+@pytest.mark.slow
 def test_metrics_name_the_phases(whole):
   rows = _rows(whole)
   assert [row['tct/phase'] for row in rows] == ['', *'112333']
@@ -108,6 +109,7 @@ def test_metrics_name_the_phases(whole):
   )
 
 
+@pytest.mark.slow
 def test_features_are_those_of_the_linear_model(whole):
   # The first logit of a linear model is w^T x + b: its gradient is (x, 1).
   for features, labels in _features(whole):
@@ -126,6 +128,7 @@ def test_features_are_those_of_the_linear_model(whole):
   assert _rows(whole)[3]['tct/dead_coordinates'] == str(num_dead)
 
 
+@pytest.mark.slow
 def test_convex_rounds_are_those_of_algorithm_2(whole):
   """Replays D.4 in NumPy, from the features on."""
   clients = _features(whole)
@@ -164,6 +167,7 @@ def test_steps_give_what_the_gram_matrix_gives(small_images, whole, tmp_path):
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_resumed_in_every_phase(small_images, whole, tmp_path):
   run = tmp_path / 'run'
   for num_rounds in (1, 2, 3, 4):
@@ -199,6 +203,7 @@ def test_evaluated(round_num, small_images, whole, tmp_path):
   assert found > 0
 
 
+@pytest.mark.slow
 def test_a_convex_model_is_not_exported(whole, tmp_path, capsys):
   arguments = ['--checkpoint', str(whole), '--output', str(tmp_path / 'model')]
   assert main(['export', *arguments]) == 2
@@ -233,6 +238,7 @@ def _give_others(path):
   manifest.write_text(json.dumps(files.with_hash(values)), 'utf-8')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   ('damage', 'words'),
   [
@@ -256,6 +262,7 @@ def test_features_that_are_not_as_written(
   assert tensor_files.ADVICE in line
 
 
+@pytest.mark.slow
 def test_missing_bases_are_computed_again(small_images, whole, tmp_path):
   def damage(path):
     bases = path.parents[1] / 'feature_bases'
@@ -288,6 +295,7 @@ def test_no_room_for_features(
   assert checkpoints.list_rounds(run / 'checkpoints') == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_dry_run_says_what_phases_take(small_images, whole, capsys):
   options = [*small_image_runs.overrides(small_images, **_SETTINGS)]
   config = ['--config', small_image_runs.CONFIG]
@@ -330,6 +338,7 @@ def test_refused_settings(settings, words, small_images, tmp_path, capsys):
   assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_no_start_from_a_convex_phase(small_images, whole, tmp_path, capsys):
   settings = dict(training__start_from=whole)
   assert _train(small_images, tmp_path / 'run', **settings) == 2
@@ -339,6 +348,7 @@ def test_no_start_from_a_convex_phase(small_images, whole, tmp_path, capsys):
   assert _train(small_images, tmp_path / 'run', **settings) == 0
 
 
+@pytest.mark.slow
 def test_verified(whole, tmp_path, capsys):
   assert main(['verify', str(whole)]) == 0
   run = tmp_path / 'run'

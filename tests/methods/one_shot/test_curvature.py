@@ -232,7 +232,10 @@ def _assert_agree(found, expected):
     )
 
 
-@pytest.mark.parametrize('name', ['emnist_cnn', 'resnet18'])
+@pytest.mark.parametrize(
+  'name',
+  ['emnist_cnn', pytest.param('resnet18', marks=pytest.mark.slow)],
+)
 def test_factors_are_those_of_a_loop(name):
   _assert_agree(_summary(name, 'kfac'), _loop_summary(*_setting(name)))
 

@@ -89,6 +89,7 @@ def test_the_first_best_student_is_kept(scored):
   assert len({weights[0].tobytes() for weights in seen}) == 3
 
 
+@pytest.mark.slow
 def test_results_without_a_score(scored):
   first, seen = scored
   second, _ = _solve_from_zeros()

@@ -155,6 +155,7 @@ def test_the_published_steps_of_factors_have_the_root_inside():
   np.testing.assert_allclose(v_of(result.weights), w, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('solver', ['adam', 'conjugate_gradient'])
 def test_one_client_is_returned_and_solvers_meet(solver):
   uploads = _uploads(_LENET, 'kfac', num_clients=1)
