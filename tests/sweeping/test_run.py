@@ -474,7 +474,7 @@ class TestRefusals:
     # As an earlier version wrote it.
     record = _record(tmp_path) | {'evaluate': _SWEEP['evaluate']}
     (tmp_path / 'sweep.json').write_text(json.dumps(record))
-    words = r'in `evaluate` \(max_clients, max_sequences_per_client\)\.'
+    words = r'in `evaluate` \(it had max_clients=None, max_sequences_per_cl'
     with pytest.raises(UserError, match=words):
       run.run_sweep(main, sweep_file(_SWEEP), tmp_path)
     file = sweep_file(_SWEEP | {'evaluate': requests})

@@ -82,11 +82,8 @@ def _from_json(client_id, **values):
 
 def _identity(plan):
   """Returns a hash of everything that the rows depend on."""
-  facts = plan.facts | {
-    'corpus_identity': plan.facts['corpus_identity'].to_json_dict()
-  }
-  values = [__version__, dataclasses.asdict(plan.options), facts]
-  digest = hashlib.sha256(json.dumps(values).encode())
+  values = __version__, plan.options, sorted(plan.facts.items())
+  digest = hashlib.sha256(repr(values).encode())
   if plan.run is None:
     for tensor in plan.checkpoint.tensors.values():
       digest.update(tensor.tobytes())

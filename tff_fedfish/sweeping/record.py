@@ -14,7 +14,6 @@ from tff_fedfish.config import load, names
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.sweeping import sweep_file
-from tff_fedfish.sweeping.evaluations import EvaluationRequest
 from tff_fedfish.sweeping.runs import Run
 from tff_fedfish.sweeping.searches import Search
 from tff_fedfish.sweeping.sweep_file import KEYS, SweepFile
@@ -114,9 +113,10 @@ def _differences(
   """Returns the names of what changed since sweep.json was written."""
   base = load.from_json_dict(recorded['base'], source)
   recorded = {key: recorded[key] for key in KEYS if key in recorded}
-  recorded['evaluate'] = [
-    _BOUNDS_BEFORE | entry for entry in recorded.get('evaluate', [])
-  ]
+  entries, unbounded = recorded.get('evaluate', []), ''
+  if not all({*entry} >= {*_BOUNDS_BEFORE} for entry in entries):
+    unbounded = ' (it had max_clients=None, max_sequences_per_client=None)'
+  recorded['evaluate'] = [_BOUNDS_BEFORE | entry for entry in entries]
   # As JSON: a tuple is a list there.
   now = files.parse_json(json.dumps(file.definition))
   before, now = map(sweep_file.parse_definition, (recorded, now))
@@ -138,23 +138,10 @@ def _differences(
     for name in load.differences(base, file.base)
     if not _has_moved(name, base, file.base)
   ] + [
-    f'`{key}`{_changed_options(before[key], now[key]) * (key == "evaluate")}'
+    f'`{key}`{unbounded * (key == "evaluate")}'
     for key in KEYS
     if before[key] != now[key]
   ]
-
-
-def _changed_options(
-  before: Sequence[EvaluationRequest], now: Sequence[EvaluationRequest]
-) -> str:
-  """Returns the options in which evaluations differ, in brackets."""
-  pairs = list(zip(before, now, strict=False))
-  names = [
-    field.name
-    for field in dataclasses.fields(EvaluationRequest)
-    if any(getattr(a, field.name) != getattr(b, field.name) for a, b in pairs)
-  ]
-  return f' ({", ".join(names)})' if names else ''
 
 
 def _has_moved(name: str, before: TrainConfig, now: TrainConfig) -> bool:
