@@ -84,8 +84,6 @@ def _measure_halves(plan: Plan, kept: KeptRows) -> Summary:
   with stage('choosing clients'):
     sample = _choose(plan)
   halves = dict(sample.clients)
-  num_sequences = sum(half.num_sequences for half in halves.values())
-  _announce(plan, len(halves), num_sequences, sample.skipped)
   with stage('building the model'):
     set_in_process_context()
     checkpoint = _load(plan)
@@ -95,6 +93,8 @@ def _measure_halves(plan: Plan, kept: KeptRows) -> Summary:
       checkpoint.path,
     )
     evaluator = build_evaluator(config)
+  num_sequences = sum(half.num_sequences for half in halves.values())
+  _announce(plan, len(halves), num_sequences, sample.skipped)
   clients = _score(
     kept,
     {client_id: _work(half, options) for client_id, half in sample.clients},
