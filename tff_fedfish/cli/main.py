@@ -73,7 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       print(f'fedfish: error: {line}', file=sys.stderr)
     return 2
   except KeyboardInterrupt as interruption:
-    print('fedfish: interrupted.', file=sys.stderr)
+    notes = getattr(interruption, '__notes__', ())
+    print(' '.join(['fedfish: interrupted.', *notes]), file=sys.stderr)
     return getattr(interruption, 'exit_code', 130)
   except BrokenPipeError:
     # The reader (`| head`) left, perhaps before the work was done.

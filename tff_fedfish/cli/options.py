@@ -16,7 +16,8 @@ def add_options(parser: argparse.ArgumentParser, options_class: type) -> None:
   Args:
     parser: The parser of a command.
     options_class: A dataclass with fields of bool, int, float, str, optional
-      ones of these, `Literal` and `tuple[float, ...]`.
+      ones of these, `Literal` and `tuple[float, ...]`. An optional int with a
+      default takes `all` for None.
   """
   from tff_fedfish.fields import docs_of
 
@@ -60,7 +61,19 @@ def _keywords(field):
     choices = [choice for choice in parts if choice is not None]
     return {'choices': choices, 'metavar': 'NAME'}
   value_type = parts[0] if parts else field.type
+  if value_type is int and parts and field.default is not None:
+    return {'type': _int_or_all, 'metavar': 'N|all'}
   return {'type': value_type, 'metavar': _METAVARS[value_type]}
+
+
+def _int_or_all(text: str) -> int | None:
+  """Returns a bound; None, which lifts it, for 'all'."""
+  try:
+    return None if text == 'all' else int(text)
+  except ValueError as error:
+    raise argparse.ArgumentTypeError(
+      f'must be a whole number or all, found {text!r}'
+    ) from error
 
 
 def _numbers(text: str) -> tuple[float, ...]:

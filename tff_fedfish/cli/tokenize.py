@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.data.tokenize_corpus import leftovers, write_token_store
   from tff_fedfish.printing import count, format_bytes
   from tff_fedfish.progress import Progress
-  from tff_fedfish.training.interruption import Abandoned, signals_handled
+  from tff_fedfish.training.interruption import abandon, signals_handled
 
   output = require_usable_output(_output(arguments), '--output')
   corpus = GroupedCorpus(arguments.corpus)
@@ -61,12 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
       file=sys.stderr,
     )
 
-  def stop(signal_num, frame):
-    raise Abandoned(signal_num)
-
   num_clients = len(corpus.client_ids)
   progress = Progress('tokenize', num_clients, unit='client')
-  with signals_handled(stop), progress:
+  with signals_handled(abandon), progress:
     write_token_store(
       corpus,
       corpora.vocabulary_path(arguments.vocabulary),
