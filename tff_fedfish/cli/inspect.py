@@ -2,7 +2,7 @@
 
 Examples:
   fedfish inspect corpora/c4
-  fedfish inspect corpora/c4 --plots plots/c4
+  fedfish inspect corpora/c4 --plots runs/c4_plots
   fedfish inspect corpora/c4 --vocabulary runs/mine/vocabulary
 """
 

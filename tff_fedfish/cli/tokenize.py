@@ -1,11 +1,11 @@
 r"""Tokenize a grouped corpus once, for all runs that read it.
 
 Examples:
-  fedfish tokenize corpora/c4 --vocabulary vocabularies/c4
+  fedfish tokenize corpora/c4 --vocabulary corpora/vocabulary
   fedfish tokenize corpora/c4 --vocabulary demo --output /fast/c4_tokens
   fedfish train --config demo --workdir runs/c4 \
       --config.data.directory=corpora/c4_tokens \
-      --config.data.vocabulary=vocabularies/c4
+      --config.data.vocabulary=corpora/vocabulary
 
 A run on the tokens and a run on the corpus are the same run. Merged clients
 (partition.scheme 'merge') require tokens; for clients of 65,536 tokens and more

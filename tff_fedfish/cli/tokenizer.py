@@ -1,8 +1,8 @@
 """Learn a vocabulary from a grouped corpus, or show what one does.
 
 Examples:
-  fedfish tokenizer train --data corpora/c4 --output vocabularies/c4
-  fedfish tokenizer show vocabularies/c4 --text 'Some text.'
+  fedfish tokenizer train --data corpora/c4 --output corpora/vocabulary
+  fedfish tokenizer show corpora/vocabulary --text 'Some text.'
 """
 
 import argparse
@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     'train',
     help='learn a WordPiece vocabulary from a grouped corpus',
     description='Learn a WordPiece vocabulary from a grouped corpus.',
-    epilog='Example: fedfish tokenizer train --data corpora/c4 --output v/c4',
+    epilog='Example: fedfish tokenizer train --data corpora/c4 '
+    '--output corpora/vocabulary',
     allow_abbrev=False,
   )
   train.add_argument(
@@ -60,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     'show',
     help='show size, special ids and a sample encoding of a vocabulary',
     description='Show size, special ids and a sample encoding.',
-    epilog="Example: fedfish tokenizer show vocabularies/c4 --text 'A text.'",
+    epilog='Example: fedfish tokenizer show corpora/vocabulary '
+    "--text 'A text.'",
     allow_abbrev=False,
   )
   show.add_argument(
