@@ -12,16 +12,17 @@ install() {
 # printed per quarter. DIRECTORY/pip.log keeps pip's own output.
 install_lock() {
   local directory="$1" lock="$2" log="$1/pip.log"
-  local total found installed steps text quarter printed=0 status=0
+  local total found installed steps text quarter printed=0 status=0 pip
   total="$(grep -c '^[^ #]' "$lock")"
-  # In a process group of its own, so that whatever pip starts ends with us.
+  # In a process group of its own, so that whatever pip starts ends with us. What
+  # it had downloaded then goes with DIRECTORY.
   set -m
-  install --progress-bar off --no-input --require-hashes -r "$lock" "${@:3}" \
-    >"$log" 2>&1 </dev/null 9<&- &
+  TMPDIR="$PWD/$directory" install --progress-bar off --no-input \
+    --require-hashes -r "$lock" "${@:3}" >"$log" 2>&1 </dev/null 9<&- &
+  pip=$!
   set +m
-  # On SIGINT pip removes its temporary files.
-  trap 'kill -INT -- -$! 2>/dev/null && wait $! || true' EXIT
-  while kill -0 $! 2>/dev/null; do
+  trap "kill -- -$pip 2>/dev/null && wait $pip || true" EXIT
+  while kill -0 "$pip" 2>/dev/null; do
     sleep 1
     found=("$directory"/lib/*/site-packages/*.dist-info)
     installed=$((${#found[@]} - 1)) # One is pip's own.
@@ -49,7 +50,7 @@ install_lock() {
       echo "Setting up $directory: $SECONDS s, $text" >&2
     fi
   done
-  wait $! || status=$?
+  wait "$pip" || status=$?
   trap - EXIT
   [[ ! -t 2 ]] || printf '\r\e[K' >&2
   if ((status)); then
@@ -57,6 +58,6 @@ install_lock() {
     echo "set-up: pip failed; its whole output is $log." >&2
     exit "$status"
   fi
-  text="$(du --summarize --human-readable --si "$directory")"
-  echo "$directory: $total packages, ${text%%[[:space:]]*}B, $SECONDS s." >&2
+  text="$(du --summarize --block-size=MB "$directory" | cut -f 1)"
+  echo "$directory: $total packages, ${text%MB} MB, $SECONDS s." >&2
 }

@@ -283,7 +283,7 @@ def test_make_says_last_how_to_call_the_command(tmp_path):
   for path in (binaries / 'fedfish', tmp_path / 'requirements' / 'set_up.sh'):
     path.parent.mkdir(parents=True)
     shutil.copy(shutil.which('true'), path)
-  make = functools.partial(_run, 'make', '-C', tmp_path)
+  make = functools.partial(_run, 'make', '-sC', tmp_path)
   line = (
     'fedfish is .venv/bin/fedfish; `source .venv/bin/activate` puts it on the '
     'PATH.\n'
@@ -336,7 +336,7 @@ def test_installation_shows_errors_of_pip_and_progress(set_up_beside, tmp_path):
   assert re.fullmatch(
     r'Setting up \.venv-one from .*\n'
     r'(Setting up \.venv-one: \d+ s, .*\n)+'
-    r'\.venv-one: 1 packages, [\d.]+ kB, \d+ s\.\n',
+    r'\.venv-one: 1 packages, \d+ MB, \d+ s\.\n',
     done.communicate(timeout=60)[1],
   )
   assert done.returncode == 0
