@@ -79,7 +79,7 @@ def test_ten_minutes_and_what_follows(printed_by, tmp_path):
     *('fed_fish/model.safetensors', 'fed_fish/saved_model'),
     'fed_fish_gpt2/tokenizer.json',
   ):
-    assert (tmp_path / 'models' / name).exists()
+    assert (tmp_path / 'exports' / name).exists()
 
 
 def test_every_command_runs_or_is_marked():
