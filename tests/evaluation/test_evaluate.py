@@ -324,7 +324,8 @@ class TestRefusals:
     arguments = tmp_path, small_inputs[0], tmp_path / 'out'
     self._fails(capsys, '`--checkpoint` must be a checkpoint', *arguments)
     (tmp_path / 'sweep.json').touch()
-    words = f"is a sweep, whose runs are in '{tmp_path}/arms'. Name"
+    (tmp_path / 'arms' / 'fed_avg-E1').mkdir(parents=True)
+    words = 'is a sweep. Its runs in arms/: fed_avg-E1. Name'
     self._fails(capsys, words, *arguments)
 
   def test_barrier_of_a_run_in_phases(self):

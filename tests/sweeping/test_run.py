@@ -176,7 +176,7 @@ def test_every_arm_is_trained_and_evaluated(
   output = capsys.readouterr()
   assert output.out == (
     f'4 of 4 runs done: {workdir}/arms\n'
-    f'On one page: fedfish report --runs {workdir}/arms/* --output DIR\n'
+    f'On one page: fedfish report --runs {workdir} --output DIR\n'
   )
   assert output.err.splitlines()[:2] == [
     'fed_avg-seed1: started',

@@ -22,7 +22,7 @@ from tff_fedfish.cli.group_options import add_arguments, build_job
 
 __all__ = ['SUMMARY', 'TAKES_EXTRA', 'add_arguments', 'run']
 SUMMARY = 'group a raw corpus by web host, domain, author or any field'
-TAKES_EXTRA = True
+TAKES_EXTRA = '--'
 
 
 def run(arguments: argparse.Namespace) -> int:

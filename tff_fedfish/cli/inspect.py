@@ -158,7 +158,7 @@ def _print_sizes(sizes: 'Mapping[str, np.ndarray]') -> None:
 
   names = [measure.removeprefix('num_') for measure in sizes]
   printing.print_table(
-    'Size of a group, by percentile',
+    'Size of a group, by percentile (words: separated by white space)',
     ['', *(f'p{percentile}' for percentile in PERCENTILES), 'mean'],
     [
       [

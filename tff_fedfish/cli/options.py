@@ -1,8 +1,10 @@
-"""Command-line options made from the fields of a dataclass."""
+"""Command-line options: from a dataclass; near ones of unknown ones."""
 
 import argparse
 import dataclasses
+import difflib
 import typing
+from collections.abc import Sequence
 from typing import Any, Literal
 
 _METAVARS = {int: 'N', float: 'X', str: 'TEXT'}
@@ -46,6 +48,43 @@ def read_options(arguments: argparse.Namespace, options_class: type) -> Any:
   """
   names = [field.name for field in dataclasses.fields(options_class)]
   return options_class(**{name: getattr(arguments, name) for name in names})
+
+
+def refuse_unknown(
+  parser: argparse.ArgumentParser, unknown: Sequence[str], prefix: str = ''
+) -> None:
+  """Ends a command if there are arguments that its parser does not know.
+
+  Names the nearest option; with the prefix '--config.' also settings.
+  """
+  if not unknown:
+    return
+  options, advice = [*_options(parser)], ''
+  if prefix == '--config.':
+    from tff_fedfish.config import names
+
+    options += [f'{prefix}{name}' for name in names.fields_of(None)]
+    advice = f'; settings are overridden as {prefix}section.setting=value'
+  typed, *known = map(_bare, (unknown[0], *options))
+  near = difflib.get_close_matches(typed, known, 1, 0.75)
+  if named := [option for option in options if _bare(option) in near]:
+    advice = f'; did you mean {" or ".join(named)}?'
+  parser.error(f'unrecognized arguments: {" ".join(unknown)}{advice}')
+
+
+def _options(parser):
+  """Yields the options of a parser and of its actions."""
+  for action in parser._actions:
+    yield from action.option_strings
+    if isinstance(action, argparse._SubParsersAction):
+      for subparser in action.choices.values():
+        yield from _options(subparser)
+
+
+def _bare(option):
+  """Returns the last part of an option, '--num-rounds=3' as 'num_rounds'."""
+  name = option.partition('=')[0].rpartition('.')[2]
+  return name.strip('-').replace('-', '_')
 
 
 def _keywords(field):

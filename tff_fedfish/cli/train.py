@@ -21,7 +21,7 @@ import pathlib
 import textwrap
 
 SUMMARY = 'train a model; resumes by itself'
-TAKES_EXTRA = True
+TAKES_EXTRA = '--config.'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -168,15 +168,14 @@ class _Sweep:
     num_arms = len(self._arms)
     num_failed = len(self._failed.intersection(arm.name for arm in self._arms))
     num_diverged = sum(arm.diverged_checkpoint() is not None for arm in arms)
-    directory = self._workdir / ARMS
     print(
       f'{num_arms - num_failed} of {num_arms} runs done'
       + (f', {num_diverged} of them diverged' if num_diverged else '')
       + (f', {num_failed} failed' if num_failed else '')
-      + f': {directory}'
+      + f': {self._workdir / ARMS}'
     )
     if num_failed < num_arms:
-      print(f'On one page: fedfish report --runs {directory}/* --output DIR')
+      print(f'On one page: fedfish report --runs {self._workdir} --output DIR')
 
 
 def _require_runs(configs: Sequence[TrainConfig]) -> None:
