@@ -25,7 +25,7 @@ _README = (_ROOT / 'README.md').read_text()
 
 
 def test_is_short():
-  assert len(_README.splitlines()) <= 250
+  assert len(_README.splitlines()) <= 170
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda path: path.name)
