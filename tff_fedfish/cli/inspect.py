@@ -1,15 +1,9 @@
 """Show what a grouped corpus holds, and what was dropped when it was made.
 
 Examples:
-<<<<<<< HEAD
   fedfish inspect corpora/debian
   fedfish inspect corpora/debian --plots plots/debian
   fedfish inspect corpora/debian --vocabulary corpora/debian_vocabulary
-=======
-  fedfish inspect corpora/c4
-  fedfish inspect corpora/c4 --plots runs/c4_plots
-  fedfish inspect corpora/c4 --vocabulary runs/mine/vocabulary
->>>>>>> m41_b
 """
 
 import argparse
