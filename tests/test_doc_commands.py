@@ -92,6 +92,14 @@ def test_commands_are_understood(command, tmp_path, monkeypatch, capsys):
   assert not list(tmp_path.iterdir())
 
 
+def test_pages_say_how_to_have_the_command():
+  pages = {command.page for command in doc_pages.commands('fedfish')}
+  for page in pages:
+    if page.startswith('docs/') and page != 'docs/installation.md':
+      text = (doc_pages.ROOT / page).read_text('utf-8')
+      assert 'installation.md#the-command' in text, page
+
+
 @pytest.mark.parametrize('command', doc_pages.commands('make'), ids=str)
 def test_make_knows_the_target(command):
   targets = re.findall(
