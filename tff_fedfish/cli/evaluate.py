@@ -1,9 +1,11 @@
 r"""Evaluates a checkpoint: held-out, personalized and transfer performance.
 
 Examples:
-  fedfish evaluate --checkpoint runs/mine --data corpora/debian --barrier
+  fedfish evaluate --checkpoint runs/mine \
+      --data runs/demo/corpora/debian_descriptions --barrier
   fedfish evaluate --checkpoint runs/mine/checkpoints/round_00000020 \
-      --data corpora/sotu --max_clients all --output results/sotu
+      --data runs/demo/corpora/sotu_by_president --max_clients all \
+      --output runs/sotu_scores
 
 Half of each client's data is always kept for scoring. Before scoring, the model
 is fine-tuned on a fraction (0, 0.25 or 0.5 of all data) from the other half.
