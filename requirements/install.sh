@@ -15,13 +15,14 @@ install_lock() {
   local total found installed steps text quarter printed=0 status=0 pip
   total="$(grep -c '^[^ #]' "$lock")"
   # In a process group of its own, so that whatever pip starts ends with us. What
-  # it had downloaded then goes with DIRECTORY.
+  # it had downloaded then goes with DIRECTORY. It keeps our lock while it runs.
+  pip=
+  trap '[[ -z $pip ]] || { kill -- "-$pip" && wait "$pip"; } 2>/dev/null || true' EXIT
   set -m
   TMPDIR="$PWD/$directory" install --progress-bar off --no-input \
-    --require-hashes -r "$lock" "${@:3}" >"$log" 2>&1 </dev/null 9<&- &
+    --require-hashes -r "$lock" "${@:3}" >"$log" 2>&1 </dev/null &
   pip=$!
   set +m
-  trap "kill -- -$pip 2>/dev/null && wait $pip || true" EXIT
   while kill -0 "$pip" 2>/dev/null; do
     sleep 1
     found=("$directory"/lib/*/site-packages/*.dist-info)
@@ -41,7 +42,7 @@ install_lock() {
           printf "%d %d of %d installed\n", total + installed, installed, total
         else
           printf "%d installing %d packages\n", total, total
-      }' "$log")
+      }' "$log") || true
     quarter=$((2 * steps / total))
     if [[ -t 2 ]]; then
       printf '\r\e[K%.79s' "Setting up $directory: $SECONDS s, $text" >&2
@@ -58,6 +59,6 @@ install_lock() {
     echo "set-up: pip failed; its whole output is $log." >&2
     exit "$status"
   fi
-  text="$(du --summarize --block-size=MB "$directory" | cut -f 1)"
-  echo "$directory: $total packages, ${text%MB} MB, $SECONDS s." >&2
+  text="$(du --summarize --block-size=MB "$directory" | cut -f 1)" || text=
+  echo "$directory: packages: $total${text:+, size: ${text%MB} MB}, $SECONDS s." >&2
 }

@@ -301,7 +301,7 @@ def set_up_beside(tmp_path):
     shutil.copy(_REQUIREMENTS / name, directory)
   python = tmp_path / '.venv' / 'bin' / 'python'
   python.parent.mkdir(parents=True)
-  python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+  python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
   python.chmod(0o755)
 
   def start(**options):
@@ -328,13 +328,17 @@ def test_errors_of_pip_are_shown(set_up_beside, tmp_path):
 def test_interrupted_installation_ends_pip(set_up_beside, number):
   with socket.create_server(('127.0.0.1', 0)) as server:
     port = server.getsockname()[1]
-    process = set_up_beside(PIP_INDEX_URL=f'http://127.0.0.1:{port}')
+    server.settimeout(60)
+    # pip waits for an answer as long as it lives.
+    process = set_up_beside(
+      PIP_INDEX_URL=f'http://127.0.0.1:{port}', PIP_TIMEOUT='900'
+    )
     connection, _ = server.accept()
     with connection:
+      connection.settimeout(60)
       os.killpg(process.pid, number)
       process.communicate(timeout=60)
       assert process.returncode
-      # pip waits for an answer as long as it lives.
       while connection.recv(1000):
         pass
 

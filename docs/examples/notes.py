@@ -6,10 +6,10 @@ Each line is such as {"writer": "Abraham Lincoln", "text": "..."}. The passages
 are four sentences of State of the Union addresses.
 """
 
+import argparse
 import collections
 import gzip
 import json
-import sys
 
 from tff_fedfish import corpora
 
@@ -45,4 +45,6 @@ def main(path):
 
 
 if __name__ == '__main__':
-  main(*sys.argv[1:])
+  parser = argparse.ArgumentParser(description=__doc__)
+  parser.add_argument('path', help='the file to write')
+  main(parser.parse_args().path)

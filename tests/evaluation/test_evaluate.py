@@ -69,6 +69,7 @@ class TestHeldOut:
       assert half.loss_after != half.loss_before
       # One evaluation half for all fractions.
       assert rows['loss_before'].nunique() == 1
+      assert rows['accuracy_before'].nunique() == 1
     assert evaluation.summary.unknown_token_fraction == 0
 
   def test_barrier_is_global_minus_local_on_the_cohort(self, evaluated):
@@ -243,7 +244,7 @@ def test_stopped_it_continues(small_run, tmp_path, monkeypatch, capsys):
   shown = capsys.readouterr()
   assert 'Clients left out: 5 (beyond --max_clients)' in shown.out
   assert '(5 clients left out: --max_clients all takes all)' in shown.err
-  kept, add = tmp_path / '.out.unfinished', KeptRows.add
+  add = KeptRows.add
 
   def stop(self, entries):
     add(self, entries)
@@ -255,10 +256,12 @@ def test_stopped_it_continues(small_run, tmp_path, monkeypatch, capsys):
     assert _evaluate(*arguments, *flags) == 143
   line = 'interrupted. 2 of 4 clients are kept; the same command continues.\n'
   assert capsys.readouterr().err.endswith(f'fedfish: {line}')
-  shutil.copy(kept, tmp_path / '.other.unfinished')
-  assert _evaluate(*arguments[:2], tmp_path / 'other', '--fractions', '0') == 0
-  assert 'is of another evaluation and is replaced' in capsys.readouterr().err
+  # Other options neither continue nor end it.
+  assert _evaluate(*arguments[:2], tmp_path / 'out', '--fractions', '0') == 0
+  assert 'Continuing' not in capsys.readouterr().err
+  shutil.rmtree(tmp_path / 'out')
   # As if it had been killed while it wrote.
+  [kept] = tmp_path.glob('.*.unfinished')
   kept.write_text(f'{kept.read_text()}[{{"client_id')
   assert _evaluate(*arguments, *flags) == 0
   assert 'Continuing after 2 of 4 clients.' in capsys.readouterr().err

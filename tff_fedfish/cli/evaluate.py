@@ -15,8 +15,8 @@ all clients. Another part of the run's corpus (`fedfish group --split_by`) is
 held out, any other corpus is transfer. By default at most 64 of these clients
 are taken, and 64 sequences of each; what is left out is counted.
 
-The time left is shown after the second client. If it is stopped, the same
-command continues with the clients that are left.
+The time left is shown after the second client. A stopped evaluation continues
+with the same command.
 
 The column 'hurt' is the fraction of clients whose loss is higher after
 personalization, or not finite.

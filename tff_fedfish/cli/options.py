@@ -1,4 +1,4 @@
-"""Command-line options: from a dataclass; near ones of unknown ones."""
+"""Options from a dataclass, and suggestions for unknown options."""
 
 import argparse
 import dataclasses

@@ -181,9 +181,9 @@ def _default_rates(settings, overrides):
     key, rate = f'{section}.optimizer', f'{section}.learning_rate'
     before = settings.get(key, names.fields_of(None)[key].default)
     optimizer, kept = overrides.get(key, before), settings.get(rate)
-    default = defaults.get(optimizer)
     if optimizer == before or rate in overrides:
       continue
+    default = defaults.get(optimizer)
     if default == kept or None in (default, kept):
       continue
     rates[rate] = default

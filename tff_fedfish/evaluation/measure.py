@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.data import unknown_tokens
-from tff_fedfish.data.cohorts import draw_order
 from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
@@ -39,7 +38,7 @@ from tff_fedfish.run.checkpoints import Checkpoint
 from tff_fedfish.run.row_source import row_source
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
-# Time of a row in a pass of fine-tuning, that of scoring it being 1.
+# Time of fine-tuning on a row, relative to scoring it.
 _TUNING = 3
 
 
@@ -149,8 +148,7 @@ def _measure_own_rows(plan: Plan, kept: KeptRows) -> Summary:
     )
   max_sequences = plan.options.max_sequences_per_client
   split_seed = plan.config.seeds.split_seed
-  order = draw_order(tests.participating, seed=split_seed, round_num=0)
-  client_ids = list(itertools.islice(order, plan.options.max_clients))
+  client_ids = tests.participating[: plan.options.max_clients]
   skipped = {'beyond_max_clients': len(tests.participating) - len(client_ids)}
   work, num_dropped = {}, 0
   with stage('choosing clients'):
@@ -254,7 +252,7 @@ def _announce(
 
 
 def _work(halves: Halves, options: EvaluationOptions) -> float:
-  """Returns the expected time of a client, that of scoring a row being 1."""
+  """Returns the expected time of a client, relative to scoring one row."""
   num_tuned = sum(map(len, halves.personalization.values()))
   num_scorings = 1 + len(halves.personalization)
   return (

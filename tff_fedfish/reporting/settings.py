@@ -119,7 +119,7 @@ def _evaluate_command(
     'fractions': ','.join(f'{f:g}' for f in evaluation.fractions) or None,
     # The same clients, whether or not there were more to choose from.
     'max_clients': max_clients,
-    # The same rows: what there was no bound for has none again.
+    # No bound then is no bound now.
     'max_sequences_per_client': (
       fine_tuning.get('max_sequences_per_client') or 'all'
     ),

@@ -114,8 +114,9 @@ def _differences(
   base = load.from_json_dict(recorded['base'], source)
   recorded = {key: recorded[key] for key in KEYS if key in recorded}
   entries, unbounded = recorded.get('evaluate', []), ''
-  if not all({*entry} >= {*_BOUNDS_BEFORE} for entry in entries):
-    unbounded = ' (it had max_clients=None, max_sequences_per_client=None)'
+  absent = [k for k in _BOUNDS_BEFORE if any(k not in e for e in entries)]
+  if absent:
+    unbounded = f' (it had {", ".join(f"{key}=None" for key in absent)})'
   recorded['evaluate'] = [_BOUNDS_BEFORE | entry for entry in entries]
   # As JSON: a tuple is a list there.
   now = files.parse_json(json.dumps(file.definition))
