@@ -9,10 +9,10 @@ install() {
 # usage: install_lock DIRECTORY LOCK [PIP_OPTION]...
 #
 # A line on a terminal shows every second how far pip is; elsewhere a line is
-# printed per quarter. DIRECTORY/pip.log keeps pip's own output.
+# printed per half and minute. DIRECTORY/pip.log keeps pip's own output.
 install_lock() {
   local directory="$1" lock="$2" log="$1/pip.log"
-  local total found installed steps text quarter printed=0 status=0 pip
+  local total found installed steps text quarter printed=0 due=60 status=0 pip
   total="$(grep -c '^[^ #]' "$lock")"
   # In a process group of its own, so that whatever pip starts ends with us. What
   # it had downloaded then goes with DIRECTORY. It keeps our lock while it runs.
@@ -46,8 +46,8 @@ install_lock() {
     quarter=$((2 * steps / total))
     if [[ -t 2 ]]; then
       printf '\r\e[K%.79s' "Setting up $directory: $SECONDS s, $text" >&2
-    elif ((quarter > printed)); then
-      printed=$quarter
+    elif ((quarter > printed || SECONDS > due)); then
+      printed=$quarter due=$((SECONDS + 60))
       echo "Setting up $directory: $SECONDS s, $text" >&2
     fi
   done

@@ -56,7 +56,7 @@ class _Stand:
     self.failing, self.diverging, self.stop_before = set(), set(), None
     self.loss = lambda config, is_held_out_by_arms: 5.0
 
-  def run_jobs(self, run_command, runs, num_at_a_time, on_start, on_end):
+  def run_jobs(self, run_command, runs, num_at_a_time, on_start, on_end, _):
     self.num_at_a_time.append(num_at_a_time)
     for one in runs:
       if one.name == self.stop_before:

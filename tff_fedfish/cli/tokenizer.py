@@ -128,10 +128,11 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+  from tff_fedfish import corpora
   from tff_fedfish.data.tokenizers import load_tokenizer
   from tff_fedfish.printing import print_facts
 
-  tokenizer = load_tokenizer(arguments.path)
+  tokenizer = load_tokenizer(corpora.vocabulary_path(arguments.path))
   [token_ids] = tokenizer.encode_batch([arguments.text])
   facts = {
     'vocabulary': arguments.path,

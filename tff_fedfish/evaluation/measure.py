@@ -289,5 +289,5 @@ def _score(
     ) as progress:
       for entries in itertools.chain([first], scores):
         kept.add(entries)
-        progress.advance(loss=entries[-1].loss_after)
+        progress.advance(loss=entries[0].loss_before)
   return list(itertools.chain.from_iterable(kept.rows.values()))
