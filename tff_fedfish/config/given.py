@@ -316,10 +316,9 @@ def _find_config(typed):
     return shipped
   if (own := pathlib.Path(f'{path}.py')).is_file():
     return own
-  problem = (
-    'does not exist' if path.suffix else "does not exist, nor with '.py'"
-  )
-  problem = 'is a directory' if path.is_dir() else problem
+  problem = 'is a directory' if path.is_dir() else 'does not exist'
+  if path.name and not path.suffix:
+    problem += f', nor is there {f"{path}.py"!r}'
   raise UserError(
     '`--config` must name a file or a shipped config, but '
     f'{str(path)!r} {problem}. The shipped ones are '

@@ -82,8 +82,8 @@ def find(name: str) -> Method:
     advice = f'; the nearest known one is {near[0]!r}' if near else ''
     raise UserError(
       f'`config.algorithm.name` must be one of {", ".join(BUILT_IN)}, or the '
-      'module of a method of your own, such as my_package.my_method, found '
-      f'{name!r}{advice}.'
+      'module of a method of your own with its package (my_package.my_method), '
+      f'found {name!r}{advice}.'
     )
   return _from_module(name)
 
