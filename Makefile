@@ -11,6 +11,9 @@ PARTS ?= default
 BIN := .venv/bin
 # Two processes: TensorFlow's memory, not the processors, limits their number.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations 5
+# Only where a shell does not find this `fedfish`. CI ends with pytest's summary.
+SAY_COMMAND := @[[ -n "$$CI" || "$$(type -P fedfish)" -ef $(BIN)/fedfish ]] || \
+  echo 'fedfish is $(BIN)/fedfish; `source $(BIN)/activate` puts it on the PATH.'
 
 # `.venv` is phony because its script finds out by itself, in a few
 # milliseconds, whether something is to be done.
@@ -44,16 +47,20 @@ help:
 
 .venv:
 	@PYTHON='$(PYTHON)' requirements/set_up.sh $(LOCK)
+	$(if $(filter .venv,$(MAKECMDGOALS)),$(SAY_COMMAND))
 
 demo: .venv
 	@$(BIN)/fedfish demo --workdir '$(WORKDIR)'
+	$(SAY_COMMAND)
 
 test: .venv
 	@$(PYTEST)
+	$(SAY_COMMAND)
 
 # What needs hosts, other packages or a quiet machine has a command of its own.
 test-all: .venv
 	@$(PYTEST) -m 'not cluster and not huggingface and not benchmark'
+	$(SAY_COMMAND)
 
 # Packages of their own, for PYTHONPATH: .venv-cluster, .venv-huggingface, ...
 .venv-%: .venv

@@ -128,8 +128,15 @@ def require_fields(
       f'`--key_field` {_show(fields.key)!r} must hold text or integers, but '
       f'the first {num_records:,} records have none: it holds '
       f'{_show(repr(odd_key))}, of type {type(odd_key).__name__}. Name another '
-      'field, or store this one as text.'
+      f'field{_inner_names(fields.key, odd_key)}, or store this one as text.'
     )
+
+
+def _inner_names(key: str, value: Any) -> str:
+  if not isinstance(value, dict) or not value:
+    return ''
+  names = (f'{key}.{name}' for name in itertools.islice(value, _MAX_NAMES))
+  return f', such as {", ".join(map(_show, names))}'
 
 
 def _first_objects(

@@ -35,7 +35,9 @@ for candidate in \
   /opt/python*/bin/python3.11; do
   behind "$candidate" && exit
 done
-echo 'set-up: no Python 3.11 with venv was found; install it (such as with' \
-  '`apt install python3.11-venv`, `pyenv install 3.11` or' \
-  '`uv python install 3.11`), or name it: make PYTHON=/path/to/python3.11.' >&2
+found="$(python3 --version 2>/dev/null || echo missing)"
+echo "set-up: Python 3.11 with venv is required, and \`python3\` is $found." \
+  'Install it beside that, for example by `uv python install 3.11`,' \
+  '`pyenv install 3.11` or (Debian 12) `apt install python3.11-venv`, or set' \
+  'PYTHON=/path/to/python3.11.' >&2
 exit 1

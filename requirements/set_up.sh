@@ -8,6 +8,7 @@
 # and written last: an interrupted set-up is started afresh, never continued.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source requirements/install.sh
 
 fail() {
   echo "set-up: $*" >&2
@@ -35,12 +36,6 @@ if [[ $found_packages == "$packages" && $found_project == "$project" ]]; then
   exit 0
 fi
 
-# pip holds open what it starts; none of it needs our lock.
-install() {
-  .venv/bin/python -m pip --disable-pip-version-check install \
-    -qq --no-deps --no-build-isolation "$@" 9<&-
-}
-
 if [[ $found_packages == "$packages" ]]; then
   rm .venv/complete
 else
@@ -54,9 +49,9 @@ else
   # Before the rest: one package exists as source only and is built with them.
   awk '/^[^ #]/ { wanted = /^(setuptools|wheel)==/ } wanted' "$lock" \
     >.venv/build-requirements.txt
-  install --require-hashes -r .venv/build-requirements.txt
-  install --require-hashes -r "$lock"
+  install -qq --require-hashes -r .venv/build-requirements.txt
+  install_lock .venv "$lock"
 fi
-install --use-pep517 --editable .
+install -qq --use-pep517 --editable .
 printf '%s\n' "$lock_name" "$packages" "$project" >.venv/complete.new
 mv .venv/complete.new .venv/complete

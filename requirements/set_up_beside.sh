@@ -7,6 +7,7 @@
 # .venv-NAME/complete names the lock; it is written last.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source requirements/install.sh
 
 name="$1"
 lock="requirements/$name.lock" directory=".venv-$name"
@@ -16,8 +17,7 @@ flock 9
 [[ "$(cat "$directory/complete" 2>/dev/null)" == "$wanted" ]] && exit
 echo "Setting up $directory from $lock; this takes some minutes once." >&2
 rm -rf "$directory"
+mkdir "$directory"
 # Some packages exist as source only, and are built by what .venv has.
-.venv/bin/python -m pip --disable-pip-version-check install -qq --no-deps \
-  --no-build-isolation --require-hashes --target "$directory" \
-  -r "$lock" 9<&-
+install_lock "$directory" "$lock" --target "$directory"
 echo "$wanted" >"$directory/complete"

@@ -163,6 +163,14 @@ def _drop_stock_context():
 
 
 @pytest.fixture(scope='session', autouse=True)
+def _no_stages():
+  """Leaves out the lines on slow stages, which a busy machine would print."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr('tff_fedfish.progress._MIN_STAGE_SECONDS', float('inf'))
+    yield
+
+
+@pytest.fixture(scope='session', autouse=True)
 def _kept_builds():
   """Keeps what was built for more configs than a user's process does."""
   with pytest.MonkeyPatch.context() as patch:

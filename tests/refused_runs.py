@@ -154,6 +154,10 @@ CASES = (
   _contents(
     'was made with another vocabulary than', vocabulary_fingerprint='another'
   ),
+  damaged(
+    'was made with another vocabulary than',
+    lambda place: (place.run, _change_case(place)),
+  ),
   # Its metrics.
   removed('but it does not exist. Name a run directory', _METRICS),
   changed(

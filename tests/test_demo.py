@@ -30,7 +30,7 @@ def get_sweep():
 """
 
 
-def _run_here(run_command, runs, num_at_a_time, on_start, on_end):
+def _run_here(run_command, runs, num_at_a_time, on_start, on_end, _):
   """Stands in for `jobs.run_jobs`: one run after the other, in this process."""
   for one in runs:
     on_start(one)

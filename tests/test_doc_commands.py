@@ -92,6 +92,14 @@ def test_commands_are_understood(command, tmp_path, monkeypatch, capsys):
   assert not list(tmp_path.iterdir())
 
 
+def test_pages_say_how_to_have_the_command():
+  pages = {command.page for command in doc_pages.commands('fedfish')}
+  for page in pages:
+    if page.startswith('docs/') and page != 'docs/installation.md':
+      text = (doc_pages.ROOT / page).read_text('utf-8')
+      assert 'installation.md#the-command' in text, page
+
+
 @pytest.mark.parametrize('command', doc_pages.commands('make'), ids=str)
 def test_make_knows_the_target(command):
   targets = re.findall(
@@ -107,8 +115,12 @@ def test_make_knows_the_target(command):
 
 @pytest.mark.parametrize('command', doc_pages.commands('python'), ids=str)
 def test_python_finds_the_module(command):
-  _, option, module, *_ = command.arguments
+  _, option, *rest = command.arguments
+  if option.endswith('.py'):
+    assert (doc_pages.ROOT / option).is_file()
+    return
   assert option == '-m'
+  module = rest[0]
   package = module.partition('.')[0]
   if package == 'distributed':
     pytest.skip('needs .venv-cluster; `make test-cluster` runs it')

@@ -143,7 +143,7 @@ def test_readme_quotes_the_answer():
     ' '.join((_ROOT / name).read_text('utf-8').split())
     for name in ('README.md', 'docs/experiments.md')
   )
-  [answer] = re.findall(r'\*\*(FedFish wins .*?)\*\*', index)
+  [answer] = re.findall(r'\*\*(On images, .*?)\*\*', index)
   assert f'**{answer}**' in readme
 
 

@@ -59,7 +59,7 @@ def test_nested_too_deeply(tmp_path, name, read):
   [
     ['train', '--config', str(_ROOT / 'configs' / 'demo.py'), '--workdir'],
     ['evaluate', '--data', 'corpora/c4', '--checkpoint'],
-    ['export', '--output', 'models/mine', '--checkpoint'],
+    ['export', '--output', 'exports/mine', '--checkpoint'],
     ['report', '--output', 'report', '--runs'],
   ],
   ids=lambda argv: argv[0],

@@ -114,12 +114,18 @@ def test_operations_by_hand(settings, num_operations):
 @pytest.mark.parametrize(
   ('client', 'server'),
   [
-    (_client(**_NESTEROV), _server(optimizer='adagrad', epsilon=0.1)),
+    pytest.param(
+      _client(**_NESTEROV),
+      _server(optimizer='adagrad', epsilon=0.1),
+      marks=pytest.mark.slow,
+    ),
     (
       _client(optimizer='adamw', weight_decay=0.1, max_gradient_norm=1.0),
       _server(optimizer='yogi', epsilon=1e-3, max_gradient_norm=0.5),
     ),
-    (_client(momentum=0.9), _server(**_PLAIN_ADAM)),
+    pytest.param(
+      _client(momentum=0.9), _server(**_PLAIN_ADAM), marks=pytest.mark.slow
+    ),
   ],
   ids=lambda settings: settings.optimizer,
 )

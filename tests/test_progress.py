@@ -73,6 +73,17 @@ def _lines(total, steps, **options):
       dict(completed=90),
       ['train: round 91/100, 0:00:27 left'],
     ),
+    # 2 of weight in 4 s: 94 left, 188 s. 8 in 12 s: 88 left, 132 s.
+    (
+      25,
+      [(0, {}), (4, {}), (8, {})],
+      dict(weights=[0, 2, 6] + [4] * 22),
+      [
+        'train: round 1/25',
+        'train: round 2/25, 0:03:08 left',
+        'train: round 3/25, 0:02:12 left',
+      ],
+    ),
     # Not measured in round 2, not finite in round 3.
     (
       3,
@@ -85,7 +96,7 @@ def _lines(total, steps, **options):
       ],
     ),
   ],
-  ids=['no steps', 'by hand', 'tokens in all', 'own speed', 'loss'],
+  ids=['no steps', 'by hand', 'tokens in all', 'own speed', 'weights', 'loss'],
 )
 def test_plain_lines(total, steps, options, expected):
   assert _lines(total, steps, **options) == expected

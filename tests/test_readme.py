@@ -5,8 +5,11 @@ import doctest
 import functools
 import importlib
 import inspect
+import os
 import pathlib
 import re
+import subprocess
+import sys
 
 import pytest
 import source_files
@@ -22,7 +25,7 @@ _README = (_ROOT / 'README.md').read_text()
 
 
 def test_is_short():
-  assert len(_README.splitlines()) <= 250
+  assert len(_README.splitlines()) <= 170
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda path: path.name)
@@ -79,6 +82,18 @@ def test_python_code_calls_what_there_is():
     # Builders hand on what `compose` takes.
     known = {**inspect.signature(called).parameters, **rounds}
     assert keywords <= known.keys() or top == 'tff', (page, name)
+
+
+@pytest.mark.slow
+def test_python_code_of_the_readme_runs(tmp_path):
+  blocks = re.findall(r'^```python\n(.*?)^```', _README, _BLOCK)
+  assert blocks
+  for block in blocks:
+    # As a script of the reader's, elsewhere.
+    (tmp_path / 'script.py').write_text(block)
+    command = [sys.executable, 'script.py']
+    environment = os.environ | {'PYTHONPATH': str(_ROOT)}
+    subprocess.run(command, cwd=tmp_path, env=environment, check=True)
 
 
 def test_examples_in_docstrings_give_what_they_say():

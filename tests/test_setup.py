@@ -2,9 +2,12 @@
 
 import functools
 import hashlib
+import os
 import pathlib
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import warnings
@@ -193,7 +196,10 @@ def set_up(tmp_path):
   (tmp_path / 'requirements').mkdir()
   (tmp_path / 'tff_fedfish').mkdir()
   (tmp_path / '.venv' / 'bin').mkdir(parents=True)
-  for name in ('set_up.sh', 'find_python.sh', 'requirements.lock'):
+  for name in (
+    *('set_up.sh', 'install.sh', 'find_python.sh'),
+    'requirements.lock',
+  ):
     shutil.copy(_REQUIREMENTS / name, tmp_path / 'requirements')
   shutil.copy(_ROOT / 'setup.py', tmp_path)
   shutil.copy(_ROOT / 'tff_fedfish' / 'version.py', tmp_path / 'tff_fedfish')
@@ -269,6 +275,72 @@ def test_other_platform_is_refused_in_one_line(set_up, tmp_path):
     'set-up: the locked packages exist for Linux on x86-64 only, this is '
     'Darwin arm64.\n'
   )
+
+
+def test_make_says_last_how_to_call_the_command(tmp_path):
+  shutil.copy(_ROOT / 'Makefile', tmp_path)
+  binaries = tmp_path / '.venv' / 'bin'
+  for path in (binaries / 'fedfish', tmp_path / 'requirements' / 'set_up.sh'):
+    path.parent.mkdir(parents=True)
+    shutil.copy(shutil.which('true'), path)
+  make = functools.partial(_run, 'make', '-sC', tmp_path)
+  for goal in ('demo', '.venv'):
+    assert make(goal).stdout.startswith('fedfish is .venv/bin/fedfish; ')
+  assert make('demo', path=f'{binaries}:/usr/bin:/bin').stdout == ''
+  # CI ends with pytest's summary.
+  assert make('demo', 'CI=1').stdout == ''
+
+
+@pytest.fixture
+def set_up_beside(tmp_path):
+  """Starts set_up_beside.sh in a tree of its own, for one package."""
+  directory = tmp_path / 'requirements'
+  directory.mkdir()
+  (directory / 'one.lock').write_text(f'one==1 --hash=sha256:{"0" * 64}\n')
+  for name in ('set_up_beside.sh', 'install.sh'):
+    shutil.copy(_REQUIREMENTS / name, directory)
+  python = tmp_path / '.venv' / 'bin' / 'python'
+  python.parent.mkdir(parents=True)
+  python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+  python.chmod(0o755)
+
+  def start(**options):
+    return subprocess.Popen(
+      [directory / 'set_up_beside.sh', 'one'],
+      env={'PATH': '/usr/bin:/bin', 'PIP_CONFIG_FILE': '/dev/null'} | options,
+      stderr=subprocess.PIPE,
+      text=True,
+      start_new_session=True,
+    )
+
+  return start
+
+
+def test_errors_of_pip_are_shown(set_up_beside, tmp_path):
+  failed = set_up_beside(PIP_NO_INDEX='1')
+  printed = failed.communicate(timeout=60)[1]
+  assert failed.returncode == 1
+  assert 'ERROR: No matching distribution found for one==1' in printed
+  assert not (tmp_path / '.venv-one' / 'complete').exists()
+
+
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_installation_ends_pip(set_up_beside, number):
+  with socket.create_server(('127.0.0.1', 0)) as server:
+    port = server.getsockname()[1]
+    server.settimeout(60)
+    # pip waits for an answer as long as it lives.
+    process = set_up_beside(
+      PIP_INDEX_URL=f'http://127.0.0.1:{port}', PIP_TIMEOUT='900'
+    )
+    connection, _ = server.accept()
+    with connection:
+      connection.settimeout(60)
+      os.killpg(process.pid, number)
+      process.communicate(timeout=60)
+      assert process.returncode
+      while connection.recv(1000):
+        pass
 
 
 def test_make_alone_shows_help():

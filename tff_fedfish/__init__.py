@@ -1,7 +1,8 @@
 """Federated language-model pretraining with function-space aggregation.
 
 The public names are imported when first used, so that `import tff_fedfish`
-costs nothing. Every built-in method adds its builder, such as `build_fed_fish`.
+costs nothing. Every built-in method adds its builder, such as `build_fed_fish`;
+the first one that is called for imports TensorFlow Federated, some ten seconds.
 """
 
 import importlib

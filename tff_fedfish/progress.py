@@ -5,7 +5,7 @@ import contextlib
 import datetime
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tff_fedfish.printing import format_count
@@ -30,7 +30,8 @@ class Progress:
 
   On a terminal: one bar with position, loss, tokens in all and per second, and
   time left. Elsewhere: lines with the same facts, after the first step, the
-  last and each tenth, and whenever 30 seconds have passed since the last line.
+  first with a time left, the last and each tenth, and whenever 30 seconds have
+  passed since the last line.
 
   Args:
     label: What runs, such as 'train'; it opens the line.
@@ -38,6 +39,8 @@ class Progress:
     unit: What a step is, in the singular: 'round', 'client'.
     completed: Steps done before the loop starts, as in a resumed run.
     num_tokens: Tokens that they processed. None: the sum is not shown.
+    weights: Expected time of each step, in any unit; 0 for a step that was
+      done before the loop. (): all are alike.
     console: Where to write. None: standard error.
     clock: Seconds that never run backwards.
   """
@@ -50,6 +53,7 @@ class Progress:
     unit: str = 'round',
     completed: int = 0,
     num_tokens: int | None = None,
+    weights: Sequence[float] = (),
     console: 'Console | None' = None,
     clock: Callable[[], float] = time.monotonic,
   ):
@@ -60,6 +64,7 @@ class Progress:
     self._total = total
     self._unit = unit
     self._completed = completed
+    self._weights = weights
     self._clock = clock
     self._num_tokens, self._shows_sum = num_tokens or 0, num_tokens is not None
     self._loss = None
@@ -118,8 +123,17 @@ class Progress:
     # The first step of the next tenth.
     tenth = _NUM_PLAIN_LINES * self._completed // max(self._total, 1) + 1
     self._next_step = math.ceil(tenth * self._total / _NUM_PLAIN_LINES)
+    if not self._work(self._steps[0][1], self._completed):
+      # The first line with the time left.
+      self._next_step = self._completed + 1
     self._next_time = now + _LINE_SECONDS
     return True
+
+  def _work(self, start: int, stop: int) -> float:
+    """Returns the weight of the steps after `start`, up to `stop`."""
+    if self._weights:
+      return sum(self._weights[start:stop])
+    return max(stop - start, 0)
 
   def _show_bar(self) -> None:
     self._bar.update(
@@ -143,12 +157,12 @@ class Progress:
       facts.append(f'tokens {format_count(self._num_tokens)}')
     start_time, start_completed, start_tokens = self._steps[0]
     seconds = self._steps[-1][0] - start_time
-    num_steps = self._completed - start_completed
-    if seconds <= 0 or num_steps <= 0:
+    work = self._work(start_completed, self._completed)
+    if seconds <= 0 or not work:
       return facts
     if num_tokens := self._num_tokens - start_tokens:
       facts.append(f'{num_tokens / seconds:,.0f} tokens/s')
-    left = max(self._total - self._completed, 0) * seconds / num_steps
+    left = self._work(self._completed, self._total) * seconds / work
     if left := datetime.timedelta(seconds=round(left)):
       facts.append(f'{left} left')
     return facts

@@ -53,7 +53,7 @@ def test_a_machine_on_which_nothing_works(monkeypatch, capsys):
     'problem platform: Python 3.11.',
     '        -> Use Python 3.11 on Linux x86-64',
     'problem packages: tensorflow-text is 2.15.0, not 2.14.0; keras is missing',
-    '        -> Set up again: remove .venv, then `make .venv`.',
+    '        -> Set up again: remove .venv, then `requirements/set_up.sh`.',
     'ok      processor: ',
     'warning memory: 3.0 GiB free',
     '        -> Free some: the demo needs 6 GiB.',

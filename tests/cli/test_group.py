@@ -168,6 +168,7 @@ class TestGroupErrors:
         'client. Leave it out.',
       ),
       ({'--bogus': 'x'}, 'unrecognized arguments: --bogus x'),
+      ({'--key-field': 'x'}, ': --key-field x; did you mean --key_field?'),
       (
         {'--direct_num_workers': 'x'},
         "argument --direct_num_workers: invalid int value: 'x'",

@@ -119,6 +119,7 @@ with beam_job.interruptible(clean_up):
 class TestWorkerProcesses:
   _FLAGS = ('--direct_running_mode=multi_processing', '--direct_num_workers=2')
 
+  @pytest.mark.slow
   def test_end_before_they_connect(self, raw, tmp_path):
     path = _for_workers(
       tmp_path / 'own',

@@ -38,12 +38,15 @@ print(json.dumps(answers))
 # What to type, and what the one line on standard error must say.
 _ERRORS = [
   ([], 'the following arguments are required: COMMAND'),
-  (['trian'], "'trian'"),
+  (['trian'], "unknown command 'trian'; did you mean 'train'?"),
   (['--nope'], 'required: COMMAND'),
   (['demo', '--nope'], 'unrecognized arguments: --nope'),
   (['group'], 'arguments are required: corpus, --input, --output'),
   (['group', 'c5', '--input', 'a', '--output', 'b'], "'c5'"),
-  (['group', 'c4', '--input', 'a', '--output', 'b', '--key', 'x'], "'x'"),
+  (
+    ['group', 'c4', '--input', 'a', '--output', 'b', '--key', 'x'],
+    "'x'; --key_f",
+  ),
   (
     ['group', 'c4', '--input', 'a', '--output', 'b', '--num_shards', 'few'],
     "--num_shards: invalid int value: 'few'",
@@ -54,13 +57,22 @@ _ERRORS = [
   (['tokenizer', 'nope'], "'nope'"),
   (['tokenize', 'a'], 'arguments are required: --vocabulary'),
   (['train'], '--config is required'),
-  (['train', '--conf', 'x.py'], '--config is required'),
+  (['train', '--conf', 'x.py'], 'did you mean --config?'),
   (['train', '--config', 'demo', '--tracker', 'x'], "invalid choice: 'x'"),
   (['solve', '--workdir', 'x'], 'arguments are required: --uploads'),
   (['train', '--config', 'no.py'], "'no.py' does not exist"),
   (
     ['train', '--config', 'configs/demo.py', '--nope'],
-    "unrecognized argument '--nope'",
+    'unrecognized arguments: --nope; settings are overridden as --config.sec',
+  ),
+  (
+    ['train', '--config', 'demo', '--learning-rate=3'],
+    'did you mean --config.client_work.learning_rate or --config.server.lear',
+  ),
+  (['train', '--config', 'demo', '--wokdir', 'x'], 'did you mean --workdir?'),
+  (
+    ['tokenizer', 'train', '--data', 'a', '--output', 'b', '--keep-case'],
+    'unrecognized arguments: --keep-case; did you mean --keep_case?',
   ),
   (
     ['train', '--config', 'configs/demo.py', '--config.cohort.size=3'],
@@ -70,7 +82,8 @@ _ERRORS = [
   (['train', '--config', 'configs/demo.py'], '--workdir'),
   (['plan', '--no_timing'], 'the following arguments are required: --config'),
   (['configs', '--nope'], 'unrecognized arguments: --nope'),
-  (['methods', 'no_method'], "found 'no_method'"),
+  (['methods', 'no_method'], "found 'no_method'."),
+  (['methods', 'FedAvg'], "found 'FedAvg'; the nearest known one is 'fed_avg'"),
   (['methods', '--json', '--markdown'], 'not allowed with argument'),
   (['evaluate'], 'arguments are required: --checkpoint'),
   (['report'], 'arguments are required: --runs, --output'),

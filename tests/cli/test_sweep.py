@@ -105,7 +105,7 @@ def test_the_config_of_a_run_is_no_sweep(fedfish, tmp_path):
       ['--config', 'configs/diloco_tiny.py', '--dry_run'],
       'must define a function `get_sweep()`, but defines none',
     ),
-    (['--config', _CONFIG, '--nope'], "unrecognized argument '--nope'"),
+    (['--config', _CONFIG, '--nope'], 'unrecognized arguments: --nope'),
     (
       ['--config', _CONFIG, '--workdir', 'configs'],
       '`--workdir` must be empty or new, or hold sweep.json, but',

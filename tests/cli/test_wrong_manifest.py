@@ -81,6 +81,7 @@ def test_every_change_is_noticed(fedfish, corpus):
     )
 
 
+@pytest.mark.slow
 def test_every_wrong_value_without_a_hash(fedfish, corpus):
   right = json.loads((corpus / 'manifest.json').read_text())
   del right['sha256']

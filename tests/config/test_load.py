@@ -218,7 +218,18 @@ def test_only_files_and_names_of_shipped_configs(name, tmp_path, monkeypatch):
   problem = 'is a directory' if name in ('', '.') else 'does not exist'
   message = _message(name)
   assert '`--config` must name a file or a shipped config' in message
-  assert f'{problem}. The shipped ones are {", ".join(_SHIPPED)}.' in message
+  assert problem in message
+  assert f'. The shipped ones are {", ".join(_SHIPPED)}.' in message
+
+
+def test_a_file_is_named_without_py(config_file, monkeypatch):
+  path = config_file('config["seeds"] = dict(model_seed=7)')
+  monkeypatch.chdir(path.parent)
+  assert load_config('mine').seeds.model_seed == 7
+  # Of a shipped config only the file itself is taken in its place.
+  path.rename('demo.py')
+  assert load_config('demo').seeds.model_seed == 1
+  assert load_config('demo.py').seeds.model_seed == 7
 
 
 @pytest.mark.parametrize(
@@ -431,6 +442,27 @@ class TestContinuedRun:
     run = start('--config.seeds.model_seed=7', '--config.seeds.split_seed=3')
     assert self._differences(run) == ['seeds.model_seed']
     assert self._differences(run, '--config.seeds.model_seed=7') == []
+
+  def test_an_optimizer_without_its_rate(self, start, capsys):
+    adamw = '--config.client_work.optimizer=adamw'
+    note = (
+      'fedfish: note: client_work.learning_rate is 0.001, the default of adamw '
+      "(the config's 0.1 is for sgd).\n"
+    )
+    run = start(adamw)
+    assert capsys.readouterr().err == note
+    config = load_config(run / 'config.json', workdir=run)
+    assert config.client_work.learning_rate == 1e-3
+    for again in (config, load_config(run / 'config.json', [adamw])):
+      assert differences(config, again) == []
+    assert capsys.readouterr().err == ''
+    assert self._differences(run, adamw) == []
+    assert capsys.readouterr().err == note
+    # As demo's server has Adam.
+    rate = '--config.client_work.learning_rate=0.01'
+    given = [adamw, rate, '--config.server.optimizer=adam']
+    assert load_config('demo', given).client_work.learning_rate == 0.01
+    assert capsys.readouterr().err == ''
 
   def test_what_may_change_is_as_given_now(self, start):
     run = start(engine__num_workers=2)

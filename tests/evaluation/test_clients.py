@@ -116,6 +116,14 @@ def test_cap(cap, e, h, q):
   assert _ids(capped.evaluation) == scored[: len(capped.evaluation)]
 
 
+def test_sequences_beyond_the_cap_are_counted():
+  assert _halve(_Numbered(20), max_sequences=8).num_dropped_sequences == 12
+  # A half has 4 x 41 tokens in blocks of 6: 28 sequences, of which 4 stay.
+  halves = _halve_documents([40] * 8, max_sequences=8)
+  assert halves.num_dropped_sequences == 2 * (28 - 4)
+  assert halves.num_sequences == 8
+
+
 def test_too_few():
   assert _halve(_Numbered(3)) is None
   assert _halve_documents([50] * 3) is None

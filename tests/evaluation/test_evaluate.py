@@ -1,8 +1,10 @@
 """`fedfish evaluate` from end to end, and its parts by hand."""
 
 import json
+import os
 import re
 import shutil
+import signal
 
 import grouping_jobs
 import numpy as np
@@ -18,6 +20,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import barrier, effective_clients, plan, results
 from tff_fedfish.evaluation.clients import halve_client
 from tff_fedfish.evaluation.evaluator import build_evaluator
+from tff_fedfish.evaluation.kept_rows import KeptRows
 from tff_fedfish.evaluation.options import EvaluationOptions
 from tff_fedfish.run import (
   build,
@@ -66,6 +69,7 @@ class TestHeldOut:
       assert half.loss_after != half.loss_before
       # One evaluation half for all fractions.
       assert rows['loss_before'].nunique() == 1
+      assert rows['accuracy_before'].nunique() == 1
     assert evaluation.summary.unknown_token_fraction == 0
 
   def test_barrier_is_global_minus_local_on_the_cohort(self, evaluated):
@@ -227,6 +231,44 @@ def test_unknown_tokens_of_what_is_evaluated(small_run, tmp_path, capsys):
   assert summary.unknown_token_fraction == expected > 0.05
   shown = ' '.join(capsys.readouterr().out.split())
   assert f'Unknown tokens: {100 * expected:.2f} % (warning: above' in shown
+  assert 'Fine-tuning: 4 epochs, learning rate 0.' in shown
+  # 8 - 4 of each client.
+  assert 'Sequences left out: 8 (beyond --max_sequences_per_client)' in shown
+
+
+def test_stopped_it_continues(small_run, tmp_path, monkeypatch, capsys):
+  data = small_runs.make_corpus(tmp_path, num_hosts=9)
+  arguments = (small_run, data, tmp_path / 'out')
+  flags = ['--fractions', '0,0.5', '--max_clients', '4']
+  assert _evaluate(*arguments[:2], tmp_path / 'whole', *flags) == 0
+  shown = capsys.readouterr()
+  assert 'Clients left out: 5 (beyond --max_clients)' in shown.out
+  assert '(5 clients left out: --max_clients all takes all)' in shown.err
+  add = KeptRows.add
+
+  def stop(self, entries):
+    add(self, entries)
+    if len(self.rows) == 2:
+      os.kill(os.getpid(), signal.SIGTERM)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(KeptRows, 'add', stop)
+    assert _evaluate(*arguments, *flags) == 143
+  line = 'interrupted. 2 of 4 clients are kept; the same command continues.\n'
+  assert capsys.readouterr().err.endswith(f'fedfish: {line}')
+  # Other options neither continue nor end it.
+  assert _evaluate(*arguments[:2], tmp_path / 'out', '--fractions', '0') == 0
+  assert 'Continuing' not in capsys.readouterr().err
+  shutil.rmtree(tmp_path / 'out')
+  # As if it had been killed while it wrote.
+  [kept] = tmp_path.glob('.*.unfinished')
+  kept.write_text(f'{kept.read_text()}[{{"client_id')
+  assert _evaluate(*arguments, *flags) == 0
+  assert 'Continuing after 2 of 4 clients.' in capsys.readouterr().err
+  for name in ('per_client.csv', 'summary.json'):
+    whole = (tmp_path / 'whole' / name).read_bytes()
+    assert (tmp_path / 'out' / name).read_bytes() == whole
+  assert not [*tmp_path.glob('.*.unfinished')]
 
 
 def test_what_happens_before_the_first_client(
@@ -285,7 +327,8 @@ class TestRefusals:
     arguments = tmp_path, small_inputs[0], tmp_path / 'out'
     self._fails(capsys, '`--checkpoint` must be a checkpoint', *arguments)
     (tmp_path / 'sweep.json').touch()
-    words = f"is a sweep, whose runs are in '{tmp_path}/arms'. Name"
+    (tmp_path / 'arms' / 'fed_avg-E1').mkdir(parents=True)
+    words = 'is a sweep. Its runs in arms/: fed_avg-E1. Name'
     self._fails(capsys, words, *arguments)
 
   def test_barrier_of_a_run_in_phases(self):

@@ -17,6 +17,7 @@ def _evaluate(checkpoint, corpus, *options):
   return main([*argv, *map(str, options)])
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_run(
   small_inputs, small_run, small_export, tmp_path, monkeypatch
 ):

@@ -113,7 +113,8 @@ def test_the_files_as_others_read_them(tmp_path):
   summary = json.loads((tmp_path / 'new' / 'summary.json').read_text())
   assert list(summary) == [
     *('schema_version', 'kind', 'corpus', 'corpus_identity', 'checkpoint'),
-    *('num_clients', 'skipped_clients', 'unknown_token_fraction'),
+    *('num_clients', 'skipped_clients', 'skipped_sequences'),
+    'unknown_token_fraction',
     *('personalization', 'bootstrap', 'fractions', 'client_server_barrier'),
     'effective_clients',
   ]

@@ -175,6 +175,7 @@ def _scalar_model():
   return personal_rounds.with_loss(linear_models.scalar_model(0.5))
 
 
+@pytest.mark.slow
 def test_one_client_keeps_its_baseline_where_the_loss_rises():
   # It trains from 0.5 towards 3 and validates at 1: from 0.5 to 0.95 the
   # validation loss falls, from there to 1.319 it rises.

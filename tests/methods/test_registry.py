@@ -104,8 +104,9 @@ def test_hues_differ():
 def test_unknown():
   assert _error('fedfish') == (
     '`config.algorithm.name` must be one of '
-    f'{", ".join(registry.BUILT_IN)}, or the module of a method of your own, '
-    "such as my_package.my_method, found 'fedfish'."
+    f'{", ".join(registry.BUILT_IN)}, or the module of a method of your own '
+    "with its package (my_package.my_method), found 'fedfish'; the nearest "
+    "known one is 'fed_fish'."
   )
 
 

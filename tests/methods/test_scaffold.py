@@ -3,6 +3,7 @@
 import linear_models
 import linear_rounds
 import numpy as np
+import pytest
 import stateful_rounds
 import tensorflow_federated as tff
 
@@ -76,6 +77,7 @@ def test_one_client_of_four():
   np.testing.assert_allclose(_server_variate(rounds), -5.4 / 4, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_unlike_weights_in_cohorts_reach_the_optimum_of_all():
   # Weights 1, 3, 9: (1 * 1 * 0 + 3 * 2 * 3 + 9 * 4 * -1) / (1 + 6 + 36). FedAvg
   # of all goes to (3 * 0.36 * 3 - 9 * 0.64) / (0.19 + 3 * 0.36 + 9 * 0.64) =

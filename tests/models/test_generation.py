@@ -57,7 +57,7 @@ class TestSampler:
   @pytest.mark.parametrize(
     'variant',
     [
-      dict(num_layers=2),
+      pytest.param(dict(num_layers=2), marks=pytest.mark.slow),
       dict(num_layers=2, layer_loop='foldl', position_embedding='rotary'),
     ],
   )

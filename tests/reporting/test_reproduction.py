@@ -48,12 +48,12 @@ def test_commands(tmp_path):
   assert _commands([run]) == [
     'fedfish train --config configs/fish/config.json --workdir runs/fish',
     'fedfish evaluate --checkpoint runs/fish --data corpora/debian '
-    '--fractions 0,0.5 --max_clients 4 --sequence_length 128 '
-    '--split_unit sequences --personalization_epochs 4 --learning_rate 0.01 '
-    '--output runs/fish/evaluations/e --barrier',
+    '--fractions 0,0.5 --max_clients 4 --max_sequences_per_client all '
+    '--sequence_length 128 --split_unit sequences --personalization_epochs 4 '
+    '--learning_rate 0.01 --output runs/fish/evaluations/e --barrier',
     'fedfish evaluate --checkpoint runs/fish/checkpoints/round_00000000 '
     '--data CORPUS_sotu --fractions 0,0.5 --max_clients 4 '
-    '--output runs/fish/evaluations/sotu',
+    '--max_sequences_per_client all --output runs/fish/evaluations/sotu',
     'fedfish report --runs runs/fish --output report',
   ]
 
@@ -71,12 +71,12 @@ def test_commands_of_own_rows(tmp_path):
   facts = {'skipped_clients': skipped}
   write_evaluation(run, 'some', **options, facts=facts)
   evaluate = 'fedfish evaluate --checkpoint runs/own --data corpora/debian '
-  # They are as long as in training; all clients need no number.
+  # They are as long as in training.
   assert _commands([run])[1:3] == [
-    f'{evaluate}--fractions 0 --max_sequences_per_client 16 '
+    f'{evaluate}--fractions 0 --max_clients all --max_sequences_per_client 16 '
     '--client_split own_test --output runs/own/evaluations/all',
     # 4 with rows and 2 without.
-    f'{evaluate}--fractions 0 --max_clients 6 '
+    f'{evaluate}--fractions 0 --max_clients 6 --max_sequences_per_client all '
     '--client_split own_test --output runs/own/evaluations/some',
   ]
 

@@ -150,7 +150,7 @@ def _sweep(run):
   [
     (_no_config, r"but '.*run' holds no config.json"),
     (_parent, r"The runs below it may be meant, such as '.*run'"),
-    (_sweep, r'is a sweep\. Name its runs: --runs .*/arms/\*'),
+    (_sweep, 'is a sweep of which no run has begun'),
     (lambda run: run / 'absent', "absent' does not exist"),
     (lambda run: run / 'config.json', "config.json' is a file"),
   ],
@@ -159,6 +159,15 @@ def test_a_directory_that_is_no_run(tmp_path, directory, message):
   path = directory(write_run(tmp_path / 'run'))
   with pytest.raises(UserError, match=message):
     loading.load_runs([path])
+
+
+def test_a_sweep_stands_for_its_runs(tmp_path):
+  alone = write_run(tmp_path / 'alone')
+  arms = [write_run(tmp_path / 'sweep' / 'arms' / name) for name in 'ba']
+  (tmp_path / 'sweep' / 'sweep.json').touch()
+  (arms[0].parent / 'waits').mkdir()
+  runs = loading.load_runs([alone, tmp_path / 'sweep'])
+  assert [run.directory for run in runs] == [alone, arms[1], arms[0]]
 
 
 def test_a_run_named_twice(tmp_path):

@@ -103,6 +103,7 @@ def test_one_huge_row_moves_a_step_by_its_clip_norm():
     np.testing.assert_allclose(np.linalg.norm(moved), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_rows_of_text_count_alike():
   # Rows with 3, 2, 0 and 1 targets: each by the mean over its own, the third
   # not at all.
@@ -271,6 +272,7 @@ class TestMethods:
     np.testing.assert_allclose(found, plain, atol=1e-6)
     assert np.any(plain)
 
+  @pytest.mark.slow
   def test_an_extra_loss_is_trained_on(self):
     # It adds 3 to the gradient of the bias, in every row.
     found, _ = _after_round(
@@ -296,6 +298,7 @@ class TestMethods:
     np.testing.assert_array_equal(first, second)
     assert not np.any(first == other)
 
+  @pytest.mark.slow
   def test_fed_sgd_sends_the_mean_of_clipped_gradients(self):
     # Gradients of rows -2 y (x, 1), clipped to 0.5; 4 rows, the server's rate
     # 1.
@@ -336,6 +339,7 @@ class TestMethods:
     assert 0 < np.linalg.norm(variate) <= 0.1 + 1e-6
     np.testing.assert_allclose(found, -0.2 * variate, rtol=1e-5)
 
+  @pytest.mark.slow
   def test_drawn_batches_are_all_steps_and_rows_count_once(self):
     # Row 1, none, rows 1 and 0; all by plain SGD over B = 2.
     rows = [[1], [], [1, 0]]

@@ -241,6 +241,20 @@ def test_stops_and_counts_on_when_resumed(train, tmp_path, capsys, monkeypatch):
   assert checkpoints.list_rounds(whole / 'checkpoints') == [0, 1, 7]
 
 
+def test_a_loss_above_guessing(train, tmp_path, capsys):
+  settings = dict(client_work__optimizer='adamw', server__learning_rate=1)
+  assert train(tmp_path / 'run', client_work__learning_rate=3, **settings) == 0
+  warnings = [
+    line
+    for line in capsys.readouterr().err.splitlines()
+    if line.startswith('fedfish: warning: the training loss')
+  ]
+  # ln 256 = 5.545.
+  assert len(warnings) == 1
+  assert 'is above that of guessing (5.55) after round 3.' in warnings[0]
+  assert 'client_work.learning_rate 3 of adamw' in warnings[0]
+
+
 @pytest.mark.slow
 def test_the_last_round_may_be_the_one_too_many(train, tmp_path, capsys):
   settings = dict(training__num_rounds=3, training__max_non_finite_rounds=2)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 def in_process(monkeypatch):
   """Runs come one after the other in this process, and share what is built."""
 
-  def run_jobs(run_command, runs, num_at_a_time, on_start, on_end):
+  def run_jobs(run_command, runs, num_at_a_time, on_start, on_end, _):
     for one in runs:
       on_start(one)
       train, *evaluations = one.pending_commands()

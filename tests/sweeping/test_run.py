@@ -56,7 +56,7 @@ class _Stand:
     self.failing, self.diverging, self.stop_before = set(), set(), None
     self.loss = lambda config, is_held_out_by_arms: 5.0
 
-  def run_jobs(self, run_command, runs, num_at_a_time, on_start, on_end):
+  def run_jobs(self, run_command, runs, num_at_a_time, on_start, on_end, _):
     self.num_at_a_time.append(num_at_a_time)
     for one in runs:
       if one.name == self.stop_before:
@@ -176,7 +176,7 @@ def test_every_arm_is_trained_and_evaluated(
   output = capsys.readouterr()
   assert output.out == (
     f'4 of 4 runs done: {workdir}/arms\n'
-    f'On one page: fedfish report --runs {workdir}/arms/* --output DIR\n'
+    f'On one page: fedfish report --runs {workdir} --output DIR\n'
   )
   assert output.err.splitlines()[:2] == [
     'fed_avg-seed1: started',
@@ -466,6 +466,19 @@ class TestRefusals:
     assert file.base.client_work.num_local_epochs == 1
     assert run.run_sweep(main, file, workdir) == 0
     assert stand.started == []
+
+  def test_a_record_without_bounds_means_all(self, sweep_file, stand, tmp_path):
+    bounds = dict(max_clients=None, max_sequences_per_client=None)
+    requests = [request | bounds for request in _SWEEP['evaluate']]
+    assert run.run_sweep(main, sweep_file(_SWEEP), tmp_path) == 0
+    # As an earlier version wrote it.
+    record = _record(tmp_path) | {'evaluate': _SWEEP['evaluate']}
+    (tmp_path / 'sweep.json').write_text(json.dumps(record))
+    words = r'in `evaluate` \(it had max_clients=None, max_sequences_per_cl'
+    with pytest.raises(UserError, match=words):
+      run.run_sweep(main, sweep_file(_SWEEP), tmp_path)
+    file = sweep_file(_SWEEP | {'evaluate': requests})
+    assert run.run_sweep(main, file, tmp_path) == 0
 
   @pytest.mark.parametrize(
     ('text', 'words'),

@@ -206,11 +206,13 @@ def test_commands_are_understood():
 
 
 def test_another_corpus_under_a_name():
-  request = evaluations.parse_evaluation({'data': 'c/sotu', 'name': 'transfer'})
+  request = evaluations.parse_evaluation(
+    {'data': 'c/sotu', 'name': 'transfer', 'max_clients': None}
+  )
   output, command = request.command(_RUN, 'corpora/c4')
   assert output.name == 'transfer'
   # Options at their defaults are left out.
   assert command == [
     *('evaluate', '--checkpoint', str(_RUN), '--data', 'c/sotu'),
-    *('--output', str(output)),
+    *('--output', str(output), '--max_clients=all'),
   ]

@@ -51,6 +51,7 @@ def run(small_mnist, tmp_path_factory):
   return workdir
 
 
+@pytest.mark.slow
 def test_equals_the_evaluation_of_the_checkpoint_before(
   small_mnist, run, tmp_path
 ):

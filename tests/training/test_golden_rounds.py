@@ -70,16 +70,16 @@ _LAST_STEP = 'num_solver_steps=20 tries_average=False num_validation_rows=0'
 _RUNS = [
   ('fed_avg', _STREAM, ''),
   ('fed_fish', None, ''),
-  ('fed_fish example_sq', _IMAGES, 'fisher_estimator=example_sq'),
   ('fed_sgd', _IMAGES, ''),
-  ('fed_prox', _BOUNDED, 'mu=0.1'),
   ('scaffold', _IMAGES, ''),
-  ('moon', _IMAGES, 'model.preset=lenet'),
-  ('local_only', _SPLIT, ''),
   ('fed_fomo', _SPLIT, 'num_downloads=2'),
   ('fed_fisher', _SOLVED, _LAST_STEP),
 ]
 _SLOW_RUNS = [
+  ('fed_fish example_sq', _IMAGES, 'fisher_estimator=example_sq'),
+  ('fed_prox', _BOUNDED, 'mu=0.1'),
+  ('moon', _IMAGES, 'model.preset=lenet'),
+  ('local_only', _SPLIT, ''),
   ('fed_fish second_moment', _ADAMW, 'fisher_estimator=second_moment'),
   ('tct', _IN_PHASES, 'num_bootstrap_rounds=1 num_convex_steps=20'),
   ('fisher_merge', _SOLVED, ''),

@@ -42,6 +42,7 @@ def _remount(disk, options):
   subprocess.run(command, check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_in_an_upload(
   small_images, small_disk, tmp_path, capsys
 ):

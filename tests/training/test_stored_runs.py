@@ -34,6 +34,7 @@ def test_begun_on_the_corpus(small_tokens, small_run, tmp_path):
   _assert_same(run, small_run)
 
 
+@pytest.mark.slow
 def test_begun_on_the_tokens(small_inputs, small_tokens, small_run, tmp_path):
   run = tmp_path / 'run'
   assert small_runs.train(small_tokens, run, training__num_rounds=2) == 0
@@ -50,6 +51,7 @@ def test_begun_on_the_tokens(small_inputs, small_tokens, small_run, tmp_path):
   assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_workers_read_the_same_rows(small_inputs, small_tokens):
   rows = []
   for inputs in (small_inputs, small_tokens):

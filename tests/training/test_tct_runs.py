@@ -276,6 +276,7 @@ def test_missing_bases_are_computed_again(small_images, whole, tmp_path):
   assert [path.name for path in bases.iterdir()] == ['round_00000003']
 
 
+@pytest.mark.slow
 def test_no_room_for_features(
   small_images, whole, tmp_path, capsys, monkeypatch
 ):

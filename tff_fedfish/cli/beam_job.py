@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import psutil
 
+from tff_fedfish.cli.options import refuse_unknown
 from tff_fedfish.errors import UserError
 from tff_fedfish.training.interruption import signals_handled
 
@@ -57,7 +58,7 @@ def read_beam_flags(arguments: argparse.Namespace) -> list[str]:
   parsers[0].error = arguments.parser.error
   _, unknown = parsers[0].parse_known_args(flags)
   if unknown:
-    arguments.parser.error(f'unrecognized arguments: {" ".join(unknown)}')
+    refuse_unknown(arguments.parser, unknown)
   return flags
 
 

@@ -22,7 +22,7 @@ SUMMARY = 'show what works on this machine, with remedies for what does not'
 _GIB = 1 << 30
 # What `fedfish demo` needs, with some room.
 _MIN_MEMORY_GIB, _MIN_DISK_GIB = 6, 2
-_SET_UP = 'Set up again: remove .venv, then `make .venv`.'
+_SET_UP = 'Set up again: remove .venv, then `requirements/set_up.sh`.'
 
 
 class Finding(NamedTuple):

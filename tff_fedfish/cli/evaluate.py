@@ -1,16 +1,22 @@
 r"""Evaluates a checkpoint: held-out, personalized and transfer performance.
 
 Examples:
-  fedfish evaluate --checkpoint runs/mine --data corpora/debian --barrier
+  fedfish evaluate --checkpoint runs/mine \
+      --data runs/demo/corpora/debian_descriptions --barrier
   fedfish evaluate --checkpoint runs/mine/checkpoints/round_00000020 \
-      --data corpora/sotu --fractions 0,0.25,0.5 --output results/sotu
+      --data runs/demo/corpora/sotu_by_president --max_clients all \
+      --output runs/sotu_scores
 
 Half of each client's data is always kept for scoring. Before scoring, the model
 is fine-tuned on a fraction (0, 0.25 or 0.5 of all data) from the other half.
 
 On the corpus of the run its held-out clients are evaluated, in another corpus
 all clients. Another part of the run's corpus (`fedfish group --split_by`) is
-held out, any other corpus is transfer.
+held out, any other corpus is transfer. By default at most 64 of these clients
+are taken, and 64 sequences of each; what is left out is counted.
+
+The time left is shown after the second client. A stopped evaluation continues
+with the same command.
 
 The column 'hurt' is the fraction of clients whose loss is higher after
 personalization, or not finite.
@@ -21,6 +27,7 @@ import argparse
 from tff_fedfish.cli.options import add_options, read_options
 
 SUMMARY = 'evaluate a checkpoint on held-out clients or another corpus'
+_BOUND = 'max clients', '--max_clients'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,13 +59,15 @@ def run(arguments: argparse.Namespace) -> int:
   """Evaluates and prints the summary."""
   from tff_fedfish.evaluation.evaluate import evaluate
   from tff_fedfish.evaluation.options import EvaluationOptions
+  from tff_fedfish.training.interruption import abandon, signals_handled
 
-  output, summary = evaluate(
-    arguments.checkpoint,
-    arguments.data,
-    arguments.output,
-    read_options(arguments, EvaluationOptions),
-  )
+  with signals_handled(abandon):
+    output, summary = evaluate(
+      arguments.checkpoint,
+      arguments.data,
+      arguments.output,
+      read_options(arguments, EvaluationOptions),
+    )
   _print_summary(summary)
   print(f'Per-client results and summary: {output}')
   return 0
@@ -66,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _print_summary(summary) -> None:
   from tff_fedfish.data import unknown_tokens
-  from tff_fedfish.printing import print_table
+  from tff_fedfish.printing import count, print_table
 
   print_table(
     f'{summary.corpus} ({summary.kind}), round {summary.round_num}, '
@@ -85,13 +94,24 @@ def _print_summary(summary) -> None:
     ],
     text_columns=(),
   )
+  if any(row.fraction for row in summary.fractions):
+    settings = summary.personalization
+    print(
+      f'Fine-tuning: {count(settings["epochs"], "epoch")}, learning rate '
+      f'{settings["learning_rate"]:g}'
+    )
   left_out = [
-    f'{count} ({reason.replace("_", " ")})'
-    for reason, count in summary.skipped_clients.items()
-    if count
+    f'{number:,} ({reason.replace("_", " ").replace(*_BOUND)})'
+    for reason, number in summary.skipped_clients.items()
+    if number
   ]
   if left_out:
     print(f'Clients left out: {", ".join(left_out)}')
+  if summary.skipped_sequences:
+    print(
+      f'Sequences left out: {summary.skipped_sequences:,} (beyond '
+      '--max_sequences_per_client)'
+    )
   if summary.unknown_token_fraction is not None:
     print(unknown_tokens.describe(summary.unknown_token_fraction))
   if barrier := summary.client_server_barrier:

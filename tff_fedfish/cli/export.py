@@ -1,10 +1,10 @@
 r"""Write a checkpoint's model for use without fedfish, with its model card.
 
 Examples:
-  fedfish export --checkpoint runs/mine --output models/mine
+  fedfish export --checkpoint runs/mine --output exports/mine
   fedfish export --checkpoint runs/mine/checkpoints/round_00000020 \
-      --output models/round_20 --format safetensors
-  fedfish export --checkpoint runs/mine --output models/mine_gpt2 \
+      --output exports/round_20 --format safetensors
+  fedfish export --checkpoint runs/mine --output exports/mine_gpt2 \
       --format huggingface
 
 Writes a TensorFlow SavedModel, the weights as safetensors, config.json,

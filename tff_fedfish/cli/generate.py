@@ -4,7 +4,8 @@ Examples:
   fedfish generate --checkpoint runs/mine --prompt 'This library'
   fedfish generate --checkpoint runs/mine --temperature 0 --num_tokens 20
   fedfish generate --checkpoint runs/mine --num_samples 3 \
-      --personalize_on corpora/sotu --client 'Abraham Lincoln'
+      --personalize_on runs/demo/corpora/sotu_by_president \
+      --client 'Abraham Lincoln'
 
 With --personalize_on the model is also fine-tuned on the documents of a client,
 and its texts before and after are shown side by side. The same seed gives the

@@ -1,7 +1,8 @@
 r"""Group a raw corpus into one record per host, domain, author or any field.
 
 Examples:
-  fedfish group c4 --input 'c4/c4-train.*.json.gz' --output corpora/c4
+  fedfish group c4 --output corpora/debian \
+      --input 'tff_fedfish/corpora/debian_descriptions/*.json.gz'
   fedfish group cc_news --input 'cc_news/*.parquet' --output corpora/cc_news \
       --key domain
   fedfish group stack_overflow --input stackoverflow.com-Posts.xml.gz \
@@ -21,7 +22,7 @@ from tff_fedfish.cli.group_options import add_arguments, build_job
 
 __all__ = ['SUMMARY', 'TAKES_EXTRA', 'add_arguments', 'run']
 SUMMARY = 'group a raw corpus by web host, domain, author or any field'
-TAKES_EXTRA = True
+TAKES_EXTRA = '--'
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,9 +1,9 @@
 """Show what a grouped corpus holds, and what was dropped when it was made.
 
 Examples:
-  fedfish inspect corpora/c4
-  fedfish inspect corpora/c4 --plots plots/c4
-  fedfish inspect corpora/c4 --vocabulary runs/mine/vocabulary
+  fedfish inspect corpora/debian
+  fedfish inspect corpora/debian --plots plots/debian
+  fedfish inspect corpora/debian --vocabulary corpora/debian_vocabulary
 """
 
 import argparse
@@ -61,11 +61,12 @@ def run(arguments: argparse.Namespace) -> int:
   if arguments.plots is not None:
     plots = _make_directory(arguments.plots)
   if arguments.vocabulary is not None:
+    from tff_fedfish import corpora
     from tff_fedfish.data.tokenizers import load_tokenizer
     from tff_fedfish.progress import stage
 
-    with stage('reading the vocabulary'):
-      tokenizer = load_tokenizer(arguments.vocabulary)
+    with stage('importing TensorFlow'):
+      tokenizer = load_tokenizer(corpora.vocabulary_path(arguments.vocabulary))
   print_counts(arguments.directory, corpus.manifest)
   if tokenizer is not None:
     from tff_fedfish.data import unknown_tokens
@@ -110,7 +111,7 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
   rows.append(('features', '', _one_line(', '.join(manifest.feature_names))))
   printing.print_table(
     f'{directory}: {_one_line(f"{manifest.corpus} by {manifest.key}")}',
-    ['', 'count', 'first at'] + ['its beginning'] * bool(counts.drops),
+    ['', 'count', *(['first at', 'its beginning'] if counts.drops else [''])],
     rows,
     text_columns=(0, 2, 3),
     whole_columns=(3,),
@@ -152,7 +153,7 @@ def _print_sizes(sizes: 'Mapping[str, np.ndarray]') -> None:
 
   names = [measure.removeprefix('num_') for measure in sizes]
   printing.print_table(
-    'Size of a group, by percentile',
+    'Size of a group, by percentile (words: separated by white space)',
     ['', *(f'p{percentile}' for percentile in PERCENTILES), 'mean'],
     [
       [

@@ -1,6 +1,7 @@
 """`fedfish`: finds the subcommand, runs it, turns errors into exit codes."""
 
 import argparse
+import difflib
 import importlib
 import io
 import os
@@ -9,13 +10,15 @@ import warnings
 from collections.abc import Sequence
 
 from tff_fedfish import removed
+from tff_fedfish.cli.options import refuse_unknown
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.version import __version__
 
 # In the order in which a user meets them. Each module has `SUMMARY`,
 # `add_arguments(parser)` and `run(arguments) -> exit code`, and imports
-# nothing heavy at its top. A module with `TAKES_EXTRA = True` is handed what
-# its parser does not know as `arguments.extra` and must account for it.
+# nothing heavy at its top. A module with `TAKES_EXTRA` is handed options that
+# its parser does not know, and that begin so, as `arguments.extra`, and must
+# account for them.
 _COMMANDS = {
   name: f'tff_fedfish.cli.{name}'
   for name in (
@@ -63,9 +66,19 @@ def main(argv: Sequence[str] | None = None) -> int:
   try:
     argv = sys.argv[1:] if argv is None else argv
     removed.require_current(argv)
-    arguments, extra = _build_parser(argv[:1]).parse_known_args(argv)
-    if extra and not arguments.takes_extra:
-      arguments.parser.error(f'unrecognized arguments: {" ".join(extra)}')
+    parser = _build_parser(argv[:1])
+    command = argv[0] if argv else ''
+    near = difflib.get_close_matches(command, _COMMANDS, n=1)
+    if near and command not in _COMMANDS:
+      parser.error(f'unknown command {command!r}; did you mean {near[0]!r}?')
+    arguments, extra = parser.parse_known_args(argv)
+    prefix = arguments.takes_extra
+    unknown = [
+      text
+      for text in extra
+      if not prefix or (text.startswith('--') and not text.startswith(prefix))
+    ]
+    refuse_unknown(arguments.parser, unknown, prefix)
     arguments.extra = extra
     return arguments.run(arguments)
   except UserError as error:
@@ -73,7 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       print(f'fedfish: error: {line}', file=sys.stderr)
     return 2
   except KeyboardInterrupt as interruption:
-    print('fedfish: interrupted.', file=sys.stderr)
+    notes = getattr(interruption, '__notes__', ())
+    print(' '.join(['fedfish: interrupted.', *notes]), file=sys.stderr)
     return getattr(interruption, 'exit_code', 130)
   except BrokenPipeError:
     # The reader (`| head`) left, perhaps before the work was done.
@@ -119,7 +133,7 @@ def _build_parser(commands: Sequence[str]) -> argparse.ArgumentParser:
     subparser.set_defaults(
       run=module.run,
       parser=subparser,
-      takes_extra=getattr(module, 'TAKES_EXTRA', False),
+      takes_extra=getattr(module, 'TAKES_EXTRA', ''),
     )
   return parser
 

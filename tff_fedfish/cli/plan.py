@@ -14,7 +14,7 @@ formulas.
 import argparse
 
 SUMMARY = 'predict the memory, traffic and time of a run'
-TAKES_EXTRA = True
+TAKES_EXTRA = '--config.'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

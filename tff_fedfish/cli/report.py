@@ -2,7 +2,7 @@
 
 Examples:
   fedfish report --runs runs/fed_avg runs/fed_fish --output runs/report
-  fedfish report --runs runs/* --output runs/report --figure_format pdf
+  fedfish report --runs runs/sweep --output runs/report --figure_format pdf
 """
 
 import argparse
@@ -17,8 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     nargs='+',
     required=True,
     metavar='DIR',
-    help='run directories as `fedfish train` writes them; a run may still be '
-    'in progress',
+    help='directories of runs, which may still be in progress, or of sweeps',
   )
   parser.add_argument(
     '--output',

@@ -14,7 +14,7 @@ Examples:
 import argparse
 
 SUMMARY = 'solve over kept uploads of a one-shot run'
-TAKES_EXTRA = True
+TAKES_EXTRA = '--config.'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ does what is left. Ctrl-C saves all running runs and exits with 130.
 import argparse
 
 SUMMARY = 'train and evaluate a grid of runs; resumes by itself'
-TAKES_EXTRA = True
+TAKES_EXTRA = '--config.'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

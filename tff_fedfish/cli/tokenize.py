@@ -1,11 +1,11 @@
 r"""Tokenize a grouped corpus once, for all runs that read it.
 
 Examples:
-  fedfish tokenize corpora/c4 --vocabulary vocabularies/c4
-  fedfish tokenize corpora/c4 --vocabulary demo --output /fast/c4_tokens
-  fedfish train --config demo --workdir runs/c4 \
-      --config.data.directory=corpora/c4_tokens \
-      --config.data.vocabulary=vocabularies/c4
+  fedfish tokenize corpora/debian --vocabulary demo
+  fedfish tokenize corpora/debian --vocabulary corpora/debian_vocabulary \
+      --output corpora/debian_own_tokens
+  fedfish train --config demo --workdir runs/debian \
+      --config.data.directory=corpora/debian_tokens
 
 A run on the tokens and a run on the corpus are the same run. Merged clients
 (partition.scheme 'merge') require tokens; for clients of 65,536 tokens and more
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.data.tokenize_corpus import leftovers, write_token_store
   from tff_fedfish.printing import count, format_bytes
   from tff_fedfish.progress import Progress
-  from tff_fedfish.training.interruption import Abandoned, signals_handled
+  from tff_fedfish.training.interruption import abandon, signals_handled
 
   output = require_usable_output(_output(arguments), '--output')
   corpus = GroupedCorpus(arguments.corpus)
@@ -61,12 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
       file=sys.stderr,
     )
 
-  def stop(signal_num, frame):
-    raise Abandoned(signal_num)
-
   num_clients = len(corpus.client_ids)
   progress = Progress('tokenize', num_clients, unit='client')
-  with signals_handled(stop), progress:
+  with signals_handled(abandon), progress:
     write_token_store(
       corpus,
       corpora.vocabulary_path(arguments.vocabulary),

@@ -1,8 +1,9 @@
-"""Learn a vocabulary from a grouped corpus, or show what one does.
+r"""Learn a vocabulary from a grouped corpus, or show what one does.
 
 Examples:
-  fedfish tokenizer train --data corpora/c4 --output vocabularies/c4
-  fedfish tokenizer show vocabularies/c4 --text 'Some text.'
+  fedfish tokenizer train --data corpora/debian \
+      --output corpora/debian_vocabulary
+  fedfish tokenizer show corpora/debian_vocabulary --text 'Some text.'
 """
 
 import argparse
@@ -24,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     'train',
     help='learn a WordPiece vocabulary from a grouped corpus',
     description='Learn a WordPiece vocabulary from a grouped corpus.',
-    epilog='Example: fedfish tokenizer train --data corpora/c4 --output v/c4',
+    epilog='Example: fedfish tokenizer train --data corpora/debian '
+    '--output corpora/debian_vocabulary',
     allow_abbrev=False,
   )
   train.add_argument(
@@ -60,7 +62,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     'show',
     help='show size, special ids and a sample encoding of a vocabulary',
     description='Show size, special ids and a sample encoding.',
-    epilog="Example: fedfish tokenizer show vocabularies/c4 --text 'A text.'",
+    epilog='Example: fedfish tokenizer show corpora/debian_vocabulary '
+    "--text 'A text.'",
     allow_abbrev=False,
   )
   show.add_argument(
@@ -114,9 +117,9 @@ def _train(arguments: argparse.Namespace) -> int:
     f'{words.num_documents:,} documents of {len(corpus.client_ids):,} clients '
     f'({words.num_capped_documents:,} left out by '
     '--max_documents_per_client)\n'
-    f'{vocabulary.num_words:,} words, {vocabulary.num_distinct_words:,} '
-    f'distinct ({words.num_forgotten_words:,} rare ones not counted, to '
-    'bound memory)\n'
+    f'{vocabulary.num_words:,} words and punctuation marks, '
+    f'{vocabulary.num_distinct_words:,} distinct '
+    f'({words.num_forgotten_words:,} rare ones not counted, to bound memory)\n'
     f'{tokenizer.size:,} pieces ({vocabulary.num_unused:,} unused); '
     f'{unknown:.3%} of the words are unknown (rare characters)\n'
     f'Written to {output}'
@@ -125,10 +128,11 @@ def _train(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
+  from tff_fedfish import corpora
   from tff_fedfish.data.tokenizers import load_tokenizer
   from tff_fedfish.printing import print_facts
 
-  tokenizer = load_tokenizer(arguments.path)
+  tokenizer = load_tokenizer(corpora.vocabulary_path(arguments.path))
   [token_ids] = tokenizer.encode_batch([arguments.text])
   facts = {
     'vocabulary': arguments.path,

@@ -21,7 +21,7 @@ import pathlib
 import textwrap
 
 SUMMARY = 'train a model; resumes by itself'
-TAKES_EXTRA = True
+TAKES_EXTRA = '--config.'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,7 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
     arguments.parser.error('--workdir is required')
   from tff_fedfish.training.train import train
 
-  return train(config, arguments.workdir, trackers=names)
+  exit_code = train(config, arguments.workdir, trackers=names)
+  if not exit_code:
+    print(f'Run: {arguments.workdir}')
+  return exit_code
 
 
 def _config_of_run(arguments):

@@ -4,10 +4,10 @@ Of a corpus also every record and count; of a run its checkpoints and, where its
 clients keep tensors, those of the last checkpoint. Stops at the first thing
 that is damaged and names it.
 
-Example:
-  fedfish verify corpora/c4
-  fedfish verify corpora/c4_tokens
-  fedfish verify runs/moon
+Examples:
+  fedfish verify corpora/debian
+  fedfish verify corpora/debian_tokens
+  fedfish verify runs/mine
 """
 
 import argparse

@@ -14,8 +14,9 @@ _INTRODUCTION = """\
 
 A config is a Python file whose `get_config()` returns a dictionary of sections
 and settings, or the `config.json` of a run. `--config demo` names a shipped one
-(`fedfish configs` lists them). The file is a program that `--config FILE` runs:
-read a file from somebody else first. To change some settings of a shipped one:
+(`fedfish configs` lists them), `--config mine` the file `mine.py`. The file is
+a program that `--config FILE` runs: read a file from somebody else first. To
+change some settings of a shipped one:
 
 ```python
 from tff_fedfish.config.given import base
@@ -25,8 +26,11 @@ def get_config():
   return base('demo', {'training.num_rounds': 60, 'server.learning_rate': 3e-3})
 ```
 
-On the command line `--config.section.setting=value` overrides a setting. Types,
-ranges and contradictions are checked, and all problems are reported at once.
+On the command line `--config.section.setting=value` overrides a setting. Types
+and ranges are checked first, and all problems are reported at once; then
+contradictions between settings, again all at once. An optimizer that is changed
+without its learning rate takes
+[its default](optimizers.md#default-learning-rates).
 `--dry_run` prints the resolved config, the number of parameters and the cost of
 a round, and names all that the run would refuse.
 

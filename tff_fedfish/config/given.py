@@ -16,6 +16,7 @@ from models.transformer_config import FROM_DIRECTORY, PRESETS
 from tff_fedfish import files
 from tff_fedfish.config import names
 from tff_fedfish.config.names import PREFIX
+from tff_fedfish.config.optimizer_settings import DEFAULT_LEARNING_RATES
 from tff_fedfish.config.resolve import absolute
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
@@ -48,6 +49,8 @@ class Given:
   them."""
   working_directory: str = ''
   """From where relative paths start; '': from the process's."""
+  notes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  """Lines to print on settings that follow from overridden ones, by setting."""
 
   @property
   def given(self) -> frozenset[str]:
@@ -151,7 +154,8 @@ def read_values(
   if file.suffix == '.json':
     values = _portable(values, pairs)
   name = pairs.get('algorithm.name', names.method_name(values.settings))
-  method, settings = registry.find_or_none(name), {}
+  method = registry.find_or_none(name)
+  settings, notes = _default_rates(values.settings, pairs)
   for dotted, text in pairs.items():
     field = names.fields_of(method).get(dotted) or names.field_of_any(dotted)
     if field is not None:
@@ -162,7 +166,32 @@ def read_values(
     values.with_settings(settings, values.source),
     overridden=frozenset(pairs),
     problems=(*problems, *values.problems),
+    notes=notes,
   )
+
+
+def _default_rates(settings, overrides):
+  """Returns the learning rates of optimizers that overrides change.
+
+  A rate that is overridden too is left alone. The second value has a note on
+  each rate.
+  """
+  rates, notes = {}, {}
+  for section, defaults in DEFAULT_LEARNING_RATES.items():
+    key, rate = f'{section}.optimizer', f'{section}.learning_rate'
+    before = settings.get(key, names.fields_of(None)[key].default)
+    optimizer, kept = overrides.get(key, before), settings.get(rate)
+    if optimizer == before or rate in overrides:
+      continue
+    default = defaults.get(optimizer)
+    if default == kept or None in (default, kept):
+      continue
+    rates[rate] = default
+    notes[rate] = (
+      f'{rate} is {default:g}, the default of {optimizer} (the '
+      f"config's {kept} is for {before})."
+    )
+  return rates, notes
 
 
 def _portable(values, overridden):
@@ -274,14 +303,22 @@ def _plain(value):
 
 
 def _find_config(typed):
-  """Returns the file that `--config` names; it wins over a shipped one."""
+  """Returns the file that `--config` names, with or without '.py'.
+
+  A file wins over a shipped config of the same name, a name with '.py' left out
+  does not.
+  """
   path = pathlib.Path(typed)
   if path.is_file():
     return path
   shipped = SHIPPED / f'{path}.py'
   if shipped.parent == SHIPPED and str(path) in shipped_configs():
     return shipped
+  if (own := pathlib.Path(f'{path}.py')).is_file():
+    return own
   problem = 'is a directory' if path.is_dir() else 'does not exist'
+  if path.name and not path.suffix:
+    problem += f', nor is there {f"{path}.py"!r}'
   raise UserError(
     '`--config` must name a file or a shipped config, but '
     f'{str(path)!r} {problem}. The shipped ones are '

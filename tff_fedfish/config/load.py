@@ -29,8 +29,9 @@ def load_config(
 ) -> TrainConfig:
   """Reads a config file, applies overrides and checks the result.
 
-  Settings of other methods in the file are left out and named on standard
-  error.
+  Settings of other methods in the file are left out. An overridden optimizer
+  has its default learning rate unless that is overridden, too. Both are named
+  on standard error.
 
   Args:
     path: A Python file whose `get_config()` returns a dictionary of sections,
@@ -49,6 +50,8 @@ def load_config(
   """
   values = given.read_values(path, overrides)
   overridden = values.overridden
+  for note in values.notes.values():
+    print(f'fedfish: note: {note}', file=sys.stderr)
   if workdir is not None:
     values = _continued(values, pathlib.Path(workdir))
   config, unread = build_config(values, required=overridden)

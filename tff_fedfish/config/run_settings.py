@@ -21,9 +21,10 @@ class ModelConfig(Section, section='model'):
   """The model. Sizes left at None become the preset's."""
 
   preset: Literal[*TEXT_PRESETS, *IMAGE_MODELS]
-  """A preset (below); 'custom': all four sizes are given here;
-  'from_directory': those of `training.start_from` (docs/export.md). For
-  images one of the last five, which read nothing else of this section."""
+  """A preset (below), of which the sizes given here replace its own; 'custom':
+  all four sizes are given here; 'from_directory': those of
+  `training.start_from` (docs/export.md). For images one of the last five, which
+  read nothing else of this section."""
   num_layers: int | None = number(None, at_least=1, read_with=_TEXT)
   """Blocks of attention and MLP."""
   width: int | None = number(None, at_least=1, read_with=_TEXT)

@@ -24,6 +24,10 @@ TOKEN_STORE_NAME = 'token_store.json'
 """In place of a manifest it marks the tokens of a corpus; see `token_store`."""
 ADVICE = 'Copy the directory again, or run `fedfish group` again.'
 _NO_FILE = {errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_OF_DEMO = (
+  'runs/demo/corpora/debian_descriptions',
+  'runs/demo/corpora/sotu_by_president',
+)
 _PLAIN_NAME = re.compile(r'[\w-][\w.-]{0,199}', re.ASCII)
 
 
@@ -193,9 +197,13 @@ def _not_a_corpus(directory: str | os.PathLike) -> UserError:
       'tokens on a local disk.'
     )
   found = f'has no {MANIFEST_NAME}'
+  advice = 'Run `fedfish group` to make one, or name its output directory.'
   if not places.is_remote(directory) and not os.path.isdir(directory):
     found = 'is a file' if os.path.exists(directory) else 'does not exist'
+    if not os.path.isabs(directory):
+      found = f'{found} in {os.getcwd()!r}'
+    if str(directory) in _OF_DEMO:
+      advice = 'Run `fedfish demo` here to make it, or name another corpus.'
   return UserError(
-    f'{str(directory)!r} is not a grouped corpus: it {found}. Run `fedfish '
-    'group` to make one, or name its output directory.'
+    f'{str(directory)!r} is not a grouped corpus: it {found}. {advice}'
   )

@@ -30,6 +30,14 @@ class Halves:
   personalization: Mapping[float, Rows]
   """Rows by fraction f of the client's data, without 0: the next floor(f n)
   documents or sequences."""
+  num_dropped_sequences: int = 0
+  """Rows beyond `max_sequences`."""
+
+  @property
+  def num_sequences(self) -> int:
+    """Rows that are read; a set is part of the largest one."""
+    sets = map(len, self.personalization.values())
+    return len(self.evaluation) + max(sets, default=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +135,9 @@ def halve_client(
   if len(order) < MIN_SEQUENCES:
     return None
   limit = sys.maxsize if max_sequences is None else max_sequences
+  num_dropped = 0
   if unit == 'sequences':
+    num_dropped = max(len(order) - limit, 0)
     order = order[:limit]
   half = math.ceil(len(order) / 2)
   evaluation = sequences_lib.take(build(order[:half]), math.ceil(limit / 2))
@@ -141,7 +151,9 @@ def halve_client(
     personalization[fraction] = rows
   if not all(map(len, (evaluation, *personalization.values()))):
     return None
-  return Halves(evaluation, personalization)
+  cut = (rows.num_dropped_sequences for rows in personalization.values())
+  num_dropped += evaluation.num_dropped_sequences + max(cut, default=0)
+  return Halves(evaluation, personalization, num_dropped)
 
 
 def _permuted(client_rows, client_id, split_seed, unit):

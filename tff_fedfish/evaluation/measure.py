@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.data import unknown_tokens
@@ -9,21 +11,35 @@ from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import barrier, own_tests
-from tff_fedfish.evaluation.clients import ClientSample, choose_clients
+from tff_fedfish.evaluation.clients import (
+  ClientSample,
+  Halves,
+  choose_clients,
+)
 from tff_fedfish.evaluation.evaluator import (
   build_evaluator,
   client_evaluation,
   evaluate_clients,
 )
-from tff_fedfish.evaluation.options import MIN_SEQUENCES, OWN_ROWS
+from tff_fedfish.evaluation.kept_rows import KeptRows
+from tff_fedfish.evaluation.options import (
+  MIN_SEQUENCES,
+  OWN_ROWS,
+  EvaluationOptions,
+)
 from tff_fedfish.evaluation.plan import Plan
 from tff_fedfish.evaluation.results import write_evaluation
 from tff_fedfish.evaluation.summary import Summary, summarize_evaluation
+from tff_fedfish.evaluation.tables import ClientEvaluation
+from tff_fedfish.printing import count
 from tff_fedfish.progress import Progress, stage
 from tff_fedfish.run import checkpoints, model_state
 from tff_fedfish.run.checkpoints import Checkpoint
 from tff_fedfish.run.row_source import row_source
 from tff_fedfish.runtime.in_process_context import set_in_process_context
+
+# Time of fine-tuning on a row, relative to scoring it.
+_TUNING = 3
 
 
 def measure(plan: Plan) -> Summary:
@@ -33,9 +49,18 @@ def measure(plan: Plan) -> Summary:
     UserError: If no client can be scored, or the checkpoint is not of the
       config's model.
   """
-  if plan.facts['kind'] in OWN_ROWS:
-    return _measure_own_rows(plan)
-  return _measure_halves(plan)
+  kept, is_own = KeptRows(plan), plan.facts['kind'] in OWN_ROWS
+  try:
+    summary = (_measure_own_rows if is_own else _measure_halves)(plan, kept)
+  except KeyboardInterrupt as interruption:
+    if kept.rows:
+      interruption.add_note(
+        f'{len(kept.rows)} of {count(kept.num_clients, "client")} are kept; '
+        'the same command continues.'
+      )
+    raise
+  kept.remove()
+  return summary
 
 
 def num_scored_bytes(rows: Sequences, tokenizer: Tokenizer) -> int:
@@ -52,11 +77,12 @@ def num_scored_bytes(rows: Sequences, tokenizer: Tokenizer) -> int:
   )
 
 
-def _measure_halves(plan: Plan) -> Summary:
+def _measure_halves(plan: Plan, kept: KeptRows) -> Summary:
   """Scores clients on one half, before and after fine-tuning on the other."""
   config, options, tokenizer = plan.config, plan.options, plan.tokenizer
   with stage('choosing clients'):
     sample = _choose(plan)
+  halves = dict(sample.clients)
   with stage('building the model'):
     set_in_process_context()
     checkpoint = _load(plan)
@@ -66,17 +92,20 @@ def _measure_halves(plan: Plan) -> Summary:
       checkpoint.path,
     )
     evaluator = build_evaluator(config)
-  clients = _with_progress(
-    evaluate_clients(
+  num_sequences = sum(half.num_sequences for half in halves.values())
+  _announce(plan, len(halves), num_sequences, sample.skipped)
+  clients = _score(
+    kept,
+    {client_id: _work(half, options) for client_id, half in sample.clients},
+    lambda client_ids: evaluate_clients(
       evaluator,
       weights.trainable,
-      sample.clients,
+      [(client_id, halves[client_id]) for client_id in client_ids],
       options.fractions,
       num_local_epochs=options.personalization_epochs,
       learning_rate=plan.learning_rate,
       non_trainable=weights.non_trainable,
     ),
-    len(sample.clients),
   )
   barriers = effective_clients = None
   if options.barrier:
@@ -89,25 +118,28 @@ def _measure_halves(plan: Plan) -> Summary:
       source.training_rows(plan.corpus, tokenizer),
       plan.states,
     )
-  halves = {client_id: half.evaluation for client_id, half in sample.clients}
+  scored = {client_id: half.evaluation for client_id, half in sample.clients}
   summary = summarize_evaluation(
     clients,
     personalization=_personalization(plan),
     skipped_clients=sample.skipped,
+    skipped_sequences=sum(
+      half.num_dropped_sequences for half in halves.values()
+    ),
     barriers=barriers,
     effective_clients=effective_clients,
     unknown_token_fraction=unknown_tokens.fraction_of(
-      halves.values(), tokenizer
+      scored.values(), tokenizer
     ),
     num_bytes=tokenizer
-    and {i: num_scored_bytes(rows, tokenizer) for i, rows in halves.items()},
+    and {i: num_scored_bytes(rows, tokenizer) for i, rows in scored.items()},
     **plan.facts,
   )
   write_evaluation(plan.output, summary, clients, barriers)
   return summary
 
 
-def _measure_own_rows(plan: Plan) -> Summary:
+def _measure_own_rows(plan: Plan, kept: KeptRows) -> Summary:
   """Scores the clients that train, each on rows of its own."""
   kind = plan.facts['kind']
   with stage('building the model'):
@@ -115,33 +147,43 @@ def _measure_own_rows(plan: Plan) -> Summary:
       plan.config, plan.corpus, plan.tokenizer, plan.checkpoint, plan.states
     )
   max_sequences = plan.options.max_sequences_per_client
+  split_seed = plan.config.seeds.split_seed
   client_ids = tests.participating[: plan.options.max_clients]
-  scores = tests.scores(client_ids, kind=kind, max_sequences=max_sequences)
-  model, clients = 'global' if tests.kept is None else 'personal', []
-  with Progress('evaluate', len(client_ids), unit='client') as progress:
-    for client_id, num_rows, score in scores:
-      progress.advance(loss=score.loss)
-      clients.append(
-        client_evaluation(client_id, num_rows, score, score, model=model)
-      )
-  if not clients:
+  skipped = {'beyond_max_clients': len(tests.participating) - len(client_ids)}
+  work, num_dropped = {}, 0
+  with stage('choosing clients'):
+    for client_id in client_ids:
+      rows = tests.rows(client_id, kind=kind, max_sequences=max_sequences)
+      num_dropped += rows.num_dropped_sequences
+      if len(rows):
+        work[client_id] = len(rows)
+  if not work:
     raise UserError(
       f'`--data` {str(plan.data)!r} must have clients with '
       f'{kind.removeprefix("own_")} rows, but none of its '
       f'{len(client_ids)} has. Train on a corpus with more rows a client.'
     )
+  _announce(plan, len(work), sum(work.values()), skipped)
+  model = 'global' if tests.kept is None else 'personal'
+  options = dict(kind=kind, max_sequences=max_sequences)
+  clients = _score(
+    kept,
+    work,
+    lambda client_ids: (
+      [client_evaluation(client_id, num_rows, score, score, model=model)]
+      for client_id, num_rows, score in tests.scores(client_ids, **options)
+    ),
+  )
   summary = summarize_evaluation(
     clients,
     personalization={
       'sequence_length': plan.sequence_length,
-      'split_seed': plan.config.seeds.split_seed,
+      'split_seed': split_seed,
       'max_sequences_per_client': max_sequences,
     },
-    skipped_clients={
-      # For tests, or for the validation that a method's model needs.
-      'without_own_rows': len(client_ids) - len(clients),
-      'beyond_max_clients': len(tests.participating) - len(client_ids),
-    },
+    # For tests, or for the validation that a method's model needs.
+    skipped_clients=skipped | {'without_own_rows': len(client_ids) - len(work)},
+    skipped_sequences=num_dropped,
     **plan.facts,
   )
   affinities = own_tests.affinities(tests, plan.corpus)
@@ -197,13 +239,55 @@ def _load(plan: Plan) -> Checkpoint:
   return checkpoints.load_checkpoint(checkpoint.path, prefix, verify=False)
 
 
-def _with_progress(clients, total):
-  """Returns the entries of all clients; shows each as it is done."""
-  with stage('tracing, first client'):
-    first = next(clients)
-  rows = []
-  with Progress('evaluate', total, unit='client') as progress:
-    for entries in itertools.chain([first], clients):
-      rows.extend(entries)
-      progress.advance(loss=entries[-1].loss_after)
-  return rows
+def _announce(
+  plan: Plan, num_clients: int, num_rows: int, skipped: Mapping[str, int]
+) -> None:
+  """Says on standard error how much there is to do."""
+  rows = count(num_rows, plan.corpus.row_name.removesuffix('s'))
+  line = f'Evaluating {count(num_clients, "client")}, {rows}'
+  if left_out := skipped['beyond_max_clients']:
+    left_out = count(left_out, 'client')
+    line += f' ({left_out} left out: --max_clients all takes all)'
+  print(line, file=sys.stderr)
+
+
+def _work(halves: Halves, options: EvaluationOptions) -> float:
+  """Returns the expected time of a client, relative to scoring one row."""
+  num_tuned = sum(map(len, halves.personalization.values()))
+  num_scorings = 1 + len(halves.personalization)
+  return (
+    num_scorings * len(halves.evaluation)
+    + _TUNING * options.personalization_epochs * num_tuned
+  )
+
+
+def _score(
+  kept: KeptRows,
+  work: Mapping[bytes, float],
+  score: Callable[[Sequence[bytes]], Iterator[Sequence[ClientEvaluation]]],
+) -> list[ClientEvaluation]:
+  """Returns the rows of all clients; shows each client as it is done.
+
+  Args:
+    kept: Clients that are done, and where others are kept.
+    work: Expected time of each client, in any unit.
+    score: Yields the rows of each of some clients.
+  """
+  kept.begin(len(work))
+  left, num_kept = [i for i in work if i not in kept.rows], len(kept.rows)
+  if left:
+    scores = score(left)
+    with stage('tracing, first client'):
+      first = next(scores)
+    # The time of the first client, which compiles, is no measure.
+    weights = [0] * (num_kept + 1) + [work[i] for i in left[1:]]
+    with Progress(
+      *('evaluate', len(work)),
+      unit='client',
+      completed=num_kept,
+      weights=weights,
+    ) as progress:
+      for entries in itertools.chain([first], scores):
+        kept.add(entries)
+        progress.advance(loss=entries[0].loss_before)
+  return list(itertools.chain.from_iterable(kept.rows.values()))

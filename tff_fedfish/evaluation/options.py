@@ -36,11 +36,14 @@ class EvaluationOptions:
   held_out_from: float = number(0.0, at_least=0, below=1)
   """Lowest place in [0, 1) of a held-out client of the run's own corpus; those
   below it are not read (docs/sweep.md)."""
-  max_clients: int | None = number(None, at_least=1)
-  """Maximum number of clients. Default: all with at least 4 documents; 4
-  sequences or images where data is halved by these."""
-  max_sequences_per_client: int | None = number(None, at_least=MIN_SEQUENCES)
-  """Maximum number of sequences per client. Default: all."""
+  max_clients: int | None = number(64, at_least=1)
+  """Maximum number of clients, in a fixed random order (with own rows: in the
+  corpus's order). Clients with fewer than
+  4 documents (sequences or images where data is halved by these) are skipped.
+  all (None in Python and in sweep files): no bound."""
+  max_sequences_per_client: int | None = number(64, at_least=MIN_SEQUENCES)
+  """Maximum number of sequences per client. all (None in Python and in sweep
+  files): no bound."""
   sequence_length: int | None = number(None, at_least=1)
   """Tokens per sequence, at most the model's; text only. Default: as in
   training."""
@@ -78,8 +81,8 @@ def _wrong_fractions(value: Any) -> list[str]:
   problems = []
   if not value or any(not 0 <= fraction <= 0.5 for fraction in value):
     problems.append(
-      'be numbers from 0 to 0.5 (the other half is for evaluation), found '
-      f'{",".join(map(str, value)) or "none"}'
+      'be numbers from 0 to 0.5 (0.25 means 25 %; the other half is for '
+      f'evaluation), found {",".join(f"{v:g}" for v in value) or "none"}'
     )
   if len(set(value)) != len(value):
     problems.append('differ from each other')

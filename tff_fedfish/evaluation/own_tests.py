@@ -14,6 +14,7 @@ import numpy as np
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.divided_clients import DividedClients
+from tff_fedfish.data.sequences import Rows
 from tff_fedfish.evaluation.evaluator import (
   ClientEvaluator,
   Score,
@@ -72,6 +73,15 @@ class OwnTests:
     (weights,) = self.kept.process.personal_models(self.state, [client])
     return tuple(weights)
 
+  def rows(
+    self, client_id: bytes, *, kind: str, max_sequences: int | None
+  ) -> Rows:
+    """Returns the rows of a client that are scored; see `scores`."""
+    rows_of = self.client_rows.test_sequences
+    if kind == 'own_validation':
+      rows_of = self.client_rows.validation_sequences
+    return sequences_lib.take(rows_of(client_id), max_sequences)
+
   def scores(
     self,
     client_ids: Sequence[bytes],
@@ -91,14 +101,11 @@ class OwnTests:
     Raises:
       RoundInterrupted: If `should_stop` says so.
     """
-    rows_of = self.client_rows.test_sequences
-    if kind == 'own_validation':
-      rows_of = self.client_rows.validation_sequences
     fixed = () if self.weights is None else self.weights.non_trainable
     for client_id in client_ids:
       if should_stop():
         raise RoundInterrupted
-      rows = sequences_lib.take(rows_of(client_id), max_sequences)
+      rows = self.rows(client_id, kind=kind, max_sequences=max_sequences)
       if len(rows):
         weights = self.weights_of(client_id)
         yield client_id, len(rows), self.evaluator.score(weights, rows, fixed)

@@ -92,6 +92,9 @@ class Summary:
   num_clients: int
   skipped_clients: dict[str, int]
   """Clients that were left out, by reason."""
+  skipped_sequences: int | None = None
+  """Sequences of the evaluated clients that were left out, beyond
+  `--max_sequences_per_client`. None: an earlier version did not count them."""
   unknown_token_fraction: float | None
   """Fraction of unknown tokens in the scored text; None with images."""
   personalization: dict[str, Any]
@@ -139,7 +142,7 @@ def summarize_evaluation(
     num_bytes: Bytes of the scored text of each client. None: images.
     skipped_clients: See `Summary`.
     **facts: The other fields of `Summary`: kind, corpus, corpus_identity,
-      checkpoint, personalization.
+      checkpoint, personalization, skipped_sequences.
   """
   by_fraction: dict[float, list[ClientEvaluation]] = {}
   for client in sorted(clients, key=lambda row: row.client_id):

@@ -6,6 +6,7 @@ module's dotted name.
 
 import contextlib
 import dataclasses
+import difflib
 import functools
 import importlib
 import importlib.util
@@ -77,10 +78,12 @@ def find(name: str) -> Method:
   if name in BUILT_IN:
     return BUILT_IN[name]
   if '.' not in name:
+    near = difflib.get_close_matches(name.lower(), BUILT_IN, n=1)
+    advice = f'; the nearest known one is {near[0]!r}' if near else ''
     raise UserError(
       f'`config.algorithm.name` must be one of {", ".join(BUILT_IN)}, or the '
-      'module of a method of your own, such as my_package.my_method, found '
-      f'{name!r}.'
+      'module of a method of your own with its package (my_package.my_method), '
+      f'found {name!r}{advice}.'
     )
   return _from_module(name)
 

@@ -32,14 +32,14 @@ from tff_fedfish.run.tables import read_metrics
 def load_runs(directories: Iterable[str | os.PathLike]) -> list[Run]:
   """Returns the runs in `directories`, with unique labels, in their order.
 
-  A run may still be in progress. A damaged evaluation is left out; the run's
-  remarks say so.
+  A sweep stands for those of its runs that have begun. A run may still be in
+  progress. A damaged evaluation is left out; the run's remarks say so.
 
   Raises:
     UserError: If a directory is no run, is named twice, or holds a damaged
       file.
   """
-  paths = list(map(pathlib.Path, directories))
+  paths = [run for path in directories for run in _runs_in(pathlib.Path(path))]
   first_named: dict[pathlib.Path, pathlib.Path] = {}
   for path in paths:
     earlier = first_named.setdefault(path.resolve(), path)
@@ -49,6 +49,13 @@ def load_runs(directories: Iterable[str | os.PathLike]) -> list[Run]:
         f'{str(path)!r} are the same directory. Name it once.'
       )
   return _with_unique_labels(_with_unique_corpora(list(map(_load_run, paths))))
+
+
+def _runs_in(path: pathlib.Path) -> list[pathlib.Path]:
+  """Returns the runs of a sweep, or the path of anything else."""
+  is_sweep = (path / 'sweep.json').is_file()
+  metrics = path.glob('arms/*/metrics.csv') if is_sweep else ()
+  return sorted(file.parent for file in metrics) or [path]
 
 
 def _load_run(directory: pathlib.Path) -> Run:
@@ -104,8 +111,7 @@ def _require_run(directory: pathlib.Path) -> None:
   elif not directory.is_dir():
     reason = 'is a file'
   elif (directory / 'sweep.json').is_file():
-    reason = 'is a sweep'
-    advice = f'Name its runs: --runs {directory}/arms/*'
+    reason = 'is a sweep of which no run has begun'
   else:
     reason = f'holds no {" and no ".join(missing)}'
     inside = sorted(path.parent for path in directory.glob('*/metrics.csv'))

@@ -105,12 +105,12 @@ def _evaluate_command(
   if is_other or summary.kind == 'transfer' or not isinstance(data, str):
     data = f'CORPUS_{evaluation.corpus}'
   fine_tuning, skipped = summary.personalization, summary.skipped_clients
-  max_clients: int | None = summary.num_clients
+  max_clients: int | str = summary.num_clients
   if summary.kind in OWN_ROWS:
     # Those without rows count as well.
     max_clients += skipped.get('without_own_rows', 0)
     if not skipped.get('beyond_max_clients'):
-      max_clients = None
+      max_clients = 'all'
     # Of their own rows the run says how long they are.
     fine_tuning = fine_tuning | {'sequence_length': None}
   options = {
@@ -119,7 +119,10 @@ def _evaluate_command(
     'fractions': ','.join(f'{f:g}' for f in evaluation.fractions) or None,
     # The same clients, whether or not there were more to choose from.
     'max_clients': max_clients,
-    'max_sequences_per_client': fine_tuning.get('max_sequences_per_client'),
+    # No bound then is no bound now.
+    'max_sequences_per_client': (
+      fine_tuning.get('max_sequences_per_client') or 'all'
+    ),
     'sequence_length': fine_tuning.get('sequence_length'),
     'split_unit': fine_tuning.get('split_unit'),
     'personalization_epochs': fine_tuning.get('epochs'),

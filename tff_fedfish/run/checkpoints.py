@@ -176,7 +176,8 @@ def _not_a_checkpoint(path, option):
   if not path.exists():
     found = 'does not exist'
   elif (path / 'sweep.json').is_file():
-    found = f'is a sweep, whose runs are in {str(path / "arms")!r}'
+    arms = sorted(arm.name for arm in path.glob('arms/*'))
+    found = f'is a sweep. Its runs in arms/: {", ".join(arms) or "none yet"}'
   elif (path / 'SHA256SUMS').is_file():
     found = 'is a model that `fedfish export` wrote, without the state of a run'
   return (

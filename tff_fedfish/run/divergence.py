@@ -12,6 +12,7 @@ import pathlib
 import sys
 from collections.abc import Iterable, Mapping
 
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.run import (
   checkpoints,
@@ -20,6 +21,10 @@ from tff_fedfish.run import (
   store,
   tables,
 )
+
+_FIRST_JUDGED_ROUND = 3
+# The loss of wide models that were just drawn is 2 % above guessing.
+_GUESSING_MARGIN = 1.02
 
 Row = Mapping[str, float | int | None]
 
@@ -119,6 +124,31 @@ class RoundHistory:
         '`--config.client_work.learning_rate` in a new --workdir, or raise '
         'that limit to go on.'
       )
+
+
+def loss_warning(
+  config: TrainConfig, round_num: int, loss: float | None
+) -> str:
+  """Returns a warning of a training loss above that of guessing, or ''.
+
+  The first rounds are not judged, nor losses that are no cross-entropies.
+  """
+  if round_num < _FIRST_JUDGED_ROUND or config.method.features is not None:
+    return ''
+  shape, is_text = config.model_shape(), not config.data.holds_images
+  guessing = math.log(shape.vocabulary_size if is_text else shape.num_classes)
+  if loss is None or not loss > _GUESSING_MARGIN * guessing:
+    return ''
+  rates = ', '.join(
+    f'{s.section}.learning_rate {s.learning_rate:g} of {s.optimizer}'
+    for s in (config.client_work, config.server)
+  )
+  return (
+    f'fedfish: warning: the training loss {loss:.2f} is above that of guessing '
+    f'({guessing:.2f}) after round {round_num}. Likely causes: a learning rate '
+    f'that is too high ({rates}), or '
+    + ("another vocabulary than the model's." if is_text else 'wrong labels.')
+  )
 
 
 def read_history(

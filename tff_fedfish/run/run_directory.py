@@ -80,9 +80,9 @@ def checkpoint_to_resume(
   if changed := [name for name in different if name not in MAY_CHANGE]:
     raise UserError(
       f'`--workdir` {str(workdir)!r} holds a run with another config: '
-      f'{_shown(changed, kept, config)}. To continue it, give the same values; '
-      'without --config they are its own. For a new run, name another '
-      'directory.'
+      f'{_shown(changed, kept, config)}. To continue with its own settings, '
+      'leave out --config and overrides of these. For a new run, name another '
+      '--workdir.'
     )
   directory = workdir / store.CHECKPOINTS
   if not checkpoints.list_rounds(directory):

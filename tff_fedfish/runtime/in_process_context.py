@@ -36,7 +36,8 @@ def set_in_process_context(
 
   Args:
     default_num_clients: Number of clients of computations whose arguments do
-      not tell it, as in TFF's own contexts; at least 0.
+      not tell it, as in TFF's own contexts; at least 0. Learning processes need
+      none: they are given a list of datasets.
 
   Returns:
     The context, with all that it has compiled if it was already set with this

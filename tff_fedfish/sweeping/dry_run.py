@@ -59,7 +59,7 @@ def _print_runs(
       'run': run.directory.name,
       'rounds': f'{run.num_rounds:,}',
       'local epochs': f'{epochs:,}',
-      'in all': f'{run.num_rounds * epochs:,}',
+      'epochs in all rounds': f'{run.num_rounds * epochs:,}',
       f'{unit}, at most': '-' if count is None else f'{count:,}',
     }
     row |= {'status': _status(run)} if has_status else {}

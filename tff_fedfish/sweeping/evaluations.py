@@ -41,6 +41,8 @@ class EvaluationRequest(EvaluationOptions):
       elif value != field.default:
         is_list = isinstance(value, tuple)
         text = ','.join(map(str, value)) if is_list else value
+        # None in place of a default is a bound that is lifted.
+        text = 'all' if value is None else text
         flags.append(f'--{field.name}={text}')
     return output, [
       *('evaluate', '--checkpoint', str(run), '--data', data),

@@ -42,6 +42,7 @@ def run_jobs(
   num_at_a_time: int,
   on_start: Callable[[Run], None],
   on_end: Callable[[Run, int], None],
+  on_wait: Callable[[Sequence[Run]], None] = lambda running: None,
 ) -> int:
   """Carries out the commands that are left of each run, in the given order.
 
@@ -57,13 +58,14 @@ def run_jobs(
     on_end: Called with each run that ends, not after a signal, and the exit
       code of the first command that failed, or 0. A run that diverges has not
       failed.
+    on_wait: Called several times a second with the runs that are running.
 
   Returns:
     130 after SIGINT, 143 after SIGTERM, otherwise 0.
   """
   num_threads = max(1, len(os.sched_getaffinity(0)) // num_at_a_time)
   waiting, running, is_told = collections.deque(runs), [], False
-  with Interruption('rounds', _kill_children) as interruption:
+  with Interruption('clients', _kill_children) as interruption:
     try:
       while running or (waiting and not interruption.requested):
         has_room = len(running) < num_at_a_time
@@ -84,6 +86,7 @@ def run_jobs(
         multiprocessing.connection.wait(
           [process.sentinel for _, process in running], timeout=0.2
         )
+        on_wait([run for run, _ in running])
         for run, process in [r for r in running if not r[1].is_alive()]:
           running.remove((run, process))
           process.join()

@@ -20,6 +20,8 @@ from tff_fedfish.sweeping.sweep_file import KEYS, SweepFile
 
 NAME = 'sweep.json'
 _SCHEMA_VERSION = 2
+# Defaults of sweeps whose record does not have them.
+_BOUNDS_BEFORE = {'max_clients': None, 'max_sequences_per_client': None}
 
 
 def write_record(
@@ -37,6 +39,11 @@ def write_record(
     'schema_version': _SCHEMA_VERSION,
     'base': load.to_json_dict(file.base),
     **file.definition,
+    # Whole: a later version may have other defaults.
+    'evaluate': [
+      dataclasses.asdict(request)
+      for request in sweep_file.parse_definition(file.definition)['evaluate']
+    ],
     'search_runs': [],
     'learning_rates': [],
     'arms': [_entry(arm) | {'budgets': arm.budgets} for arm in arms],
@@ -106,6 +113,11 @@ def _differences(
   """Returns the names of what changed since sweep.json was written."""
   base = load.from_json_dict(recorded['base'], source)
   recorded = {key: recorded[key] for key in KEYS if key in recorded}
+  entries, unbounded = recorded.get('evaluate', []), ''
+  absent = [k for k in _BOUNDS_BEFORE if any(k not in e for e in entries)]
+  if absent:
+    unbounded = f' (it had {", ".join(f"{key}=None" for key in absent)})'
+  recorded['evaluate'] = [_BOUNDS_BEFORE | entry for entry in entries]
   # As JSON: a tuple is a list there.
   now = files.parse_json(json.dumps(file.definition))
   before, now = map(sweep_file.parse_definition, (recorded, now))
@@ -126,7 +138,11 @@ def _differences(
     name
     for name in load.differences(base, file.base)
     if not _has_moved(name, base, file.base)
-  ] + [f'`{key}`' for key in KEYS if before[key] != now[key]]
+  ] + [
+    f'`{key}`{unbounded * (key == "evaluate")}'
+    for key in KEYS
+    if before[key] != now[key]
+  ]
 
 
 def _has_moved(name: str, before: TrainConfig, now: TrainConfig) -> bool:

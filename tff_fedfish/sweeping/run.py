@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pathlib
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -21,6 +22,8 @@ from tff_fedfish.sweeping.runs import Run
 from tff_fedfish.sweeping.searches import arms_with_rates, read_searches
 from tff_fedfish.sweeping.sweep_file import SweepFile
 from tff_fedfish.training import check
+
+_LINE_SECONDS = 30.0
 
 
 def run_sweep(
@@ -145,6 +148,13 @@ class _Sweep:
       load.write_config(run.config_path, run.config)
     num_done = len(runs) - len(pending)
     with Progress(title, len(runs), unit='run', completed=num_done) as progress:
+      next_time = time.monotonic() + _LINE_SECONDS
+
+      def on_wait(running: Sequence[Run]) -> None:
+        nonlocal next_time
+        if time.monotonic() > next_time:
+          next_time = time.monotonic() + _LINE_SECONDS
+          progress.write_line(', '.join(run.progress() for run in running))
 
       def on_end(run: Run, exit_code: int) -> None:
         line = f'{run.name}: done'
@@ -162,21 +172,21 @@ class _Sweep:
         min(self._num_jobs, len(pending)),
         lambda run: progress.write_line(f'{run.name}: started'),
         on_end,
+        on_wait,
       )
 
   def _print_end(self, arms: Sequence[Run]) -> None:
     num_arms = len(self._arms)
     num_failed = len(self._failed.intersection(arm.name for arm in self._arms))
     num_diverged = sum(arm.diverged_checkpoint() is not None for arm in arms)
-    directory = self._workdir / ARMS
     print(
       f'{num_arms - num_failed} of {num_arms} runs done'
       + (f', {num_diverged} of them diverged' if num_diverged else '')
       + (f', {num_failed} failed' if num_failed else '')
-      + f': {directory}'
+      + f': {self._workdir / ARMS}'
     )
     if num_failed < num_arms:
-      print(f'On one page: fedfish report --runs {directory}/* --output DIR')
+      print(f'On one page: fedfish report --runs {self._workdir} --output DIR')
 
 
 def _require_runs(configs: Sequence[TrainConfig]) -> None:

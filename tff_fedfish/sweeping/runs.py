@@ -55,6 +55,18 @@ class Run:
     evaluations = self.evaluations.items()
     return [train, *(line for out, line in evaluations if not out.exists())]
 
+  def progress(self) -> str:
+    """Returns how far its process is: `NAME: round 3/30`."""
+    try:
+      text = (self.directory / 'metrics.csv').read_text('utf-8')
+      *_, last = text[: text.rfind('\n')].splitlines()
+      round_num = int(last.partition(',')[0])
+    except (OSError, ValueError):
+      return f'{self.name}: starting'
+    if round_num == self.num_rounds:
+      return f'{self.name}: evaluating'
+    return f'{self.name}: round {round_num:,}/{self.num_rounds:,}'
+
   def saved_round(self) -> int:
     """Returns the last round that is saved; 0 if there is none."""
     directory = self.directory / store.CHECKPOINTS

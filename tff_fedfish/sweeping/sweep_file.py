@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -133,6 +134,8 @@ def read_sweep_file(
       f'`--config.{name}` must be left out: `{varied[name]}` in {str(path)!r} '
       'varies it.'
     )
+  for name in values.notes.keys() - varied.keys():
+    print(f'fedfish: note: {values.notes[name]}', file=sys.stderr)
   # The base may hold settings of any method of the grid.
   for point in grid.product(axes):
     registry.find_or_none(str(point.get(_METHOD, '')))

@@ -13,6 +13,7 @@ import pathlib
 from collections.abc import Callable, Iterable
 
 from tff_fedfish import corpora
+from tff_fedfish.config import given, resolve
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.data.tokenizers import Tokenizer
@@ -96,7 +97,9 @@ def check_run(
     check.step(check.open_corpus, 'opening the corpus')
     if check.run.corpus is not None:
       check.step(check.split_clients, 'dividing the clients')
-    check.step(check.open_vocabulary, 'reading the vocabulary')
+    check.step(
+      check.open_vocabulary, 'importing TensorFlow, reading the vocabulary'
+    )
     if is_new and check.has_vocabulary and config.training.start_from:
       check.step(check.open_start, 'checking the model to start from')
     if check.has_vocabulary and check.run.split is not None:
@@ -137,7 +140,8 @@ class _Check:
     if self._workdir is None:
       return
     vocabulary = self._directory / run_directory.VOCABULARY_NAME
-    if vocabulary.exists():
+    # Its own copy; another one that is named must have the same content.
+    if vocabulary.exists() and self._keeps_vocabulary():
       self._vocabulary = vocabulary
     checkpoint = run_directory.checkpoint_to_resume(self._config, self._workdir)
     if checkpoint is not None:
@@ -148,6 +152,14 @@ class _Check:
       self.run.history = divergence.read_history(
         self._directory, self._limit, checkpoint.round_num
       )
+
+  def _keeps_vocabulary(self):
+    path = self._directory / run_directory.CONFIG_NAME
+    if not path.exists():
+      return True
+    kept = given.read_values(path).settings.get('data.vocabulary')
+    named = self._config.data.vocabulary
+    return kept in (named, resolve.absolute(named))
 
   def require_engine(self):
     if self._config.engine.kind == 'ray':

@@ -51,6 +51,11 @@ class Abandoned(KeyboardInterrupt):
     self.exit_code = 128 + signal_num
 
 
+def abandon(signal_num: int, frame: types.FrameType | None) -> None:
+  """Raises `Abandoned`; a handler for `signals_handled`."""
+  raise Abandoned(signal_num)
+
+
 class Interruption:
   """Catches SIGINT and SIGTERM while a loop over rounds runs.
 

@@ -9,7 +9,14 @@ from collections.abc import Sequence
 
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.progress import Progress, stage
-from tff_fedfish.run import build, client_data, cohorts, columns, run_directory
+from tff_fedfish.run import (
+  build,
+  client_data,
+  cohorts,
+  columns,
+  divergence,
+  run_directory,
+)
 from tff_fedfish.run.trackers import Tracker
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import (
@@ -58,6 +65,7 @@ class PhaseLoop:
     """
     self._run, self._options = run, options
     self._kept_uploads = kept_uploads
+    self._has_warned = False
     config, features = run.config, run.config.method.features
     evaluation, should_stop = config.evaluation, options.should_stop
     is_personal = config.method.personal(config) is not None
@@ -158,6 +166,10 @@ class PhaseLoop:
       )
       self._finish(done)
     loss = done.metrics['train/loss']
+    warning = divergence.loss_warning(self._run.config, round_num, loss)
+    if warning and not self._has_warned:
+      self._has_warned = True
+      progress.write_line(warning)
     progress.advance(
       num_tokens=done.metrics['train/num_tokens'],
       # The loss of an earlier round is not this one's.

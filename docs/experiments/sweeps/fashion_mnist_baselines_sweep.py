@@ -35,6 +35,7 @@ def get_sweep() -> dict:
     'model.preset,algorithm.name,algorithm.mu,client_work.num_local_epochs,'
     'server.optimizer,server.learning_rate,server.epsilon'
   )
+  sizes = dict(max_clients=None, max_sequences_per_client=None)
   return dict(
     grid={
       arms: [
@@ -56,5 +57,5 @@ def get_sweep() -> dict:
         (3, 3, 3),
       ],
     },
-    evaluate=[dict(fractions=[0.0])],
+    evaluate=[dict(fractions=[0.0], **sizes)],
   )

@@ -16,6 +16,7 @@ def get_config() -> dict:
 
 def get_sweep() -> dict:
   """Returns what varies and what is measured; docs/sweep.md lists it all."""
+  sizes = dict(max_clients=None, max_sequences_per_client=None)
   return dict(
     grid={
       'algorithm.name': ['tct', 'fed_avg'],
@@ -25,5 +26,5 @@ def get_sweep() -> dict:
         (2, 2, 2),
       ],
     },
-    evaluate=[dict(fractions=[0.0])],
+    evaluate=[dict(fractions=[0.0], **sizes)],
   )

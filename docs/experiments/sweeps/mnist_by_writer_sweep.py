@@ -27,6 +27,7 @@ def get_config() -> dict:
 
 def get_sweep() -> dict:
   """Returns what varies and what is measured; docs/sweep.md lists it all."""
+  sizes = dict(max_clients=None, max_sequences_per_client=None)
   return dict(
     grid={
       'algorithm.name': ['fed_avg', 'fed_fish'],
@@ -52,6 +53,7 @@ def get_sweep() -> dict:
         # As Dhawan et al. (2024) fine-tune on EMNIST.
         personalization_epochs=1,
         barrier=True,
+        **sizes,
       ),
     ],
   )

@@ -25,6 +25,7 @@ def get_config() -> dict:
 
 def get_sweep() -> dict:
   """Returns what varies and what is measured; docs/sweep.md lists it all."""
+  sizes = dict(max_clients=None, max_sequences_per_client=None)
   return dict(
     grid={
       'algorithm.name': ['fed_fomo', 'local_only', 'fed_avg', 'fed_prox'],
@@ -34,5 +35,5 @@ def get_sweep() -> dict:
         (2, 2, 2),
       ],
     },
-    evaluate=[dict(client_split='own_test', fractions=[0.0])],
+    evaluate=[dict(client_split='own_test', fractions=[0.0], **sizes)],
   )

@@ -33,10 +33,11 @@ def get_sweep() -> dict:
     'seeds.model_seed,seeds.shuffle_seed,'
     'seeds.partition_seed,seeds.privacy_seed'
   )
+  sizes = dict(max_clients=None, max_sequences_per_client=None)
   return dict(
     grid={
       'local_privacy.noise_multiplier': [0.0, 1.0, 2.0],
       seeds: [(1, 1, 1, 1), (2, 2, 2, 2)],
     },
-    evaluate=[dict(client_split='own_test', fractions=[0.0])],
+    evaluate=[dict(client_split='own_test', fractions=[0.0], **sizes)],
   )

@@ -32,6 +32,7 @@ def get_config() -> dict:
 def get_sweep() -> dict:
   """Returns what varies and what is measured; docs/sweep.md lists it all."""
   arms = 'algorithm.name,algorithm.fisher_power,algorithm.plain_mean_fraction'
+  sizes = dict(max_clients=None, max_sequences_per_client=None)
   return dict(
     grid={
       arms: [
@@ -57,6 +58,6 @@ def get_sweep() -> dict:
     ),
     evaluate=[
       # As Dhawan et al. (2024) fine-tune on EMNIST.
-      dict(fractions=[0.0, 0.25, 0.5], personalization_epochs=1),
+      dict(fractions=[0.0, 0.25, 0.5], personalization_epochs=1, **sizes),
     ],
   )

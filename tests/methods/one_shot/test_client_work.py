@@ -62,6 +62,7 @@ def _is_quantized(tensor):
   return np.allclose(steps, np.round(steps), atol=0.02)
 
 
+@pytest.mark.slow
 def test_what_a_client_uploads():
   process = _process('linear', summary='kfac', compression='paper')
   with tff_fedfish.collect_client_outputs() as outputs:

@@ -292,6 +292,8 @@ def build_fed_fish(
 ) -> tff.learning.templates.LearningProcess:
   """Builds FedFish: settings of `FedFishConfig`, and arguments of `compose`.
 
+  `set_in_process_context` runs the process in this Python process.
+
   'logits' requires the ModelSpec of a language model, 'second_moment' an Adam.
 
   Raises:
