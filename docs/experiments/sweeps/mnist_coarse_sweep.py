@@ -65,5 +65,11 @@ def get_sweep() -> dict:
       per=[arms, 'client_work.num_local_epochs'],
       num_clients=64,
     ),
-    evaluate=[dict(personalization_epochs=1)],
+    evaluate=[
+      dict(
+        personalization_epochs=1,
+        max_clients=None,
+        max_sequences_per_client=None,
+      )
+    ],
   )
