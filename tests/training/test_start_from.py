@@ -51,6 +51,7 @@ def _check(inputs, start, **settings):
   return start_model.check(config, load_tokenizer(inputs[1]))
 
 
+@pytest.mark.slow
 class TestText:
   @pytest.fixture(scope='class')
   def start(self, small_run, tmp_path_factory):
