@@ -88,6 +88,7 @@ def test_purposes_keep_their_names():
     'client_split',
     'client_validation',
     'cohort',
+    'delta_rounding',
     'downloads',
     'merge',
     'partition/fixed_classes',

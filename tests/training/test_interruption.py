@@ -1,11 +1,13 @@
 """Tests of interruption with real signals in a real process."""
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -103,6 +105,31 @@ def test_second_signal_shows_the_cursor_again():
   assert process.returncode == 143
   assert shown.rindex(b'\x1b[?25l') < shown.rindex(b'\x1b[?25h')
   assert shown.endswith(b'fedfish: interrupted.\r\n')
+
+
+@pytest.mark.parametrize(
+  'signal_num, exit_code', [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+)
+def test_no_signal_is_lost_in_a_callback(signal_num, exit_code):
+  # Python ignores what a callback of the garbage collector raises.
+  def callback(phase, info):
+    if phase == 'start' and not sent:
+      sent.append(signal_num)
+      signal.raise_signal(signal_num)
+
+  sent = []
+  before = sys.unraisablehook
+  gc.callbacks.append(callback)
+  try:
+    with pytest.raises(interruption.Abandoned) as raised:
+      with interruption.abandonable():
+        gc.collect()
+        assert sent
+        time.sleep(60)
+  finally:
+    gc.callbacks.remove(callback)
+  assert raised.value.exit_code == exit_code
+  assert sys.unraisablehook is before
 
 
 def test_an_ignored_signal_stays_ignored():

@@ -59,9 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
   """Evaluates and prints the summary."""
   from tff_fedfish.evaluation.evaluate import evaluate
   from tff_fedfish.evaluation.options import EvaluationOptions
-  from tff_fedfish.training.interruption import abandon, signals_handled
+  from tff_fedfish.training.interruption import abandonable
 
-  with signals_handled(abandon):
+  with abandonable():
     output, summary = evaluate(
       arguments.checkpoint,
       arguments.data,

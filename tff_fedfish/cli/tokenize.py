@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.data.tokenize_corpus import leftovers, write_token_store
   from tff_fedfish.printing import count, format_bytes
   from tff_fedfish.progress import Progress
-  from tff_fedfish.training.interruption import abandon, signals_handled
+  from tff_fedfish.training.interruption import abandonable
 
   output = require_usable_output(_output(arguments), '--output')
   corpus = GroupedCorpus(arguments.corpus)
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
   num_clients = len(corpus.client_ids)
   progress = Progress('tokenize', num_clients, unit='client')
-  with signals_handled(abandon), progress:
+  with abandonable(), progress:
     write_token_store(
       corpus,
       corpora.vocabulary_path(arguments.vocabulary),

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -43,17 +44,41 @@ class Abandoned(KeyboardInterrupt):
   A `KeyboardInterrupt`, so that no `except Exception` on the way swallows it.
 
   Attributes:
-    exit_code: 128 + the signal's number: 130 for SIGINT, 143 for SIGTERM.
+    signal_num: The signal's number.
+    exit_code: 128 + that number: 130 for SIGINT, 143 for SIGTERM.
   """
 
   def __init__(self, signal_num: int):
     super().__init__(f'abandoned by {signal.Signals(signal_num).name}')
+    self.signal_num = signal_num
     self.exit_code = 128 + signal_num
 
 
-def abandon(signal_num: int, frame: types.FrameType | None) -> None:
-  """Raises `Abandoned`; a handler for `signals_handled`."""
-  raise Abandoned(signal_num)
+@contextlib.contextmanager
+def abandonable() -> Iterator[None]:
+  """Lets SIGINT and SIGTERM raise `Abandoned` at any point.
+
+  Python ignores what a handler raises within a callback of the garbage
+  collector (JAX has one) or a destructor. It is raised once more then, soon
+  after; see `signals_handled`.
+  """
+
+  def abandon(signal_num, frame):
+    raise Abandoned(signal_num)
+
+  def report(unraisable):
+    if not isinstance(unraisable.exc_value, Abandoned):
+      return previous(unraisable)
+    arguments = main_thread, unraisable.exc_value.signal_num
+    threading.Timer(0.01, signal.pthread_kill, arguments).start()
+
+  previous, main_thread = sys.unraisablehook, threading.main_thread().ident
+  try:
+    sys.unraisablehook = report
+    with signals_handled(abandon):
+      yield
+  finally:
+    sys.unraisablehook = previous
 
 
 class Interruption:
