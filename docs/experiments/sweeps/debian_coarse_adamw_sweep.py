@@ -21,6 +21,8 @@ def get_config() -> dict:
     {
       'checkpoints.every_num_rounds': 30,
       'checkpoints.keep_last': 1,
+      'evaluation.every_num_rounds': 10,
+      'evaluation.num_clients': 64,
       'algorithm.fisher_estimator': 'second_moment',
       'client_work.learning_rate': 0.001,
       'client_work.optimizer': 'adamw',

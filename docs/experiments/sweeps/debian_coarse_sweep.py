@@ -29,6 +29,8 @@ def get_config() -> dict:
     {
       'checkpoints.every_num_rounds': 30,
       'checkpoints.keep_last': 1,
+      'evaluation.every_num_rounds': 10,
+      'evaluation.num_clients': 64,
     },
   )
 
