@@ -66,5 +66,5 @@ def get_sweep() -> dict:
       per=[arms],
       num_clients=64,
     ),
-    evaluate=[dict(max_clients=64, max_sequences_per_client=16)],
+    evaluate=[dict(fractions=[0], max_clients=64, max_sequences_per_client=16)],
   )
