@@ -173,9 +173,18 @@ class _Check:
       self._config.method.require_builder(self._config)
 
   def open_corpus(self):
-    config = self._config
-    self.run.corpus = client_data.open_corpus(config, config.data.directory)
-    row_source(config).require_tokens(self.run.corpus)
+    config, checkpoint = self._config, self._checkpoint
+    corpus = client_data.open_corpus(config, config.data.directory)
+    row_source(config).require_tokens(corpus)
+    if checkpoint is not None:
+      trained_on = checkpoint.contents.get('corpus_fingerprint')
+      if trained_on != corpus.fingerprint:
+        raise UserError(
+          'The run was trained on another corpus than '
+          f'{config.data.directory!r} holds now. Name the corpus it was '
+          'started with, or a new --workdir.'
+        )
+    self.run.corpus = corpus
 
   def split_clients(self):
     split = row_source(self._config).split(self.run.corpus)
@@ -220,19 +229,14 @@ class _Check:
     config, run, checkpoint = self._config, self.run, self._checkpoint
     if checkpoint is None or run.identity is None:
       return
-    contents = checkpoint.contents
-    if contents.get('corpus_fingerprint') != run.identity.fingerprint:
-      raise UserError(
-        f'The run was trained on another corpus than {config.data.directory!r} '
-        'holds now. Name the corpus it was started with, or a new --workdir.'
-      )
     run_directory.require_same_run(
       checkpoint, config, run.tokenizer, self._vocabulary
     )
     collections.deque(features.verify(config, checkpoint), maxlen=0)
     if config.in_round(run.round_num).kept_slots:
       states = ClientStates(self._directory, run.round_num)
-      states.require_as_after(run.round_num, contents.get(store.CLIENT_STATES))
+      made = checkpoint.contents.get(store.CLIENT_STATES)
+      states.require_as_after(run.round_num, made)
 
   def open_tables(self):
     # Without its columns a method of one's own was refused already.
