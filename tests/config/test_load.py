@@ -211,6 +211,15 @@ def test_all_problems_at_once(config_file):
 
 
 @pytest.mark.parametrize(
+  'typed, near', [('my_swep', 'my_sweep'), ('demo.py', 'demo')]
+)
+def test_the_nearest_config_is_named(typed, near, tmp_path, monkeypatch):
+  monkeypatch.chdir(tmp_path)
+  pathlib.Path('my_sweep.py').touch()
+  assert f'(did you mean {near!r}?)' in _message(typed)
+
+
+@pytest.mark.parametrize(
   'name', ['no.py', '__init__', '../configs/demo', 'demo.py', '', '.']
 )
 def test_only_files_and_names_of_shipped_configs(name, tmp_path, monkeypatch):

@@ -129,7 +129,7 @@ class TestRunOnDisk:
       assert main(command) == 2
       error = _error(capsys)
       assert 'was made with another vocabulary than' in error
-      assert 'Restore the vocabulary of the run.' in error
+      assert 'or name the one of the run.' in error
     assert not (tmp_path / 'out').exists()
 
   def test_another_config_in_the_run(

@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import dataclasses
+import difflib
 import os
 import pathlib
 import runpy
@@ -319,6 +320,10 @@ def _find_config(typed):
   problem = 'is a directory' if path.is_dir() else 'does not exist'
   if path.name and not path.suffix:
     problem += f', nor is there {f"{path}.py"!r}'
+  names = [str(other.with_suffix('')) for other in path.parent.glob('*.py')]
+  names += shipped_configs()
+  if near := difflib.get_close_matches(str(path), names, n=1):
+    problem += f' (did you mean {near[0]!r}?)'
   raise UserError(
     '`--config` must name a file or a shipped config, but '
     f'{str(path)!r} {problem}. The shipped ones are '

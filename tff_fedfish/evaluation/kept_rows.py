@@ -8,6 +8,7 @@ import dataclasses
 import fcntl
 import hashlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 
@@ -49,14 +50,15 @@ class KeptRows:
     self.num_clients = num_clients
     self._path.parent.mkdir(parents=True, exist_ok=True)
     with files.naming(self._path):
-      self._file = open(self._path, 'a+b')
+      file = open(self._path, 'a+b')
     try:
-      fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
       raise UserError(
         f'`--output` {str(self._output)!r} is being written by the same '
         'command. Wait until it ends, or name another directory.'
       ) from error
+    self._file = file
     self._file.seek(0)
     num_bytes = 0
     for line in self._file:
@@ -81,6 +83,11 @@ class KeptRows:
     with files.naming(self._path):
       self._file.write(f'{line}\n'.encode())
       self._file.flush()
+
+  def remove_if_empty(self) -> None:
+    """Removes the file if no client is finished."""
+    if self._file and not os.fstat(self._file.fileno()).st_size:
+      self.remove()
 
   def remove(self) -> None:
     """Removes the file, once the evaluation is written."""

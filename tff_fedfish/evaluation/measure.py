@@ -58,6 +58,7 @@ def measure(plan: Plan) -> Summary:
         f'{len(kept.rows)} of {count(kept.num_clients, "client")} are kept; '
         'the same command continues.'
       )
+    kept.remove_if_empty()
     raise
   kept.remove()
   return summary

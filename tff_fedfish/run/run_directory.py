@@ -210,7 +210,8 @@ def require_same_run(
   if found.get(_VOCABULARY_KEY) != vocabulary_fingerprint(tokenizer):
     raise UserError(
       f'The checkpoint {str(path)!r} was made with another vocabulary '
-      f'than {str(vocabulary)!r} holds. Restore the vocabulary of the run.'
+      f'than {str(vocabulary)!r} holds. Leave out `--config.data.vocabulary`, '
+      'or name the one of the run.'
     )
   # Another version may have added settings, or removed some.
   made_with = found.get(_SETTINGS_KEY) or {}
