@@ -205,7 +205,8 @@ def compare(config, arguments):
 
   start, cohort = trained(as_printed(config))
   weighed = [(weighting, cohort) for weighting in WEIGHTINGS]
-  if config != as_printed(config):
+  # FedAvg's mean is among them.
+  if config != as_printed(config) and not config.algorithm.is_plain_mean:
     s = config.algorithm.plain_mean_fraction
     own = Weighting('as configured', plain_mean_fraction=s)
     weighed.append((own, trained(config)[1]))

@@ -473,6 +473,33 @@ def test_weights_of_units_by_hand(granularity):
     np.testing.assert_allclose(g, wanted, atol=1e-6)
 
 
+def test_the_power_comes_before_the_mean_of_a_unit():
+  # (1 + 3) / 2 and (2 + 4) / 2, not the roots of (1 + 9) / 2 and (4 + 16) / 2;
+  # with q = 1/2: 1/2 + m / 5, their mean being 5/2.
+  squares = Squares(
+    (tf.constant([[1.0, 9], [4, 16]]),), tf.constant(1, tf.int64)
+  )
+  for mix, expected in ((None, [[2], [3]]), (0.5, [[0.9], [1.1]])):
+    axes = [TensorAxes(input_axis=0)]
+    weights_of = FisherWeights(axes, granularity='input', power=0.5, mix=mix)
+    (found,) = weights_of(squares)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+  'options',
+  [
+    dict(fisher_mix=1.5),
+    dict(fisher_cap=2.0),
+    dict(fisher_mix=0.5, fisher_cap=0.5),
+    dict(fisher_mix=0.5, fisher_granularity='tensor'),
+  ],
+)
+def test_numbers_that_are_no_weights_are_refused(options):
+  with pytest.raises(ValueError, match=f'`{[*options][-1]}` must be'):
+    _process(**options)
+
+
 def test_the_scale_of_a_clients_fisher_changes_a_mean_only_without_the_mix():
   random = np.random.RandomState(7)
   deltas = random.normal(size=(8, 4, 3)).astype(np.float32)

@@ -7,6 +7,7 @@ import pytest
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.run import build, checkpoints, cohorts, tables
 from tff_fedfish.run.row_source import row_source
+from tff_fedfish.runtime.client_data import ROUNDING
 from tff_fedfish.training import check
 
 # Three of five clients in a round; the linear model, [784, 10] and [10].
@@ -57,17 +58,40 @@ def _packed_fisher(tensor):
   return scales.tobytes() + codes.tobytes()
 
 
-def test_columns_are_the_bytes_that_clients_send(small_mnist, tmp_path):
-  settings = _SETTINGS | _FOUR
-  rows = _train(small_mnist, tmp_path / 'run', **_FOUR)
+def _cohorts(corpus, **settings):
+  """Returns a config with 4 bits, and round -> its cohort."""
+  settings = _SETTINGS | _FOUR | settings
   config = config_loading.load_config(
-    personal_runs.CONFIG, personal_runs.overrides(small_mnist, **settings)
+    personal_runs.CONFIG, personal_runs.overrides(corpus, **settings)
   )
   found = check.check_run(config)
-  participating = found.split.participating
   source = row_source(config).training_rows(found.corpus, found.tokenizer)
-  process = build.build_learning_process(config)
-  clients = cohorts.cohort(config, participating, source, 1)
+  return config, lambda round_num: cohorts.cohort(
+    config, found.split.participating, source, round_num
+  )
+
+
+def test_rounding_is_of_seed_round_and_client(small_mnist):
+  def drawn(shuffle_seed):
+    _, cohort = _cohorts(small_mnist, seeds__shuffle_seed=shuffle_seed)
+    seeds = {}
+    for round_num in (1, 2):
+      for client in cohort(round_num):
+        (found,) = client.load().data[ROUNDING]
+        key = shuffle_seed, round_num, client.client_id
+        seeds[key] = tuple(found['seed'].numpy())
+    return seeds
+
+  seeds = drawn(1) | drawn(2)
+  assert len(set(seeds.values())) == len(seeds) == 12
+  # A resumed run draws what an uninterrupted one draws.
+  assert drawn(2).items() <= seeds.items()
+
+
+def test_columns_are_the_bytes_that_clients_send(small_mnist, tmp_path):
+  rows = _train(small_mnist, tmp_path / 'run', **_FOUR)
+  config, cohort = _cohorts(small_mnist)
+  process, clients = build.build_learning_process(config), cohort(1)
   num_bytes = 0
   for client in process.trained_models(process.initialize(), clients):
     for tensor in client['update'].model_delta:

@@ -130,7 +130,8 @@ class ClientWorkConfig(OptimizerSettings):
   are averaged over the batch. Saves memory. None: all."""
   max_delta_norm: float | None = number(None, above=0)
   """Bound on the L2 norm of a client's model delta over all weights; a longer
-  delta is scaled down to it. None: no bound."""
+  delta is scaled down to it, before `aggregation.bits` round it. None: no
+  bound."""
 
   @property
   def max_rows(self) -> int | None:

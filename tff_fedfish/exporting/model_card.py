@@ -205,6 +205,11 @@ def _sent(config: TrainConfig) -> str:
     return f'The server was sent {trained}, in the clear.'
   number = f'{uplink:.3g}'
   models = 'one model each' if number == '1' else f'{number} models each'
+  if config.aggregation.is_quantized:
+    return (
+      'The server was sent what each client trained, in '
+      f'{config.aggregation.bits} bits a weight, in the clear.'
+    )
   if method.features:
     models = 'their models, and in one round of features of their rows'
   return (

@@ -31,6 +31,7 @@ from tff_fedfish.errors import require
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import ClientCost, Slot, Traffic
 from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
+from tff_fedfish.rounds.compression import FLOAT_BITS
 
 _PLAIN_SGD = (
   ('client_work.optimizer', 'sgd'),
@@ -59,7 +60,8 @@ def build_scaffold(
     The learning process, a `FederatedProcess` whose clients keep tensors.
 
   Raises:
-    ValueError: With `max_delta_norm`, as variates are means of whole deltas.
+    ValueError: With `max_delta_norm` or `delta_bits`, as variates are means of
+      whole deltas.
   """
   import tensorflow as tf
 
@@ -69,6 +71,8 @@ def build_scaffold(
 
   bound = training.get('max_delta_norm')
   require(bound is None, 'max_delta_norm', 'None', bound)
+  bits = training.get('delta_bits', FLOAT_BITS)
+  require(bits == FLOAT_BITS, 'delta_bits', FLOAT_BITS, bits)
 
   def next_variate(client):
     """Returns (c_i', w_i')."""

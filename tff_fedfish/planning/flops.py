@@ -102,8 +102,9 @@ def round_flops(config: TrainConfig) -> RoundFlops:
   return RoundFlops(
     local_training=num_epochs * local_pass,
     after_training=round((steps.num_passes - num_epochs) * plain_pass),
-    updates=num_weights
-    * (num_clients * per_client + num_rows * per_row + at_server),
+    updates=round(
+      num_weights * (num_clients * per_client + num_rows * per_row + at_server)
+    ),
   )
 
 

@@ -42,7 +42,7 @@ def process_memory(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   """Returns the process's memory; with Ray the driver's and a worker's."""
   sizes = tensor_bytes(config.model_shape()).values()
   weights = sum(sizes)
-  sums = models_summed(config) * weights
+  sums = math.ceil(models_summed(config) * weights)
   num_state_tensors = config.server.step_cost().num_state_tensors
   process = _process_parts(config)
   at_client = client_memory.stages(config)
@@ -86,11 +86,11 @@ def process_memory(config: TrainConfig) -> tuple[ProcessMemory, ...]:
   )
 
 
-def models_summed(config: TrainConfig) -> int:
-  """Returns the models over which the server forms sums, rounded up."""
+def models_summed(config: TrainConfig) -> float:
+  """Returns the models over which the server forms sums."""
   if config.method.solver is not None:
     return 1
-  return max(1, math.ceil(config.method.traffic(config).uplink))
+  return max(1, config.method.traffic(config).uplink)
 
 
 def run_bytes(config: TrainConfig) -> int:

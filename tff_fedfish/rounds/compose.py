@@ -87,8 +87,8 @@ def compose(
     client_weighting: Client weight w_i: the rows that were trained on, each
       counted once, or 1.
     max_delta_norm: Bound on the global L2 norm of what `Trained.model_delta`
-      returns, over all trainable tensors, > 0; a longer delta is scaled down.
-      None: no bound.
+      returns, over all trainable tensors, > 0; a longer delta is scaled down,
+      before it is quantized. None: no bound.
     num_local_steps: H, >= 1: a client stops after H steps. None: after E
       passes.
     micro_batch_size: Rows of a batch that pass through the model at a time, >=
@@ -101,7 +101,9 @@ def compose(
       from these gradients. Not with `micro_batch_size`. None: plain gradients.
     delta_bits: 8 or 4: what `Trained.model_delta` and `bounded` return is
       quantized, see `compression`, and clients are given the input
-      `client_data.ROUNDING`. What clients keep is not. 32: it is not.
+      `client_data.ROUNDING`: one element, an OrderedDict of `seed`, int32 [2].
+      What clients keep, and what a method sends beside it, is not. 32: it is
+      not.
     make_update: From what a client trained, what it sends, any structure of
       float tensors, and counts as those of `Trained.model_delta`. None: clients
       send nothing, and the server's weights stay as they are.

@@ -68,7 +68,12 @@ def quantize(
 
     return of_blocks
 
-  return tuple(_by_block(v, rounded(i)) for i, v in enumerate(tensors))
+  found = []
+  for i, v in enumerate(tensors):
+    # One tensor after another: each takes some copies of itself.
+    with tf.control_dependencies(found[-1:]):
+      found.append(_by_block(v, rounded(i)))
+  return tuple(found)
 
 
 def logarithmic(tensors: Sequence['tf.Tensor']) -> tuple['tf.Tensor', ...]:
@@ -97,8 +102,9 @@ def _by_block(tensor, read: Callable[['tf.Tensor'], 'tf.Tensor']):
   shape = tensor.shape
   length, num_blocks = shape[-1] if shape.rank else 1, _num_blocks(shape)
   size = math.ceil(length / num_blocks)
-  padding = [[0, 0], [0, num_blocks * size - length]]
-  rows = tf.pad(tf.reshape(tensor, [-1, length]), padding)
+  rows = tf.reshape(tensor, [-1, length])
+  if padding := num_blocks * size - length:
+    rows = tf.pad(rows, [[0, 0], [0, padding]])
   found = read(tf.reshape(rows, [-1, size]))
   found = tf.reshape(found, [-1, num_blocks * size])[:, :length]
   # What is not finite must remain so: its client is rejected.

@@ -27,8 +27,9 @@ aggregates or of the weights:
   m_i = 1 - q + q min(F_i^p / mean F_i^p, c)  in place of F_i
 
 p = 1 and s = 0 is FedFish, p = 0, s = 1 or q = 0 FedAvg. m_i is between 1 - q
-and 1 - q + q c, whatever the gradients are. A tensor with F = 1 takes FedAvg's
-mean. `process.py` has the computation.
+and 1 - q + q c, whatever the gradients are; `relative_floor` is added to it,
+and `aggregation.bits` round that of elements. A tensor with F = 1 takes
+FedAvg's mean. `process.py` has the computation.
 """
 
 import dataclasses
@@ -71,8 +72,8 @@ class FedFishConfig(AlgorithmConfig):
   or output unit of a matrix, or every tensor. F^p is averaged over the elements
   of a unit, each layer of a transformer by itself. A unit of a convolution is a
   channel; the tied token embedding maps hidden units to tokens. Biases and
-  norms keep their elements, except with 'tensor'. Clients send 1 + 1/width
-  models in place of 2."""
+  norms keep their elements, except with 'tensor'. Clients send 1/width of a
+  model beside the delta in place of a whole one."""
   relative_floor: float = number(1e-8, at_least=0)
   """Damping: fraction of its tensor's mean added to each Fisher entry, >= 0.
   Layers of a transformer share one mean. Where nobody is informed, clients then

@@ -184,7 +184,7 @@ class Terms(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FisherMean(tff.aggregators.WeightedAggregationFactory):
-  """Aggregates `DeltaAndFisher` to g; the server sees sums over clients only.
+  """Aggregates `DeltaAndFisher` to g: the quotient of two sums over clients.
 
   Measurements: `client_weight_sum`; `num_overflowing_clients`, left out because
   w F delta is beyond float32.
@@ -297,8 +297,8 @@ def build_fed_fish(
   'logits' requires the ModelSpec of a language model, 'second_moment' an Adam.
 
   Raises:
-    ValueError: If a choice is unknown, or an estimator would read data without
-      `local_privacy`'s noise.
+    ValueError: If a choice is unknown, a number is outside its range, or an
+      estimator would read data without `local_privacy`'s noise.
   """
   require_choices(
     FedFishConfig,
@@ -308,6 +308,15 @@ def build_fed_fish(
     fisher_granularity=fisher_granularity,
     plain_mean_tensors=plain_mean_tensors,
   )
+  is_mixed = fisher_mix is not None
+  is_fraction = not is_mixed or 0 <= fisher_mix <= 1
+  require(is_fraction, 'fisher_mix', 'None or in [0, 1]', fisher_mix)
+  is_bound = fisher_cap is None or (is_mixed and fisher_cap >= 1)
+  wanted = 'None, or at least 1 with fisher_mix'
+  require(is_bound, 'fisher_cap', wanted, fisher_cap)
+  differs = not (is_mixed and fisher_granularity == 'tensor')
+  wanted = "not 'tensor' with fisher_mix: clients would weigh the same"
+  require(differs, 'fisher_granularity', wanted, fisher_granularity)
   training |= dict(
     micro_batch_size=micro_batch_size, local_privacy=local_privacy
   )
