@@ -1,5 +1,6 @@
 """Computations that TFF's own context runs: results, warning, no leftovers."""
 
+import contextlib
 import os
 import signal
 import warnings
@@ -142,9 +143,12 @@ class TestDefaultNumClients:
     assert in_process_context.set_in_process_context() is before
 
 
-def test_rounds_that_ask_for_what_it_lacks(context):
+def test_rounds_that_ask_for_what_it_lacks():
   options = RoundOptions(on_client_output=print)
+  # A context of its own: each warns once of a computation.
+  context = in_process_context.InProcessContext()
   with (
+    contextlib.closing(context),
     tff.framework.get_context_stack().install(context),
     warnings.catch_warnings(),
     use_round_options(options),

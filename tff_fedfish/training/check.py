@@ -175,7 +175,6 @@ class _Check:
   def open_corpus(self):
     config, checkpoint = self._config, self._checkpoint
     corpus = client_data.open_corpus(config, config.data.directory)
-    row_source(config).require_tokens(corpus)
     if checkpoint is not None:
       trained_on = checkpoint.contents.get('corpus_fingerprint')
       if trained_on != corpus.fingerprint:
@@ -185,6 +184,7 @@ class _Check:
           'started with, or a new --workdir.'
         )
     self.run.corpus = corpus
+    row_source(config).require_tokens(corpus)
 
   def split_clients(self):
     split = row_source(self._config).split(self.run.corpus)
