@@ -66,7 +66,7 @@ def search(found: Numbers) -> list[str]:
     )
     # Beyond that of any model that says the same of all digits.
     cells = (f'{s:.3f}' if s < 100 else 'diverged' for s in scores)
-    rows.append(_row(*rates.split('/'), *cells))
+    rows.append(line(*rates.split('/'), *cells))
   return rows
 
 
@@ -97,7 +97,7 @@ def local_epochs(
       ]
       difference = found.find(**at, variant='difference')
       cells.append(_difference(difference, scale, digits))
-    rows.append(_row(*shown, *cells))
+    rows.append(line(*shown, *cells))
   return rows
 
 
@@ -114,7 +114,7 @@ def rounds(found: Numbers) -> list[str]:
     ]
     barriers = (f'{n.value:+.3f}'.replace('-', '−') for n in pairs[0])
     effective = (f'{n.value:.1f}' for n in pairs[1])
-    rows.append(_row(*shown, *barriers, *effective))
+    rows.append(line(*shown, *barriers, *effective))
   return rows
 
 
@@ -135,7 +135,7 @@ def variants(found: Numbers, fraction: float) -> list[str]:
     )
     cells.append(f'{barrier.value:+.3f}')
     cells.append(f'{effective.value:.1f}' if effective else '')
-    rows.append(_row(variant, *cells))
+    rows.append(line(variant, *cells))
   return rows
 
 
@@ -148,7 +148,8 @@ def _sizes(found, table):
     yield dict(local_epochs=epochs, rounds=num_rounds), shown
 
 
-def _row(*cells):
+def line(*cells) -> str:
+  """Returns a line of a table."""
   return f'| {" | ".join(map(str, cells))} |'
 
 
@@ -176,7 +177,7 @@ def laboratory(name: str) -> tuple[list[str], list[str]]:
   for cell, found in cells.items():
     fish, mix = found['p1 s0'], found['p0.5 s0.5']
     losses.append(
-      _row(
+      line(
         *cell,
         _interval(fish, 'best_loss'),
         _interval(found["p1 s0, another's F"], 'best_loss'),
@@ -187,7 +188,7 @@ def laboratory(name: str) -> tuple[list[str], list[str]]:
       )
     )
     measures.append(
-      _row(
+      line(
         *cell,
         *(
           f'{float(fish[name]):.2f}'
@@ -218,7 +219,7 @@ def regimes(name: str, fractions: tuple[float, ...]) -> list[str]:
       cell[method, float(row['fraction'])] = row
   methods = sorted({m for cell in cells.values() for m, _ in cell} - {'FedAvg'})
   return [
-    _row(
+    line(
       *(*cell, f'{baselines[cell]:.3f}'),
       *(
         _difference(
@@ -256,7 +257,7 @@ def equal_bytes(name: str) -> list[str]:
       pairs = [(ours[seed], theirs[seed]) for seed in ours]
       assert all(one[1] == other[1] for one, other in pairs)
       differences.append([one[0] - other[0] for one, other in pairs])
-    rows.append(_row(*cell, *map(_t_interval, differences)))
+    rows.append(line(*cell, *map(t_interval, differences)))
   return rows
 
 
@@ -268,7 +269,8 @@ _EQUAL_BYTES = (
 _ARM = re.compile(r'(.*)-client_lr([\d.]+)-E(\d+)-seed(\d+)')
 
 
-def _t_interval(differences, digits=3):
+def t_interval(differences, digits=3) -> str:
+  """Returns a mean and half of its 95 % t interval, bold beyond 0."""
   mean, count = statistics.mean(differences), len(differences)
   half = stats.t.ppf(0.975, count - 1) * statistics.stdev(differences)
   return _with_half_width(mean, half / count**0.5, digits)
@@ -295,12 +297,12 @@ def controls(name: str, unchanged: str) -> list[str]:
         or before['fed_avg-p1.0-s0.0', rate, epochs]
       )
     cells = [
-      _t_interval([losses[seed] - other[seed] for seed in losses])
+      t_interval([losses[seed] - other[seed] for seed in losses])
       for other in others
     ]
     cells += [''] * (2 - len(cells))
     mean = f'{statistics.mean(losses.values()):.3f}'
-    rows.append(_row(_CHANGES[arm, epochs], rate, epochs, mean, *cells))
+    rows.append(line(_CHANGES[arm, epochs], rate, epochs, mean, *cells))
   return rows
 
 
@@ -369,8 +371,8 @@ def server_rates(*names: str) -> list[str]:
         f'{statistics.mean(pair[i] for pair in losses.values()):.3f}'
       )
       differences = [losses[seed][i] - baseline[seed][i] for seed in losses]
-      cells.append('' if losses is baseline else _t_interval(differences))
-    rows.append(_row(title, f'{rate:g}', f'{epsilon:.0e}', *cells))
+      cells.append('' if losses is baseline else t_interval(differences))
+    rows.append(line(title, f'{rate:g}', f'{epsilon:.0e}', *cells))
   return rows
 
 
@@ -404,10 +406,10 @@ def baselines(name: str) -> list[str]:
       cells.append(f'{mean:.{digits}f}')
       differences = [scores[seed][i] - baseline[seed][i] for seed in scores]
       cells.append(
-        '' if scores is baseline else _t_interval(differences, digits)
+        '' if scores is baseline else t_interval(differences, digits)
       )
     title = _BASELINE_TITLES[method, server]
-    rows.append(_row(model, title, *cells))
+    rows.append(line(model, title, *cells))
   return rows
 
 
@@ -427,16 +429,15 @@ _BASELINE_TITLES = {
 
 def held_out_losses(arms: pathlib.Path) -> str:
   """Returns CSV: a row per run and scored round, and the models sent so far."""
+  names = ('round', 'held_out/loss')
+  names += ('communication/total_units', 'communication/uplink_units')
   rows = []
   for path in sorted(arms.glob('*/metrics.csv')):
     with open(path, newline='') as file:
-      for row in csv.DictReader(file):
-        if row['held_out/loss']:
-          models = row['communication/total_units']
-          rows.append(
-            (path.parent.name, row['round'], row['held_out/loss'], models)
-          )
-  return csv_file(('run', 'round', 'loss', 'models'), rows)
+      for found in csv.DictReader(file):
+        if found['held_out/loss']:
+          rows.append((path.parent.name, *(found[name] for name in names)))
+  return csv_file(('run', 'round', 'loss', 'models', 'models_up'), rows)
 
 
 def arms(name: str, columns: tuple[tuple[str, float], ...]) -> list[str]:
@@ -453,7 +454,7 @@ def arms(name: str, columns: tuple[tuple[str, float], ...]) -> list[str]:
     statistics.mean(float(run[f'{prefix}/loss/{fraction:g}']) for run in runs)
     for prefix, fraction in columns
   )
-  table = [_row('FedAvg', *(f'{loss:.3f}' for loss in losses))]
+  table = [line('FedAvg', *(f'{loss:.3f}' for loss in losses))]
   with open(RESULTS / name / 'comparisons.csv', newline='') as file:
     rows = [row for row in csv.DictReader(file) if row['measure'] == 'loss']
   for method in dict.fromkeys(row['method'] for row in rows):
@@ -473,7 +474,7 @@ def arms(name: str, columns: tuple[tuple[str, float], ...]) -> list[str]:
       p, s, tensors = _VARIANT.search(method).groups()
       name = f'p = {float(p):g}, s = {float(s):g}'
       name += ", logits on FedAvg's mean" * (tensors == 'logits')
-      table.append(_row(name, *cells))
+      table.append(line(name, *cells))
   return table
 
 

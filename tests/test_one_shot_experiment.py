@@ -55,7 +55,7 @@ def table(methods, digits=1):
       differences = [of_seeds[s] - average[s] for s in of_seeds if s in average]
       difference = f'{differences[0]:+.{digits}f}'
       if len(differences) > 1:
-        difference = result_tables._t_interval(differences, digits)
+        difference = result_tables.t_interval(differences, digits)
     rows.append(f'| {title} | {len(of_seeds)} | {mean} | {difference} |')
   return rows
 
