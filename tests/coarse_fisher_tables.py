@@ -137,7 +137,10 @@ def draw(path: pathlib.Path) -> None:
   panels = [panel for panel in _PANELS if (RESULTS / panel[0]).exists()]
   with plt.rc_context(RC_PARAMS):
     figure, all_axes = plt.subplots(
-      *(1, len(panels)), figsize=(4.5 * len(panels), 3.6), squeeze=False
+      *(1, len(panels)),
+      figsize=(5 * len(panels), 4.5),
+      squeeze=False,
+      layout='constrained',
     )
     for axes, (name, title, epochs) in zip(all_axes[0], panels, strict=True):
       for (weighting, at, _), by_seed in _groups(runs(name)).items():
@@ -148,8 +151,10 @@ def draw(path: pathlib.Path) -> None:
           axes.plot(found[0].models[1:], losses[1:], label=weighting)
       axes.set(title=title, xlabel='Models up and down, per client')
     all_axes[0, 0].set_ylabel('Held-out loss (nats)')
-    all_axes[0, 0].legend(fontsize='small')
-    figure.tight_layout()
+    handles, labels = all_axes[0, 0].get_legend_handles_labels()
+    figure.legend(
+      handles, labels, loc='outside lower center', ncols=len(panels)
+    )
     figure.savefig(path, dpi=150)
 
 

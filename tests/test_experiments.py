@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 
+import coarse_fisher_tables
 import pytest
 import result_tables
 
@@ -77,6 +78,11 @@ def test_runs_are_those_of_the_sweep(name):
   with open(result_tables.RESULTS / name / 'summary.csv', newline='') as file:
     runs = {row['directory'] for row in csv.DictReader(file)}
   assert runs == {arm.name for arm in arms}
+
+
+@pytest.mark.parametrize('name', ['debian_coarse'])
+def test_tables_of_coarse_weights(name):
+  assert '\n'.join(coarse_fisher_tables.table(name)) in _page('coarse_fisher')
 
 
 def test_tables_of_the_laboratory():
