@@ -203,13 +203,13 @@ def _sent(config: TrainConfig) -> str:
     if upload and upload.summary != 'none':
       trained += f", with a summary ({upload.summary}) of each client's data"
     return f'The server was sent {trained}, in the clear.'
-  number = f'{uplink:.3g}'
-  models = 'one model each' if number == '1' else f'{number} models each'
   if config.aggregation.is_quantized:
     return (
       'The server was sent what each client trained, in '
       f'{config.aggregation.bits} bits a weight, in the clear.'
     )
+  number = f'{uplink:.3g}'
+  models = 'one model each' if number == '1' else f'{number} models each'
   if method.features:
     models = 'their models, and in one round of features of their rows'
   return (
