@@ -145,10 +145,12 @@ class Section:
 
 
 def as_declared(value: Any, field: dataclasses.Field) -> Any:
-  """Converts `value` to the field's type: an int to a float, `~` in a path."""
+  """Converts `value` to the type of a field: to a float, `~` to a path."""
   if field.metadata.get('is_path') and type(value) is str:
     return os.path.expanduser(value)
-  if field.type in (float, float | None) and type(value) is int:
+  # np.float64 is a float, but not of its type.
+  is_number = type(value) is int or isinstance(value, float)
+  if field.type in (float, float | None) and is_number:
     try:
       return float(value)
     except OverflowError:

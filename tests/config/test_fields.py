@@ -7,6 +7,7 @@ import typing
 from typing import Literal
 
 import hypothesis
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 
@@ -98,6 +99,7 @@ def test_values_are_converted(monkeypatch):
   section = _Section(size=1, kind='b', name='~/x', rate=1)
   assert (section.name, type(section.rate)) == ('/home/me/x', float)
   assert section.changed() == dict(size=1, kind='b', name='/home/me/x', rate=1)
+  assert type(_Section(size=1, rate=np.float64(0.5)).rate) is float
 
 
 @pytest.mark.parametrize(

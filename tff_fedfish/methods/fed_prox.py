@@ -23,7 +23,7 @@ from tff_fedfish.errors import require
 from tff_fedfish.fields import number
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import ClientCost, Column
-from tff_fedfish.methods.settings import AlgorithmConfig, require_choices
+from tff_fedfish.methods.settings import AlgorithmConfig, require_in_range
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,14 +69,20 @@ def build_fed_prox(
     they were when the round began.
 
   Raises:
-    ValueError: If the adaptation is unknown, or would send losses without
-      `local_privacy`'s noise.
+    ValueError: If a setting is outside its range, or the adaptation would send
+      losses without `local_privacy`'s noise.
   """
   import tensorflow as tf
 
   from tff_fedfish.rounds.compose import compose
 
-  require_choices(FedProxConfig, adaptation=adaptation)
+  require_in_range(
+    FedProxConfig,
+    mu=mu,
+    adaptation=adaptation,
+    mu_step=mu_step,
+    patience=patience,
+  )
   adapts = adaptation != 'none'
   is_private = training.get('local_privacy') is not None
   wanted = "'none' with local_privacy"

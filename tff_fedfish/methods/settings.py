@@ -6,8 +6,8 @@ import typing
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal
 
-from tff_fedfish.errors import require_one_of
-from tff_fedfish.fields import Section
+from tff_fedfish.errors import require
+from tff_fedfish.fields import Section, as_declared, unmet_requirement
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig
@@ -75,11 +75,12 @@ def require_settings(settings: Any) -> None:
       raise ValueError(f'the setting {field.name!r} must have a default')
 
 
-def require_choices(settings: type[AlgorithmConfig], **values: str) -> None:
-  """Raises ValueError unless arguments are choices of settings of that name."""
+def require_in_range(settings: type[AlgorithmConfig], **values: Any) -> None:
+  """Raises ValueError unless settings of a class can have such values."""
   for name, value in values.items():
-    annotation = settings.__dataclass_fields__[name].type
-    require_one_of(name, value, typing.get_args(annotation))
+    field = settings.__dataclass_fields__[name]
+    wanted = unmet_requirement(as_declared(value, field), field)
+    require(not wanted, name, wanted, value)
 
 
 UNIT_STEP = (

@@ -13,7 +13,7 @@ import tensorflow_federated as tff
 
 from tff_fedfish.errors import require
 from tff_fedfish.methods.fed_fish import FedFishConfig, averaged_axes
-from tff_fedfish.methods.settings import require_choices
+from tff_fedfish.methods.settings import require_in_range
 from tff_fedfish.rounds import compression
 from tff_fedfish.rounds.compose import Model, compose
 from tff_fedfish.rounds.finite import zero_if_non_finite
@@ -297,23 +297,25 @@ def build_fed_fish(
   'logits' requires the ModelSpec of a language model, 'second_moment' an Adam.
 
   Raises:
-    ValueError: If a choice is unknown, a number is outside its range, or an
-      estimator would read data without `local_privacy`'s noise.
+    ValueError: If a setting is outside its range, or an estimator would read
+      data without `local_privacy`'s noise.
   """
-  require_choices(
+  require_in_range(
     FedFishConfig,
     fisher_estimator=fisher_estimator,
     fisher_reduction=fisher_reduction,
     fisher_normalization=fisher_normalization,
+    fisher_power=fisher_power,
     fisher_granularity=fisher_granularity,
+    fisher_mix=fisher_mix,
+    fisher_cap=fisher_cap,
+    plain_mean_fraction=plain_mean_fraction,
     plain_mean_tensors=plain_mean_tensors,
+    relative_floor=relative_floor,
   )
   is_mixed = fisher_mix is not None
-  is_fraction = not is_mixed or 0 <= fisher_mix <= 1
-  require(is_fraction, 'fisher_mix', 'None or in [0, 1]', fisher_mix)
-  is_bound = fisher_cap is None or (is_mixed and fisher_cap >= 1)
-  wanted = 'None, or at least 1 with fisher_mix'
-  require(is_bound, 'fisher_cap', wanted, fisher_cap)
+  is_read = is_mixed or fisher_cap is None
+  require(is_read, 'fisher_cap', 'None without fisher_mix', fisher_cap)
   differs = not (is_mixed and fisher_granularity == 'tensor')
   wanted = "not 'tensor' with fisher_mix: clients would weigh the same"
   require(differs, 'fisher_granularity', wanted, fisher_granularity)
