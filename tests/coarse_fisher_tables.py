@@ -23,13 +23,17 @@ _WEIGHTING = (
 )
 _RATE, _BITS = 'server.learning_rate', 'aggregation.bits'
 _EPOCHS = 'client_work.num_local_epochs'
-# Experiment, its panel in the figure.
+_FLOAT_BITS = 32
+# Experiments, the title of their panel in the figure, and E.
 _PANELS = (
-  ('debian_coarse', 'Text, server Adam', None),
-  ('debian_coarse_sgd', 'Text, server SGD', None),
-  ('mnist_coarse', 'Images, E = 1', 1),
-  ('mnist_coarse', 'Images, E = 16', 16),
+  (['debian_coarse'], 'Text, SGD clients, server Adam', None),
+  (['debian_coarse_sgd'], 'Text, SGD clients, server SGD', None),
+  (['debian_coarse_adamw'], 'Text, AdamW clients, server Adam', None),
+  (['mnist_coarse'], 'Images, E = 1', 1),
+  (['mnist_coarse'], 'Images, E = 16', 16),
+  (['debian_coarse', 'debian_bits'], 'Text, deltas of fewer bits', None),
 )
+_LINES = {32: '-', 8: (0, (5, 2)), 4: (0, (1.2, 1.6))}
 
 
 class Run:
@@ -76,8 +80,8 @@ def _groups(found):
   """Returns (title, E, bits) -> seed -> run."""
   groups = collections.defaultdict(dict)
   for run in found:
-    further = (run.settings.get(name) for name in (_EPOCHS, _BITS))
-    groups[run.title, *further][run.seed] = run
+    bits = run.settings.get(_BITS, _FLOAT_BITS)
+    groups[run.title, run.settings.get(_EPOCHS), bits][run.seed] = run
   return groups
 
 
@@ -109,6 +113,27 @@ def table(name: str, accuracy: bool = False) -> list[str]:
   return rows
 
 
+def bits_table(name: str, at_32_bits: str) -> list[str]:
+  """Returns a row per weighting and bits: its loss, and minus that of 32 bits.
+
+  At equal rounds, after as many models up and down, and after as many models
+  up, for the seeds of both; with the 95 % t interval over them.
+
+  Args:
+    name: Of the experiment.
+    at_32_bits: Of the experiment with the same runs at 32 bits.
+  """
+  whole, rows = _groups(runs(at_32_bits)), []
+  for (title, epochs, bits), by_seed in _groups(runs(name)).items():
+    others = whole[title, epochs, _FLOAT_BITS]
+    pairs = [(run, others[seed]) for seed, run in by_seed.items()]
+    loss = statistics.mean(_final(run, 'loss') for run, _ in pairs)
+    cells = [title, bits, f'{loss:.3f}', _differences(pairs, 'loss')]
+    cells += [_at_equal(pairs, axis) for axis in ('models', 'models_up')]
+    rows.append(result_tables.line(*cells))
+  return rows
+
+
 def _final(run, measure):
   return float(run.final[f'held_out/{measure}/0'])
 
@@ -134,27 +159,43 @@ def draw(path: pathlib.Path) -> None:
 
   from tff_fedfish.reporting.style import RC_PARAMS
 
-  panels = [panel for panel in _PANELS if (RESULTS / panel[0]).exists()]
+  panels = [p for p in _PANELS if all((RESULTS / n).exists() for n in p[0])]
+  num_columns = min(3, len(panels))
+  num_rows = -(-len(panels) // num_columns)
+  colours, handles = {}, {}
   with plt.rc_context(RC_PARAMS):
     figure, all_axes = plt.subplots(
-      *(1, len(panels)),
-      figsize=(5 * len(panels), 4.5),
+      num_rows,
+      num_columns,
+      figsize=(4.6 * num_columns, 4 * num_rows),
       squeeze=False,
       layout='constrained',
     )
-    for axes, (name, title, epochs) in zip(all_axes[0], panels, strict=True):
-      for (weighting, at, _), by_seed in _groups(runs(name)).items():
-        if at == epochs:
-          found = list(by_seed.values())
-          losses = np.mean([run.loss for run in found], axis=0)
+    for axes in all_axes.flat[len(panels) :]:
+      axes.remove()
+    for axes, (names, title, epochs) in zip(
+      all_axes.flat, panels, strict=False
+    ):
+      groups = _groups([run for name in names for run in runs(name)])
+      # Beside fewer bits only what has them.
+      shown = {key[0] for key in groups if key[2] != _FLOAT_BITS}
+      for (weighting, at, bits), by_seed in groups.items():
+        if at == epochs and (not shown or weighting in shown):
+          colour = colours.setdefault(weighting, f'C{len(colours)}')
+          losses = np.mean([run.loss for run in by_seed.values()], axis=0)
+          models = next(iter(by_seed.values())).models
           # At round 0 all have the loss of guessing.
-          axes.plot(found[0].models[1:], losses[1:], label=weighting)
+          [handles[weighting, bits]] = axes.plot(
+            *(models[1:], losses[1:]), color=colour, linestyle=_LINES[bits]
+          )
       axes.set(title=title, xlabel='Models up and down, per client')
-    all_axes[0, 0].set_ylabel('Held-out loss (nats)')
-    handles, labels = all_axes[0, 0].get_legend_handles_labels()
-    figure.legend(
-      handles, labels, loc='outside lower center', ncols=len(panels)
-    )
+    for axes in all_axes[:, 0]:
+      axes.set_ylabel('Held-out loss (nats)')
+    labels = [
+      f'{weighting}{f", {bits} bits" * (bits != _FLOAT_BITS)}'
+      for weighting, bits in handles
+    ]
+    figure.legend(handles.values(), labels, loc='outside lower center', ncols=2)
     figure.savefig(path, dpi=150)
 
 
