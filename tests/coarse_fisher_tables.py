@@ -179,11 +179,12 @@ def draw(path: pathlib.Path) -> None:
       groups = _groups([run for name in names for run in runs(name)])
       # Beside fewer bits only what has them.
       shown = {key[0] for key in groups if key[2] != _FLOAT_BITS}
+      seeds = set.intersection(*(set(by_seed) for by_seed in groups.values()))
       for (weighting, at, bits), by_seed in groups.items():
         if at == epochs and (not shown or weighting in shown):
           colour = colours.setdefault(weighting, f'C{len(colours)}')
-          losses = np.mean([run.loss for run in by_seed.values()], axis=0)
-          models = next(iter(by_seed.values())).models
+          found = [by_seed[seed] for seed in seeds]
+          losses, models = np.mean([r.loss for r in found], 0), found[0].models
           # At round 0 all have the loss of guessing.
           [handles[weighting, bits]] = axes.plot(
             *(models[1:], losses[1:]), color=colour, linestyle=_LINES[bits]

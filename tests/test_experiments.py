@@ -80,9 +80,14 @@ def test_runs_are_those_of_the_sweep(name):
   assert runs == {arm.name for arm in arms}
 
 
-@pytest.mark.parametrize('name', ['debian_coarse'])
-def test_tables_of_coarse_weights(name):
-  assert '\n'.join(coarse_fisher_tables.table(name)) in _page('coarse_fisher')
+def test_tables_of_coarse_weights():
+  text = _page('coarse_fisher')
+  for rows in (
+    coarse_fisher_tables.table('debian_coarse'),
+    coarse_fisher_tables.table('mnist_coarse', accuracy=True),
+    coarse_fisher_tables.bits_table('debian_bits', 'debian_coarse'),
+  ):
+    assert '\n'.join(rows) in text
 
 
 def test_tables_of_the_laboratory():
