@@ -42,7 +42,8 @@ class Run:
   def __init__(self, settings, curve, final):
     self.settings, self.final = settings, final
     self.models, self.models_up, self.loss = np.array(curve, float).T
-    self.seed = settings['seeds.model_seed']
+    self.seed = settings.get('seeds.model_seed')
+    self.server = settings.get('server.optimizer', 'adam')
 
   @property
   def title(self) -> str:
@@ -85,7 +86,9 @@ def _groups(found):
   return groups
 
 
-def table(name: str, accuracy: bool = False) -> list[str]:
+def table(
+  name: str, accuracy: bool = False, against: str | None = None
+) -> list[str]:
   """Returns a row per weighting: its loss, and differences to FedAvg's.
 
   The loss after the last round, in nats; minus FedAvg's after as many rounds,
@@ -95,14 +98,17 @@ def table(name: str, accuracy: bool = False) -> list[str]:
   Args:
     name: Of the experiment.
     accuracy: Adds the accuracy minus FedAvg's after as many rounds, in points.
+    against: Experiment whose FedAvg is subtracted; None: the same.
   """
   groups, rows = _groups(runs(name)), []
+  others = groups if against is None else _groups(runs(against))
   for (title, epochs, bits), by_seed in groups.items():
-    pairs = [(r, groups['FedAvg', epochs, bits][i]) for i, r in by_seed.items()]
+    fed_avg = others['FedAvg', epochs, bits]
+    pairs = [(run, fed_avg[seed]) for seed, run in by_seed.items()]
     first = pairs[0][0].settings
     cells = [title, *([] if epochs is None else [epochs]), f'{first[_RATE]:g}']
     cells.append(f'{statistics.mean(_final(r, "loss") for r, _ in pairs):.3f}')
-    if title == 'FedAvg':
+    if others is groups and title == 'FedAvg':
       cells += [''] * (3 + accuracy)
     else:
       cells.append(_differences(pairs, 'loss'))
@@ -131,6 +137,41 @@ def bits_table(name: str, at_32_bits: str) -> list[str]:
     cells = [title, bits, f'{loss:.3f}', _differences(pairs, 'loss')]
     cells += [_at_equal(pairs, axis) for axis in ('models', 'models_up')]
     rows.append(result_tables.line(*cells))
+  return rows
+
+
+def controls_table(name: str) -> list[str]:
+  """Returns a row per control of FedFish with AdamW clients: its loss.
+
+  In nats, of one seed, after as many rounds as the controls have; in front of
+  them what they control, and FedAvg with SGD clients; and minus FedAvg with
+  AdamW clients and the same server.
+  """
+  controls, fed_avg, rows = runs(name), {}, []
+  found = [(r, 'adamw') for r in runs('debian_coarse_adamw') if r.seed == 1]
+  found += [
+    (r, 'sgd')
+    for r in runs('debian_coarse')
+    if r.seed == 1 and r.title == 'FedAvg'
+  ]
+  found += [(r, r.settings['client_work.optimizer']) for r in controls]
+  # All are scored in the same rounds.
+  last = controls[0].loss.size - 1
+  for run, optimizer in found:
+    if run.title == 'FedAvg' and optimizer == 'adamw':
+      fed_avg[run.server] = run.loss[last]
+  for run, optimizer in found:
+    clients = {'adamw': 'AdamW', 'sgd': 'SGD'}[optimizer]
+    server = {'adam': 'Adam', 'sgd': 'Nesterov'}[run.server]
+    cells = f'{run.settings[_RATE]:g}', f'{run.loss[last]:.3f}'
+    difference = f'{run.loss[last] - fed_avg[run.server]:+.3f}'
+    difference = difference.replace('-', '−')
+    if run.title == 'FedAvg' and optimizer == 'adamw':
+      difference = ''
+    title = run.title
+    if run.settings.get('algorithm.fisher_estimator') == 'extra_pass':
+      title += ', extra pass'
+    rows.append(result_tables.line(title, clients, server, *cells, difference))
   return rows
 
 

@@ -44,7 +44,7 @@ def test_files_are_those_that_were_made(name):
 
 def test_results_are_small():
   paths = [p for p in result_tables.RESULTS.rglob('*') if p.is_file()]
-  assert len(paths) <= 60
+  assert len(paths) <= 70
   assert sum(path.stat().st_size for path in paths) <= 3 * 2**20
 
 
@@ -78,6 +78,16 @@ def test_runs_are_those_of_the_sweep(name):
   with open(result_tables.RESULTS / name / 'summary.csv', newline='') as file:
     runs = {row['directory'] for row in csv.DictReader(file)}
   assert runs == {arm.name for arm in arms}
+
+
+def test_tables_of_adamw_clients():
+  text = _page('adamw_clients')
+  for rows in (
+    coarse_fisher_tables.table('debian_coarse_adamw'),
+    coarse_fisher_tables.table('debian_coarse_adamw', against='debian_coarse'),
+    coarse_fisher_tables.controls_table('debian_adamw_controls'),
+  ):
+    assert '\n'.join(rows) in text
 
 
 def test_tables_of_coarse_weights():
@@ -154,7 +164,7 @@ def test_readme_quotes_the_answer():
     ' '.join((_ROOT / name).read_text('utf-8').split())
     for name in ('README.md', 'docs/experiments.md')
   )
-  [answer] = re.findall(r'\*\*(On images, .*?)\*\*', index)
+  [answer] = re.findall(r'\*\*(With SGD clients, .*?)\*\*', index)
   assert f'**{answer}**' in readme
 
 
