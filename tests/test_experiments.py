@@ -94,6 +94,7 @@ def test_tables_of_coarse_weights():
   text = _page('coarse_fisher')
   for rows in (
     coarse_fisher_tables.table('debian_coarse'),
+    coarse_fisher_tables.table('debian_coarse_sgd'),
     coarse_fisher_tables.table('mnist_coarse', accuracy=True),
     coarse_fisher_tables.bits_table('debian_bits', 'debian_coarse'),
   ):
@@ -164,7 +165,7 @@ def test_readme_quotes_the_answer():
     ' '.join((_ROOT / name).read_text('utf-8').split())
     for name in ('README.md', 'docs/experiments.md')
   )
-  [answer] = re.findall(r'\*\*(With SGD clients, .*?)\*\*', index)
+  [answer] = re.findall(r'\*\*(With SGD clients .*?)\*\*', index)
   assert f'**{answer}**' in readme
 
 
