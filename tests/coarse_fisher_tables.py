@@ -147,7 +147,7 @@ def controls_table(name: str) -> list[str]:
   them what they control, and FedAvg with SGD clients; and minus FedAvg with
   AdamW clients and the same server.
   """
-  controls, fed_avg, rows = runs(name), {}, []
+  controls, rows = runs(name), []
   found = [(r, 'adamw') for r in runs('debian_coarse_adamw') if r.seed == 1]
   found += [
     (r, 'sgd')
@@ -157,17 +157,20 @@ def controls_table(name: str) -> list[str]:
   found += [(r, r.settings['client_work.optimizer']) for r in controls]
   # All are scored in the same rounds.
   last = controls[0].loss.size - 1
-  for run, optimizer in found:
-    if run.title == 'FedAvg' and optimizer == 'adamw':
-      fed_avg[run.server] = run.loss[last]
+  subtracted = 'FedAvg', 'adamw'
+  fed_avg = {
+    run.server: run.loss[last]
+    for run, optimizer in found
+    if (run.title, optimizer) == subtracted
+  }
   for run, optimizer in found:
     clients = {'adamw': 'AdamW', 'sgd': 'SGD'}[optimizer]
     server = {'adam': 'Adam', 'sgd': 'Nesterov'}[run.server]
     cells = f'{run.settings[_RATE]:g}', f'{run.loss[last]:.3f}'
-    difference = f'{run.loss[last] - fed_avg[run.server]:+.3f}'
-    difference = difference.replace('-', '−')
-    if run.title == 'FedAvg' and optimizer == 'adamw':
-      difference = ''
+    difference = ''
+    if (run.title, optimizer) != subtracted:
+      difference = f'{run.loss[last] - fed_avg[run.server]:+.3f}'
+      difference = difference.replace('-', '−')
     title = run.title
     if run.settings.get('algorithm.fisher_estimator') == 'extra_pass':
       title += ', extra pass'
