@@ -7,6 +7,7 @@ import pathlib
 import re
 import subprocess
 
+import adamw_tables
 import coarse_fisher_tables
 import pytest
 import result_tables
@@ -85,7 +86,7 @@ def test_tables_of_adamw_clients():
   for rows in (
     coarse_fisher_tables.table('debian_coarse_adamw'),
     coarse_fisher_tables.table('debian_coarse_adamw', against='debian_coarse'),
-    coarse_fisher_tables.controls_table('debian_adamw_controls'),
+    adamw_tables.controls_table('debian_adamw_controls'),
   ):
     assert '\n'.join(rows) in text
 
