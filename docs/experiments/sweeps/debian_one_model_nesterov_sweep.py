@@ -3,7 +3,7 @@
 For `fedfish sweep`; that file says what is compared and expected. The server's
 learning rate is searched for each arm, on points a factor of 2 apart.
 
-15 runs and some 24 searches; an hour on two CPU cores.
+18 runs and some 30 searches; an hour on two CPU cores.
 """
 
 from tff_fedfish.config.given import base
@@ -41,6 +41,7 @@ def get_sweep() -> dict:
         ('fed_fish', 'second_moment', 'element', 'adamw', 1e-3),
         ('fed_fish', 'second_moment', 'output', 'adamw', 1e-3),
         ('fed_avg', 'extra_pass', 'element', 'sgd', 0.03),
+        ('fed_fish', 'second_moment', 'output', 'adamw', 3e-4),
       ],
       # The same seeds for all: pairs are compared.
       'seeds.model_seed,seeds.cohort_seed,seeds.shuffle_seed': [
