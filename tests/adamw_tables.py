@@ -5,6 +5,7 @@
 draws the figure of the results in docs/results/.
 """
 
+import collections
 import pathlib
 import statistics
 import sys
@@ -17,22 +18,22 @@ from coarse_fisher_tables import (
   at_equal_rounds,
   draw,
   final,
-  groups_of,
   runs,
 )
 from result_tables import line
 
+_FED_AVG, _ELEMENT = 'FedAvg', 'per element, power 0.5'
+_OUTPUT = 'per output unit, power 0.5'
 # What is subtracted from what, by weighting and clients.
 _COMPARED = [
-  (('per output unit, power 0.5', 'AdamW'), ('FedAvg', 'SGD')),
-  (('per output unit, power 0.5', 'AdamW'), ('FedAvg', 'AdamW')),
-  (
-    ('per output unit, power 0.5', 'AdamW'),
-    ('per element, power 0.5', 'AdamW'),
-  ),
-  (('per element, power 0.5', 'AdamW'), ('FedAvg', 'SGD')),
-  (('per element, power 0.5', 'AdamW'), ('FedAvg', 'AdamW')),
-  (('FedAvg', 'AdamW'), ('FedAvg', 'SGD')),
+  ((_OUTPUT, 'AdamW, 0.001'), (_FED_AVG, 'SGD, 0.1')),
+  ((_OUTPUT, 'AdamW, 0.001'), (_FED_AVG, 'AdamW, 0.001')),
+  ((_OUTPUT, 'AdamW, 0.001'), (_ELEMENT, 'AdamW, 0.001')),
+  ((_ELEMENT, 'AdamW, 0.001'), (_FED_AVG, 'AdamW, 0.001')),
+  ((_FED_AVG, 'SGD, 0.03'), (_FED_AVG, 'SGD, 0.1')),
+  ((_OUTPUT, 'AdamW, 0.001'), (_FED_AVG, 'SGD, 0.03')),
+  ((_OUTPUT, 'AdamW, 0.0003'), (_FED_AVG, 'SGD, 0.03')),
+  ((_OUTPUT, 'AdamW, 0.0003'), (_OUTPUT, 'AdamW, 0.001')),
 ]
 
 
@@ -75,15 +76,19 @@ def losses_table(*names: str) -> list[str]:
   """Returns a row per weighting and clients: a server's rate and loss a name.
 
   Args:
-    *names: Of experiments with the same runs, each with another server.
+    *names: Of experiments with the same seeds, each with another server; the
+      last has all weightings and clients.
   """
   found, rows = [_by_clients(runs(name)) for name in names], []
-  for title, clients in found[0]:
-    cells = [title, clients]
+  for key in found[-1]:
+    cells = [*key]
     for groups in found:
-      alike = list(groups[title, clients].values())
-      loss = statistics.mean(final(run, 'loss') for run in alike)
-      cells += [f'{alike[0].settings[RATE]:g}', f'{loss:.3f}']
+      alike = list(groups.get(key, {}).values())
+      if alike:
+        loss = statistics.mean(final(run, 'loss') for run in alike)
+        cells += [f'{alike[0].settings[RATE]:g}', f'{loss:.3f}']
+      else:
+        cells += ['', '']
     rows.append(line(*cells))
   return rows
 
@@ -94,29 +99,27 @@ def differences_table(*names: str) -> list[str]:
   In nats of loss, with the 95 % t interval over seeds; bytes up and down.
 
   Args:
-    *names: Of experiments with the same runs, each with another server.
+    *names: Of experiments with the same seeds, each with another server.
   """
   found, rows = [_by_clients(runs(name)) for name in names], []
   for compared in _COMPARED:
-    cells = [f'{title}, {clients}' for title, clients in compared]
+    cells = [f'{title}; {clients}' for title, clients in compared]
     for groups in found:
-      ours, theirs = (groups[key] for key in compared)
-      pairs = [(run, theirs[seed]) for seed, run in ours.items()]
-      cells.append(at_equal_rounds(pairs, 'loss'))
-      cells.append(at_equal_models(pairs, 'models'))
+      ours, theirs = (groups.get(key, {}) for key in compared)
+      pairs = [(run, theirs[seed]) for seed, run in ours.items() if theirs]
+      cells.append(at_equal_rounds(pairs, 'loss') if pairs else '')
+      cells.append(at_equal_models(pairs, 'models') if pairs else '')
     rows.append(line(*cells))
   return rows
 
 
 def _by_clients(found: list[Run]) -> dict[tuple[str, str], dict[int, Run]]:
-  """Returns (title, clients) -> seed -> run, those of SGD clients first."""
-  return {
-    (title, clients): by_seed
-    for clients in ('SGD', 'AdamW')
-    for (title, _, _), by_seed in groups_of(
-      [run for run in found if _clients(run) == clients]
-    ).items()
-  }
+  """Returns (title, clients and their rate) -> seed -> run."""
+  by_clients = collections.defaultdict(dict)
+  for run in found:
+    clients = f'{_clients(run)}, {run.settings["client_work.learning_rate"]:g}'
+    by_clients[run.title, clients][run.seed] = run
+  return by_clients
 
 
 def _clients(run):
@@ -133,7 +136,7 @@ if __name__ == '__main__':
     pathlib.Path(sys.argv[1]),
     {
       title: {
-        (f'{weighting}, {clients} clients', FLOAT_BITS): by_seed
+        (f'{weighting}; {clients}', FLOAT_BITS): by_seed
         for (weighting, clients), by_seed in _by_clients(runs(name)).items()
       }
       for title, name in (
@@ -141,4 +144,5 @@ if __name__ == '__main__':
         ('Server Nesterov', 'debian_one_model_nesterov'),
       )
     },
+    sharey=True,
   )

@@ -173,26 +173,31 @@ def at_equal_models(pairs: list[tuple[Run, Run]], axis: str) -> str:
 
 
 def draw(
-  path: pathlib.Path, panels: dict[str, dict[tuple[str, int], dict[int, Run]]]
+  path: pathlib.Path,
+  panels: dict[str, dict[tuple[str, int], dict[int, Run]]],
+  sharey: bool = False,
 ) -> None:
   """Draws the loss by models up and down, means over seeds.
 
   Args:
     path: File of the figure.
     panels: Title -> (label, bits) -> seed -> run.
+    sharey: Whether all panels have the same axis of the loss.
   """
   import matplotlib.pyplot as plt
 
   from tff_fedfish.reporting.style import RC_PARAMS
 
-  num_rows = -(-len(panels) // 3)
+  num_columns = min(3, len(panels))
+  num_rows = -(-len(panels) // num_columns)
   colours, handles = {}, {}
   with plt.rc_context(RC_PARAMS):
     figure, all_axes = plt.subplots(
       num_rows,
-      3,
-      figsize=(13.8, 4 * num_rows),
+      num_columns,
+      figsize=(4.6 * num_columns, 4 * num_rows),
       squeeze=False,
+      sharey=sharey,
       layout='constrained',
     )
     for axes in all_axes.flat[len(panels) :]:

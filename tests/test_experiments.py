@@ -83,10 +83,13 @@ def test_runs_are_those_of_the_sweep(name):
 
 def test_tables_of_adamw_clients():
   text = _page('adamw_clients')
+  one_model = 'debian_one_model', 'debian_one_model_nesterov'
   for rows in (
     coarse_fisher_tables.table('debian_coarse_adamw'),
     coarse_fisher_tables.table('debian_coarse_adamw', against='debian_coarse'),
     adamw_tables.controls_table('debian_adamw_controls'),
+    adamw_tables.losses_table(*one_model),
+    adamw_tables.differences_table(*one_model),
   ):
     assert '\n'.join(rows) in text
 
