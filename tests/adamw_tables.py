@@ -105,10 +105,14 @@ def differences_table(*names: str) -> list[str]:
   for compared in _COMPARED:
     cells = [f'{title}; {clients}' for title, clients in compared]
     for groups in found:
-      ours, theirs = (groups.get(key, {}) for key in compared)
-      pairs = [(run, theirs[seed]) for seed, run in ours.items() if theirs]
-      cells.append(at_equal_rounds(pairs, 'loss') if pairs else '')
-      cells.append(at_equal_models(pairs, 'models') if pairs else '')
+      if not groups.keys() >= set(compared):
+        cells += ['', '']
+        continue
+      ours, theirs = (groups[key] for key in compared)
+      pairs = [(run, theirs[seed]) for seed, run in ours.items()]
+      cells.append(at_equal_rounds(pairs, 'loss'))
+      cells.append(at_equal_models(pairs, 'models'))
+    assert any(cells[2:]), compared
     rows.append(line(*cells))
   return rows
 
