@@ -7,7 +7,6 @@ draws the figure of the results in docs/results/.
 
 import collections
 import pathlib
-import statistics
 import sys
 
 from coarse_fisher_tables import (
@@ -17,7 +16,7 @@ from coarse_fisher_tables import (
   at_equal_models,
   at_equal_rounds,
   draw,
-  final,
+  mean_loss,
   runs,
 )
 from result_tables import line
@@ -83,12 +82,11 @@ def losses_table(*names: str) -> list[str]:
   for key in found[-1]:
     cells = [*key]
     for groups in found:
-      alike = list(groups.get(key, {}).values())
-      if alike:
-        loss = statistics.mean(final(run, 'loss') for run in alike)
-        cells += [f'{alike[0].settings[RATE]:g}', f'{loss:.3f}']
-      else:
+      if key not in groups:
         cells += ['', '']
+        continue
+      first = next(iter(groups[key].values()))
+      cells += [f'{first.settings[RATE]:g}', mean_loss(groups[key])]
     rows.append(line(*cells))
   return rows
 

@@ -114,7 +114,7 @@ def table(
     pairs = [(run, fed_avg[seed]) for seed, run in by_seed.items()]
     first = pairs[0][0].settings
     cells = [title, *([] if epochs is None else [epochs]), f'{first[RATE]:g}']
-    cells.append(f'{statistics.mean(final(r, "loss") for r, _ in pairs):.3f}')
+    cells.append(mean_loss(by_seed))
     if others is groups and title == 'FedAvg':
       cells += [''] * (3 + accuracy)
     else:
@@ -142,15 +142,20 @@ def bits_table(name: str, at_32_bits: str) -> list[str]:
   for (title, epochs, bits), by_seed in groups_of(runs(name)).items():
     others = whole[title, epochs, FLOAT_BITS]
     pairs = [(run, others[seed]) for seed, run in by_seed.items()]
-    loss = statistics.mean(final(run, 'loss') for run, _ in pairs)
-    cells = [title, bits, f'{loss:.3f}', at_equal_rounds(pairs, 'loss')]
+    cells = [title, bits, mean_loss(by_seed), at_equal_rounds(pairs, 'loss')]
     cells += [at_equal_models(pairs, axis) for axis in ('models', 'models_up')]
     rows.append(result_tables.line(*cells))
   return rows
 
 
-def final(run: Run, measure: str) -> float:
-  """Returns a score of the held-out clients after the last round."""
+def mean_loss(by_seed: dict[int, Run]) -> str:
+  """Returns the mean over seeds of the loss after the last round."""
+  return (
+    f'{statistics.mean(_final(run, "loss") for run in by_seed.values()):.3f}'
+  )
+
+
+def _final(run, measure):
   return float(run.final[f'held_out/{measure}/0'])
 
 
@@ -158,7 +163,7 @@ def at_equal_rounds(
   pairs: list[tuple[Run, Run]], measure: str, scale: float = 1, digits: int = 3
 ) -> str:
   """Returns the difference in a pair, with the 95 % t interval over pairs."""
-  found = [scale * (final(a, measure) - final(b, measure)) for a, b in pairs]
+  found = [scale * (_final(a, measure) - _final(b, measure)) for a, b in pairs]
   return result_tables.t_interval(found, digits)
 
 

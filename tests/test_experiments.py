@@ -171,7 +171,9 @@ def test_readme_quotes_the_answer():
     ' '.join((_ROOT / name).read_text('utf-8').split())
     for name in ('README.md', 'docs/experiments.md')
   )
-  [answer] = re.findall(r'\*\*(With SGD clients .*?)\*\*', index)
+  [answer] = re.findall(
+    r'\*\*(With SGD clients and Adam at the server, .*?)\*\*', index
+  )
   assert f'**{answer}**' in readme
 
 

@@ -23,9 +23,9 @@ comparisons and not behind beyond it in the other.
 Added after these runs, with Nesterov: FedAvg with SGD clients at 0.03, the best
 rate in debian_optimizers_sweep.py, where it was at the edge; expected 0.05 to
 0.15 below FedAvg at 0.1 (with Adam, too: within 0.03; dropped before it began).
-It was 0.3 below and ahead of output units, so that
-these were added with AdamW clients at 3e-4, too: their rate of 1e-3 is FedAvg's
-best, as well; expected 0.1 below to 0.1 above those at 1e-3.
+It was 0.3 below and ahead of output units, so that these were added with AdamW
+clients at 3e-4, too: their rate of 1e-3 is FedAvg's best, as well; expected 0.1
+below to 0.1 above those at 1e-3.
 
 12 runs; 40 minutes on two CPU cores. debian_sweep.py says how the corpora are
 made.
