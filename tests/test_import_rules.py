@@ -31,7 +31,7 @@ _CHAIN = (
   {'pipelines'},
   {'models', 'data'},
   {'fields', 'environment', 'files', 'progress'},
-  {'json_values', 'printing', 'removed'},
+  {'json_values', 'printing'},
   {'corpora', 'errors', 'version'},
 )
 _PLACE = {room: place for place, group in enumerate(_CHAIN) for room in group}

@@ -26,9 +26,8 @@ SHIPPED = pathlib.Path(__file__).resolve().parents[2] / 'configs'
 """The directory of the shipped configs; an installation has it, too."""
 SCHEMA_VERSION = 3
 """Version of config.json."""
-ABOUT = ('given', 'working_directory')
-"""Keys of config.json that are no sections: the names of the settings that were
-given, and the directory from which relative paths start."""
+DIRECTORY = 'working_directory'
+"""Key of config.json, beside the sections: where relative paths start."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,20 +44,10 @@ class Given:
   """Names of the overridden settings."""
   problems: tuple[str, ...] = ()
   """Clauses on sections and overrides that cannot be used."""
-  first_given: frozenset[str] | None = None
-  """Names of those that a user gave, in a run at its first start. None: all of
-  them."""
   working_directory: str = ''
   """From where relative paths start; '': from the process's."""
   notes: Mapping[str, str] = dataclasses.field(default_factory=dict)
   """Lines to print on settings that follow from overridden ones, by setting."""
-
-  @property
-  def given(self) -> frozenset[str]:
-    """Names of the settings that a user gave; others were resolved."""
-    if self.first_given is None:
-      return frozenset(self.settings)
-    return self.first_given | self.overridden
 
   def with_settings(self, settings: Mapping[str, Any], source: str) -> 'Given':
     """Returns the settings with other values, and another name in errors."""
@@ -116,19 +105,11 @@ def from_json(values: Any, source: str) -> Given:
   sections = dict(values)
   del sections['schema_version']
   facts = sections.pop('resolved', {})
-  given, directory = (sections.pop(key, None) for key in ABOUT)
-  if given is not None:
-    if not isinstance(given, list) or not all(type(n) is str for n in given):
-      raise UserError(
-        f'{source!r} must name the settings that were given under `given`, '
-        f'found {given!r}. Restore the file.'
-      )
-    given = frozenset(given)
+  directory = sections.pop(DIRECTORY, None)
   values = from_sections(sections, repr(source))
   return dataclasses.replace(
     values,
     facts=facts,
-    first_given=given,
     working_directory=directory if isinstance(directory, str) else '',
   )
 
@@ -198,8 +179,7 @@ def _default_rates(settings, overrides):
 def _portable(values, overridden):
   """Returns what a config.json holds as the start of another config.
 
-  Relative paths are made absolute. What follows from an overridden setting, and
-  was not given itself, is left out.
+  Relative paths are made absolute. Sizes of an overridden preset are left out.
   """
   settings, dropped = dict(values.settings), set()
   is_from_directory = settings.get('model.preset') == FROM_DIRECTORY
@@ -207,7 +187,6 @@ def _portable(values, overridden):
     is_from_directory and 'training.start_from' in overridden
   ):
     dropped = {f'model.{name}' for name in PRESETS['tiny']}
-    dropped -= values.first_given or set()
   if values.working_directory:
     for name in names.PATHS & settings.keys():
       if (name, settings[name]) != ('data.vocabulary', 'demo'):
