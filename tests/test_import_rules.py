@@ -30,7 +30,7 @@ _CHAIN = (
   {'huggingface'},
   {'pipelines'},
   {'models', 'data'},
-  {'fields', 'environment', 'files', 'progress'},
+  {'fields', 'environment', 'files', 'locks', 'progress'},
   {'json_values', 'printing'},
   {'corpora', 'errors', 'version'},
 )
