@@ -415,15 +415,30 @@ class TestContinuedRun:
       if name not in MAY_MOVE
     ]
 
-  def test_it_is_continued_from_another_directory(
-    self, start, tmp_path, monkeypatch
-  ):
-    run, home = start(), pathlib.Path.cwd()
+  def test_paths_stay_as_typed(self, tmp_path, monkeypatch):
+    project = tmp_path / 'project'
+    (project / 'model').mkdir(parents=True)
+    monkeypatch.chdir(project)
+    start = '--config.training.start_from=model'
+    path, paths = project / 'config.json', ('--config.data.directory=.', start)
+    write_config(path, load_config('demo', paths))
+    kept = path.read_text()
+    # From elsewhere they mean the same places, and are written as before.
     monkeypatch.chdir(tmp_path)
-    config = load_config(run / 'config.json')
-    directory = base('demo')['data']['directory']
-    assert config.data.directory == str(home / directory)
+    config = load_config(path, workdir=project)
+    assert config.data.directory == str(project)
+    assert config.training.start_from == str(project / 'model')
     assert config.data.vocabulary == 'demo'
+    write_config(path, config)
+    assert path.read_text() == kept
+    # In a project that was moved they start there.
+    moved = project.rename(tmp_path / 'moved')
+    monkeypatch.chdir(moved)
+    path = moved / 'config.json'
+    config = load_config(path, workdir=moved)
+    assert config.training.start_from == 'model'
+    write_config(path, config)
+    assert path.read_text() == kept.replace(str(project), str(moved))
 
   def test_what_is_not_typed_is_as_in_the_run(self, start):
     # Given at its first start, and as if a default had been another one.

@@ -1,5 +1,6 @@
 """From given settings to a checked `TrainConfig`, and from there to JSON."""
 
+import contextlib
 import dataclasses
 import operator
 import os
@@ -122,9 +123,29 @@ def from_json_dict(values: Any, source: str) -> TrainConfig:
 
 
 def write_config(path: pathlib.Path, config: TrainConfig) -> None:
-  """Writes a config.json: `to_json_dict`, and where relative paths start."""
-  about = {given.DIRECTORY: os.getcwd()}
-  files.write_json(path, to_json_dict(config) | about)
+  """Writes a config.json: `to_json_dict`, and where relative paths start.
+
+  A path stays as it was typed first as long as all mean the same places.
+  """
+  values = to_json_dict(config) | {given.DIRECTORY: os.getcwd()}
+  with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+    kept = _read(path)
+    if _places(kept) == _places(values):
+      values[given.DIRECTORY] = kept[given.DIRECTORY]
+      for section, _, name in (path.partition('.') for path in names.PATHS):
+        values[section][name] = kept[section][name]
+  files.write_json(path, values)
+
+
+def _places(values):
+  """Returns the absolute paths of a config.json, by setting."""
+  return {
+    dotted: given.place_of(
+      dotted, values[section][name], values[given.DIRECTORY]
+    )
+    for dotted in names.PATHS
+    for section, _, name in [dotted.partition('.')]
+  }
 
 
 def differences(first: TrainConfig, second: TrainConfig) -> list[str]:
