@@ -30,8 +30,8 @@ _CHAIN = (
   {'huggingface'},
   {'pipelines'},
   {'models', 'data'},
-  {'fields', 'environment', 'files', 'progress'},
-  {'json_values', 'printing', 'removed'},
+  {'fields', 'environment', 'files', 'locks', 'progress'},
+  {'json_values', 'printing'},
   {'corpora', 'errors', 'version'},
 )
 _PLACE = {room: place for place, group in enumerate(_CHAIN) for room in group}

@@ -19,6 +19,9 @@ from typing import Any, TypeVar
 from tff_fedfish import json_values
 from tff_fedfish.errors import UserError
 
+LOCK_NAME = '.lock'
+"""File that a process locks while it writes a directory; it stays there."""
+
 _Schema = TypeVar('_Schema')
 _HASH = 'sha256'
 
@@ -271,7 +274,7 @@ def require_usable_output(
       found = sorted(
         entry.name
         for entry in path.iterdir()
-        if not (marker and entry.name.startswith(f'.{marker}.'))
+        if not (marker and entry.name.startswith((f'.{marker}.', LOCK_NAME)))
       )
       if found and (marker is None or marker not in found):
         expected = 'be empty or new' + (f', or hold {marker}' if marker else '')

@@ -157,7 +157,6 @@ def test_overrides_take_the_type_of_their_setting():
       'is unknown; the nearest known one is `--config.',
     ),
     (['--config.resolved.classes=a/b'], '.resolved.classes` is unknown'),
-    (['--config.data.classes=a/b'], '.data.classes` was removed: Leave it out'),
     (['--config.data.drop_short_block=1'], "must be true or false, found '1'"),
     (['--config.evaluation.split_unit=None'], 'must be one of documents, seq'),
     (
@@ -307,7 +306,7 @@ class TestConfigJson:
     # A copy may be edited.
     values = to_json_dict(config)
     values['model']['num_layers'] = 8
-    path.write_text(json.dumps(values | {'given': ['model.preset']}))
+    path.write_text(json.dumps(values))
     assert load_config(path).model.num_layers == 8
     path.write_text('{')
     assert 'must hold the config of a run, but cannot be read' in _message(path)
@@ -416,41 +415,40 @@ class TestContinuedRun:
       if name not in MAY_MOVE
     ]
 
-  def test_given_names_and_directory(self, start):
-    run = start('--config.seeds.model_seed=7', '--config.data.vocabulary=~/v')
-    values = json.loads((run / 'config.json').read_text())
-    given = set(values['given'])
-    assert {'seeds.model_seed', 'data.vocabulary', 'model.preset'} <= given
-    assert not {'seeds.split_seed', 'model.width'} & given
-    assert values['data']['directory'] == base('demo')['data']['directory']
-    assert values['data']['vocabulary'] == os.path.expanduser('~/v')
-    assert values['working_directory'] == os.getcwd()
-
-  def test_it_is_continued_from_another_directory(
-    self, start, tmp_path, monkeypatch
-  ):
-    run, home = start(), pathlib.Path.cwd()
+  def test_paths_stay_as_typed(self, tmp_path, monkeypatch):
+    project = tmp_path / 'project'
+    (project / 'model').mkdir(parents=True)
+    monkeypatch.chdir(project)
+    start = '--config.training.start_from=model'
+    path, paths = project / 'config.json', ('--config.data.directory=.', start)
+    write_config(path, load_config('demo', paths))
+    kept = path.read_text()
+    # From elsewhere they mean the same places, and are written as before.
     monkeypatch.chdir(tmp_path)
-    config = load_config(run / 'config.json')
-    directory = base('demo')['data']['directory']
-    assert config.data.directory == str(home / directory)
+    config = load_config(path, workdir=project)
+    assert config.data.directory == str(project)
+    assert config.training.start_from == str(project / 'model')
     assert config.data.vocabulary == 'demo'
+    write_config(path, config)
+    assert path.read_text() == kept
+    # In a project that was moved they start there.
+    moved = project.rename(tmp_path / 'moved')
+    monkeypatch.chdir(moved)
+    path = moved / 'config.json'
+    config = load_config(path, workdir=moved)
+    assert config.training.start_from == 'model'
+    write_config(path, config)
+    assert path.read_text() == kept.replace(str(project), str(moved))
 
-  def test_what_nobody_gives_stays_as_it_was_resolved(self, start):
-    # As if a default had been another one.
-    run = start(seeds__model_seed=9)
+  def test_what_is_not_typed_is_as_in_the_run(self, start):
+    # Given at its first start, and as if a default had been another one.
+    run = start('--config.seeds.split_seed=7', seeds__model_seed=9)
     assert self._differences(run) == []
-    assert load_config('demo', workdir=run).seeds.model_seed == 9
-    # It may also be given, if it is the same.
+    assert load_config('demo', workdir=run).seeds.split_seed == 7
     assert self._differences(run, '--config.seeds.model_seed=9') == []
     assert self._differences(run, '--config.seeds.model_seed=1') == [
       'seeds.model_seed'
     ]
-
-  def test_what_was_given_must_be_given_or_the_default(self, start):
-    run = start('--config.seeds.model_seed=7', '--config.seeds.split_seed=3')
-    assert self._differences(run) == ['seeds.model_seed']
-    assert self._differences(run, '--config.seeds.model_seed=7') == []
 
   def test_an_optimizer_without_its_rate(self, start, capsys):
     adamw = '--config.client_work.optimizer=adamw'
@@ -472,10 +470,6 @@ class TestContinuedRun:
     given = [adamw, rate, '--config.server.optimizer=adam']
     assert load_config('demo', given).client_work.learning_rate == 0.01
     assert capsys.readouterr().err == ''
-
-  def test_what_may_change_is_as_given_now(self, start):
-    run = start(engine__num_workers=2)
-    assert self._differences(run) == ['engine.num_workers']
 
   def test_sizes_of_a_directory_that_is_gone(self, start, tmp_path):
     start_from = f'--config.training.start_from={tmp_path}/gone'

@@ -520,7 +520,7 @@ class TestRefusals:
   def test_workdir_in_use(self, sweep_file, stand, tmp_path):
     (tmp_path / 'w').mkdir()
     with run_directory.lock(tmp_path / 'w'):
-      with pytest.raises(UserError, match='in use by another `fedfish sweep`'):
+      with pytest.raises(UserError, match='in use by process '):
         run.run_sweep(main, sweep_file(_SWEEP), tmp_path / 'w')
 
   def test_corpus_that_is_not_there(self, sweep_file, tmp_path, monkeypatch):

@@ -107,7 +107,7 @@ def test_dry_run_of_a_run_in_use(small_inputs, small_run, capsys):
 
   with run_directory.lock(small_run):
     assert main(_arguments(small_inputs, small_run, '--dry_run')) == 2
-  assert 'is in use by another `fedfish train`' in capsys.readouterr().err
+  assert 'is in use by process ' in capsys.readouterr().err
 
 
 def test_dry_run_leaves_a_finished_run_as_it_is(small_inputs, small_run):

@@ -1,8 +1,11 @@
 """Two `fedfish train` in one new directory: one trains, one is refused."""
 
+import errno
+import fcntl
 import multiprocessing
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -39,8 +42,9 @@ def test_two_processes_started_at_once(small_inputs, tmp_path):
   assert sorted(codes) == [0, 2], errors
   refused = codes.index(2)
   assert errors[refused] == (
-    f"fedfish: error: `--workdir` '{workdir}' is in use by another `fedfish "
-    'train`. Wait until it ends, or name another directory.\n'
+    f"fedfish: error: `--workdir` '{workdir}' is in use by process "
+    f'{processes[1 - refused].pid} on {socket.gethostname()}. Wait until it '
+    'ends, or name another directory.\n'
   )
   # The directory holds the other one's run, and all of it.
   config = run_directory.read_config(workdir)
@@ -63,14 +67,39 @@ class TestLock:
     with run_directory.lock(tmp_path / 'filled'):
       (tmp_path / 'filled' / 'config.json').touch()
     assert sorted(os.listdir(tmp_path)) == ['empty', 'filled']
+    assert not os.listdir(tmp_path / 'empty')
+    # Who held it is not published with the run.
+    assert not (tmp_path / 'filled/.lock').read_bytes()
 
   def test_refused_while_held_and_nothing_is_removed(self, tmp_path):
     workdir = tmp_path / 'run'
     with run_directory.lock(workdir):
-      with pytest.raises(UserError, match='is in use by another'):
+      with pytest.raises(UserError, match=f'in use by process {os.getpid()} '):
         with run_directory.lock(workdir):
           pass
       assert workdir.is_dir()
+
+  def test_kept_by_another_host(self, tmp_path):
+    # NFS locks files, not directories, on its server.
+    with open(tmp_path / '.lock', 'w') as file:
+      file.write('process 7 on another.example')
+      file.flush()
+      fcntl.flock(file, fcntl.LOCK_EX)
+      with pytest.raises(UserError, match='by process 7 on another.example. '):
+        with run_directory.lock(tmp_path):
+          pass
+
+  def test_a_disk_without_locks(self, tmp_path, monkeypatch, capsys):
+    def flock(*_):
+      raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, 'flock', flock)
+    with run_directory.lock(tmp_path / 'run'):
+      pass
+    assert capsys.readouterr().err == (
+      f"fedfish: note: '{tmp_path}/run/.lock' is on a disk without locks (No "
+      'locks available); nothing keeps a second process out\n'
+    )
 
   def test_many_at_once_never_share_it(self, tmp_path):
     # Each removes the directory that it created when it ends, so that the next

@@ -9,7 +9,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from tff_fedfish import removed
 from tff_fedfish.cli.options import refuse_unknown
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.version import __version__
@@ -65,7 +64,6 @@ def main(argv: Sequence[str] | None = None) -> int:
       stream.reconfigure(errors='backslashreplace')
   try:
     argv = sys.argv[1:] if argv is None else argv
-    removed.require_current(argv)
     parser = _build_parser(argv[:1])
     command = argv[0] if argv else ''
     near = difflib.get_close_matches(command, _COMMANDS, n=1)

@@ -18,7 +18,6 @@ from tff_fedfish import files
 from tff_fedfish.config import names
 from tff_fedfish.config.names import PREFIX
 from tff_fedfish.config.optimizer_settings import DEFAULT_LEARNING_RATES
-from tff_fedfish.config.resolve import absolute
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
 
@@ -26,9 +25,8 @@ SHIPPED = pathlib.Path(__file__).resolve().parents[2] / 'configs'
 """The directory of the shipped configs; an installation has it, too."""
 SCHEMA_VERSION = 3
 """Version of config.json."""
-ABOUT = ('given', 'working_directory')
-"""Keys of config.json that are no sections: the names of the settings that were
-given, and the directory from which relative paths start."""
+DIRECTORY = 'working_directory'
+"""Key of config.json, beside the sections: where relative paths start."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,20 +43,8 @@ class Given:
   """Names of the overridden settings."""
   problems: tuple[str, ...] = ()
   """Clauses on sections and overrides that cannot be used."""
-  first_given: frozenset[str] | None = None
-  """Names of those that a user gave, in a run at its first start. None: all of
-  them."""
-  working_directory: str = ''
-  """From where relative paths start; '': from the process's."""
   notes: Mapping[str, str] = dataclasses.field(default_factory=dict)
   """Lines to print on settings that follow from overridden ones, by setting."""
-
-  @property
-  def given(self) -> frozenset[str]:
-    """Names of the settings that a user gave; others were resolved."""
-    if self.first_given is None:
-      return frozenset(self.settings)
-    return self.first_given | self.overridden
 
   def with_settings(self, settings: Mapping[str, Any], source: str) -> 'Given':
     """Returns the settings with other values, and another name in errors."""
@@ -116,21 +102,35 @@ def from_json(values: Any, source: str) -> Given:
   sections = dict(values)
   del sections['schema_version']
   facts = sections.pop('resolved', {})
-  given, directory = (sections.pop(key, None) for key in ABOUT)
-  if given is not None:
-    if not isinstance(given, list) or not all(type(n) is str for n in given):
-      raise UserError(
-        f'{source!r} must name the settings that were given under `given`, '
-        f'found {given!r}. Restore the file.'
-      )
-    given = frozenset(given)
+  directory = sections.pop(DIRECTORY, None)
   values = from_sections(sections, repr(source))
-  return dataclasses.replace(
-    values,
-    facts=facts,
-    first_given=given,
-    working_directory=directory if isinstance(directory, str) else '',
-  )
+  settings = _located(values.settings, directory)
+  return dataclasses.replace(values, settings=settings, facts=facts)
+
+
+def place_of(name: str, typed: Any, directory: str = '') -> Any:
+  """Returns the path that a setting means in a directory, absolute.
+
+  None, addresses of stores and the vocabulary 'demo' mean the same everywhere.
+  """
+  is_path = isinstance(typed, str) and '://' not in typed
+  if not is_path or (name, typed) == ('data.vocabulary', 'demo'):
+    return typed
+  return os.path.abspath(os.path.join(directory, os.path.expanduser(typed)))
+
+
+def _located(settings, directory):
+  """Returns settings whose paths start from the current directory.
+
+  Paths are as typed where they mean the same from `directory`, and where
+  nothing is there any more, as in a project that was moved.
+  """
+  settings = dict(settings)
+  for name in names.PATHS & settings.keys():
+    there = place_of(name, settings[name], directory or '')
+    if there != place_of(name, settings[name]) and os.path.exists(there):
+      settings[name] = there
+  return settings
 
 
 def read_values(
@@ -153,7 +153,7 @@ def read_values(
     values = from_sections(call_in_file(file, 'get_config'), repr(str(path)))
   pairs, problems = _split_overrides(overrides)
   if file.suffix == '.json':
-    values = _portable(values, pairs)
+    values = _without_presets(values, pairs)
   name = pairs.get('algorithm.name', names.method_name(values.settings))
   method = registry.find_or_none(name)
   settings, notes = _default_rates(values.settings, pairs)
@@ -195,29 +195,21 @@ def _default_rates(settings, overrides):
   return rates, notes
 
 
-def _portable(values, overridden):
-  """Returns what a config.json holds as the start of another config.
+def _without_presets(values, overridden):
+  """Returns values of a config.json without what overrides make void.
 
-  Relative paths are made absolute. What follows from an overridden setting, and
-  was not given itself, is left out.
+  Left out are the sizes of another preset and the facts of other images.
   """
-  settings, dropped = dict(values.settings), set()
+  settings, facts = values.settings, values.facts
   is_from_directory = settings.get('model.preset') == FROM_DIRECTORY
   if 'model.preset' in overridden or (
     is_from_directory and 'training.start_from' in overridden
   ):
-    dropped = {f'model.{name}' for name in PRESETS['tiny']}
-    dropped -= values.first_given or set()
-  if values.working_directory:
-    for name in names.PATHS & settings.keys():
-      if (name, settings[name]) != ('data.vocabulary', 'demo'):
-        settings[name] = absolute(settings[name], values.working_directory)
-  is_of_other_images = {'data.directory', 'data.corpus'} & overridden.keys()
-  return dataclasses.replace(
-    values,
-    settings={n: v for n, v in settings.items() if n not in dropped},
-    facts={} if is_of_other_images else values.facts,
-  )
+    sizes = {f'model.{name}' for name in PRESETS['tiny']}
+    settings = {n: v for n, v in settings.items() if n not in sizes}
+  if {'data.directory', 'data.corpus'} & overridden.keys():
+    facts = {}
+  return dataclasses.replace(values, settings=settings, facts=facts)
 
 
 def base(

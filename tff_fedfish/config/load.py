@@ -1,5 +1,6 @@
 """From given settings to a checked `TrainConfig`, and from there to JSON."""
 
+import contextlib
 import dataclasses
 import operator
 import os
@@ -18,7 +19,7 @@ from tff_fedfish.methods import registry
 from tff_fedfish.methods.settings import AlgorithmConfig
 
 CONFIG_NAME = 'config.json'
-"""Every setting of a run, resolved, and which of them were given."""
+"""Every setting of a run, resolved."""
 
 
 def load_config(
@@ -87,8 +88,7 @@ def build_config(
   try:
     facts = resolve.facts_of(values.facts)
     if not problems:
-      config = TrainConfig(**resolve.resolve(sections, facts))
-      return config.with_given(_given_names(values, known, method)), unread
+      return TrainConfig(**resolve.resolve(sections, facts)), unread
   except ConfigError as error:
     problems += error.problems
   raise ConfigError(problems, values.source)
@@ -123,9 +123,29 @@ def from_json_dict(values: Any, source: str) -> TrainConfig:
 
 
 def write_config(path: pathlib.Path, config: TrainConfig) -> None:
-  """Writes a config.json: `to_json_dict`, and what `given.ABOUT` names."""
-  about = {'given': sorted(config.given), 'working_directory': os.getcwd()}
-  files.write_json(path, to_json_dict(config) | about)
+  """Writes a config.json: `to_json_dict`, and where relative paths start.
+
+  A path stays as it was typed first as long as all mean the same places.
+  """
+  values = to_json_dict(config) | {given.DIRECTORY: os.getcwd()}
+  with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+    kept = _read(path)
+    if _places(kept) == _places(values):
+      values[given.DIRECTORY] = kept[given.DIRECTORY]
+      for section, _, name in (path.partition('.') for path in names.PATHS):
+        values[section][name] = kept[section][name]
+  files.write_json(path, values)
+
+
+def _places(values):
+  """Returns the absolute paths of a config.json, by setting."""
+  return {
+    dotted: given.place_of(
+      dotted, values[section][name], values[given.DIRECTORY]
+    )
+    for dotted in names.PATHS
+    for section, _, name in [dotted.partition('.')]
+  }
 
 
 def differences(first: TrainConfig, second: TrainConfig) -> list[str]:
@@ -150,10 +170,9 @@ def differences(first: TrainConfig, second: TrainConfig) -> list[str]:
 
 
 def _continued(values, workdir):
-  """Returns the values with those that the run in `workdir` resolved.
+  """Returns the values over those of the run in `workdir`, if there is one.
 
-  Settings that were given at its first start are not taken: without them they
-  have their default again, which may be another value.
+  What is not typed now is as in the run, resolved defaults included.
   """
   try:
     kept = from_json_dict(_read(workdir / CONFIG_NAME), CONFIG_NAME)
@@ -164,28 +183,16 @@ def _continued(values, workdir):
     return values
   if kept.model.preset != values.settings.get('model.preset'):
     return values
-  were_given = kept.given | _given_names(values, values.settings, kept.method)
-  left = {
+  settings = {
     name: operator.attrgetter(name)(kept)
     for name in names.fields_of(kept.method)
-    if name not in names.MAY_CHANGE | were_given
   }
-  return dataclasses.replace(
-    values.with_settings(left, values.source),
-    facts=dataclasses.asdict(kept.resolved),
-    first_given=kept.given,
-    overridden=frozenset(),
-  )
-
-
-def _given_names(values, settings, method):
-  """Returns which settings were given; None where it is the default is none."""
-  fields = names.fields_of(method)
-  return frozenset(
-    name
-    for name in values.given & settings.keys() & fields.keys()
-    if settings[name] is not None or fields[name].default is not None
-  )
+  for name, value in values.settings.items():
+    # A size of None is left to the preset or the directory.
+    if value is not None or name.partition('.')[0] != 'model':
+      settings[name] = value
+  facts = dataclasses.asdict(kept.resolved)
+  return dataclasses.replace(values, settings=settings, facts=facts)
 
 
 def _read(path):

@@ -5,7 +5,6 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from tff_fedfish import removed
 from tff_fedfish.config.schema import ResolvedConfig, TrainConfig
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.method import Method
@@ -75,8 +74,6 @@ def is_of_missing_module(dotted: str, method_name: str) -> bool:
 
 def unknown(dotted: str, prefix: str, method: Method | None) -> str:
   """Returns a clause that `dotted` is no setting, with the nearest one."""
-  if advice := removed.SETTINGS.get(dotted):
-    return f'`{prefix}{dotted}` was removed: {advice.removesuffix(".")}'
   leaf, names = dotted.rpartition('.')[2], fields_of(method)
   near = [
     n for n in names if n.endswith(f'.{leaf}') or n.startswith(f'{leaf}.')

@@ -1,7 +1,6 @@
 """Settings that a config leaves to the model or the images that it names."""
 
 import dataclasses
-import os
 from typing import Any
 
 from models.transformer_config import FROM_DIRECTORY
@@ -27,11 +26,6 @@ def resolve(
     UserError: If something has to be read, but cannot be.
   """
   sections = dict(sections)
-  training = sections['training']
-  if training.start_from is not None:
-    sections['training'] = dataclasses.replace(
-      training, start_from=absolute(training.start_from)
-    )
   sections['model'] = _with_directory_sizes(**sections)
   sections['resolved'] = _image_facts(sections['data'], facts)
   return sections
@@ -54,13 +48,6 @@ def facts_of(values: Any) -> ResolvedConfig:
       [f'`config.resolved` must hold facts of images, found {values!r}']
     ) from error
   return facts
-
-
-def absolute(path: Any, directory: str = '') -> Any:
-  """Returns a path, absolute; addresses of stores and no paths as they are."""
-  if not isinstance(path, str) or '://' in path:
-    return path
-  return os.path.abspath(os.path.join(directory, os.path.expanduser(path)))
 
 
 def _with_directory_sizes(model, data, training, **_):

@@ -103,23 +103,6 @@ class TrainConfig:
     if problems := problems_of(self):
       raise ConfigError(problems)
 
-  @property
-  def given(self) -> frozenset[str]:
-    """Settings, as 'section.setting', that were given before defaults.
-
-    Of a config that was built in Python, all that are no defaults.
-    """
-    return getattr(self, '_given', None) or frozenset(
-      f'{field.name}.{name}'
-      for field in dataclasses.fields(self)
-      if field.name != ResolvedConfig.section
-      for name in getattr(self, field.name).changed()
-    )
-
-  def with_given(self, names: frozenset[str]) -> 'TrainConfig':
-    """Returns the config, which remembers the names of given settings."""
-    return self._with_attribute('_given', names)
-
   def _with_attribute(self, name: str, value: Any) -> 'TrainConfig':
     """Returns a copy with an attribute that is no setting, so no field."""
     config = copy.copy(self)

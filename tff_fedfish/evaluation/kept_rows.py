@@ -5,14 +5,13 @@ client. Other options, another checkpoint or another corpus have another file.
 """
 
 import dataclasses
-import fcntl
 import hashlib
 import json
 import os
 import sys
 from collections.abc import Sequence
 
-from tff_fedfish import files
+from tff_fedfish import files, locks
 from tff_fedfish.config import load
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.plan import Plan
@@ -51,13 +50,12 @@ class KeptRows:
     self._path.parent.mkdir(parents=True, exist_ok=True)
     with files.naming(self._path):
       file = open(self._path, 'a+b')
-    try:
-      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    if not locks.try_lock(file):
+      file.close()
       raise UserError(
         f'`--output` {str(self._output)!r} is being written by the same '
         'command. Wait until it ends, or name another directory.'
-      ) from error
+      )
     self._file = file
     self._file.seek(0)
     num_bytes = 0

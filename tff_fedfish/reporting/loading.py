@@ -61,7 +61,7 @@ def _runs_in(path: pathlib.Path) -> list[pathlib.Path]:
 def _load_run(directory: pathlib.Path) -> Run:
   _require_run(directory)
   config = _read_object(directory / CONFIG_NAME)
-  config = {k: v for k, v in config.items() if k not in given.ABOUT}
+  config = {k: v for k, v in config.items() if k != given.DIRECTORY}
   remarks: list[str] = []
   timings = directory / 'timings.csv'
   environment = directory / 'environment.json'

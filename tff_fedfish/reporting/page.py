@@ -198,8 +198,18 @@ def _absent(sections: Sequence[Section]) -> list[str]:
 def _differing(
   runs: Sequence[Run], config: pd.DataFrame
 ) -> tuple[list[str], list[tuple]]:
-  """Returns headings and rows: a row per setting, or per run of many runs."""
-  table = settings.differing(config)
+  """Returns headings and rows: a row per setting, or per run of many runs.
+
+  Two paths to the same corpus or vocabulary are no difference.
+  """
+  contents = {
+    'data.directory': {
+      run.identity and run.identity.fingerprint for run in runs
+    },
+    'data.vocabulary': {run.vocabulary for run in runs},
+  }
+  same = [n for n, c in contents.items() if len(c) == 1 and c != {None}]
+  table = settings.differing(config).drop(same, errors='ignore')
   labels = [run.label for run in runs]
   table.columns = labels
   name = 'Setting'

@@ -2,18 +2,18 @@
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
 import operator
 import os
 import pathlib
 import shutil
+import socket
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from models.model_shapes import ModelShape
-from tff_fedfish import files
+from tff_fedfish import files, locks
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.config import names
 from tff_fedfish.config.schema import TrainConfig
@@ -103,20 +103,32 @@ def checkpoint_to_resume(
 
 @contextlib.contextmanager
 def lock(workdir: str | os.PathLike) -> Iterator[None]:
-  """Keeps other processes out of a run while this one prepares and writes it.
+  """Keeps other processes, on any host, out of a run's directory.
 
-  The directory is created if it does not exist, so that two processes that
-  start at once meet at the same lock; one that is still empty at the end is
-  removed again, unless the process is killed.
+  The directory is created if it does not exist. If it holds nothing but the
+  lock file at the end, both are removed again.
 
   Raises:
-    UserError: If another process holds it.
+    UserError: If another process holds it; names process and host.
     OSError: If it cannot be created.
   """
-  with contextlib.ExitStack() as stack:
-    while not _try_lock(pathlib.Path(workdir), stack):
-      pass
-    yield
+  path = pathlib.Path(workdir) / files.LOCK_NAME
+  missing = [parent for parent in path.parents if not parent.exists()]
+  while (file := _open_locked(path)) is None:
+    pass
+  with file:
+    file.truncate(0)
+    file.write(f'process {os.getpid()} on {socket.gethostname()}')
+    file.flush()
+    try:
+      yield
+    finally:
+      file.truncate(0)
+      if os.listdir(path.parent) == [path.name]:
+        path.unlink()
+        with contextlib.suppress(OSError):
+          for directory in missing:
+            directory.rmdir()
 
 
 def start(
@@ -251,41 +263,29 @@ def _shown(names_of_settings, kept, config):
   return '; '.join(shown)
 
 
-def _try_lock(workdir, stack):
-  """Locks what stands at `workdir`; False: it went away meanwhile."""
-  missing = [path for path in (workdir, *workdir.parents) if not path.exists()]
-  with contextlib.suppress(FileNotFoundError):
-    _make(workdir)
-    descriptor = os.open(workdir, os.O_RDONLY)
-    stack.callback(os.close, descriptor)
-    try:
-      fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-      raise UserError(
-        f'`--workdir` {str(workdir)!r} is in use by another `fedfish train`. '
-        'Wait until it ends, or name another directory.'
-      ) from error
-    # Its last owner may have removed it before letting go.
-    if os.path.samestat(os.fstat(descriptor), os.stat(workdir)):
-      stack.callback(_remove_empty, missing)
-      return True
-  return False
-
-
-def _make(workdir):
+def _open_locked(path):
+  """Returns a lock file that this process holds; None: it was just removed."""
   try:
-    workdir.mkdir(parents=True, exist_ok=True)
-  except FileExistsError as error:
-    if os.path.lexists(workdir) and not workdir.is_dir():
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = open(path, 'a+', encoding='utf-8')
+  except (FileExistsError, FileNotFoundError):
+    if os.path.lexists(path.parent) and not path.parent.is_dir():
       raise
-    # Removed between pathlib's attempt and its look at what is in the way.
-    raise FileNotFoundError(workdir) from error
-
-
-def _remove_empty(directories):
-  with contextlib.suppress(OSError):
-    for directory in directories:
-      directory.rmdir()
+    return None
+  with contextlib.ExitStack() as stack:
+    stack.callback(file.close)
+    if not locks.try_lock(file):
+      file.seek(0)
+      raise UserError(
+        f'`--workdir` {str(path.parent)!r} is in use by '
+        f'{file.read() or "another process"}. Wait until it ends, or name '
+        'another directory.'
+      )
+    with contextlib.suppress(FileNotFoundError):
+      if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+        stack.pop_all()
+        return file
+  return None
 
 
 def _sha256(values):

@@ -55,13 +55,7 @@ def run_sweep(
   workdir = pathlib.Path(workdir).resolve()
   arms = expand_arms(file, workdir)
   with contextlib.ExitStack() as stack:
-    try:
-      stack.enter_context(run_directory.lock(workdir))
-    except UserError as error:
-      raise UserError(
-        f'`--workdir` {str(workdir)!r} is in use by another `fedfish sweep`. '
-        'Wait until it ends, or name another directory.'
-      ) from error
+    stack.enter_context(run_directory.lock(workdir))
     record.require_same_sweep(workdir, file)
     searches = read_searches(file, arms)
     runs = [*(run for search in searches for run in search.runs), *arms]
