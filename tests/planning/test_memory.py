@@ -2,11 +2,11 @@
 
 Batches of R = 2 sequences of 4 tokens, T = 8; width d = 3, 1 head, 5 ids. At
 the end of a forward pass there are activations T d (4 * 7 + 24 * 4) = 2976,
-scores 4 * 4 R 4^2 = 512 and logits 3 * 4 T V = 480, in all 3968. Half of what
-client work takes lies idle once more. The largest tensor has 144 bytes.
+scores 4 * 4 R 4^2 = 512 and logits 3 * 4 T V = 480, in all 3968. The largest
+tensor has 144 bytes.
 
 Adam's state is W and 2 W, which FedFish's sums, 2 W, lie beside: 3600. Its
-client has its weights and a sum of squares: 3600 + 1.5 (2 W + 3968) = 11712.
+client has its weights and a sum of squares: 3600 + 2 W + 3968 = 9008.
 """
 
 import planned_configs
@@ -25,31 +25,31 @@ _MICRO = {'client_work__micro_batch_size': 1}
 @pytest.mark.parametrize(
   ('settings', 'expected'),
   [
-    ({}, 11712),
-    # One sum: 2880 + 1.5 (720 + 3968).
-    (_FED_AVG, 9912),
-    # No moments: 720 + 720 + 7032.
-    (_FED_AVG | {'server__optimizer': 'sgd'}, 8472),
+    ({}, 9008),
+    # One sum: 2880 + 720 + 3968.
+    (_FED_AVG, 7568),
+    # No moments: 720 + 720 + 4688.
+    (_FED_AVG | {'server__optimizer': 'sgd'}, 6128),
     # One.
-    (_FED_AVG | {'server__optimizer': 'adagrad'}, 9192),
-    # Two moments of the client's own: 2880 + 1.5 (3 * 720 + 3968).
-    (_FED_AVG | {'client_work__optimizer': 'adamw'}, 12072),
+    (_FED_AVG | {'server__optimizer': 'adagrad'}, 6848),
+    # Two moments of the client's own: 2880 + 3 * 720 + 3968.
+    (_FED_AVG | {'client_work__optimizer': 'adamw'}, 9008),
     # And FedFish's local steps hold more than its pass.
-    ({'client_work__optimizer': 'adamw'}, 12792),
-    ({'algorithm__fisher_estimator': 'last_epoch'}, 11712),
-    # One row at a time, and a sum: 2880 + 1.5 (2 * 720 + 1984).
-    (_FED_AVG | _MICRO, 8016),
-    # And three models of DP-SGD: 2880 + 1.5 (4 * 720 + 1984).
-    (_FED_AVG | {'local_privacy__clip_norm': 1.0}, 10176),
+    ({'client_work__optimizer': 'adamw'}, 9728),
+    ({'algorithm__fisher_estimator': 'last_epoch'}, 9008),
+    # One row at a time, and a sum: 2880 + 2 * 720 + 1984.
+    (_FED_AVG | _MICRO, 6304),
+    # And three models of DP-SGD: 2880 + 4 * 720 + 1984.
+    (_FED_AVG | {'local_privacy__clip_norm': 1.0}, 7744),
     # Activations T d (4 * 7 + 24 * 2) = 1824 and copies of 108 weights of
-    # kernels in 2 bytes: 3600 + 1.5 (1440 + 216 + 1824 + 512 + 480).
-    ({'model__compute_dtype': 'bfloat16'}, 10308),
+    # kernels in 2 bytes: 3600 + 1440 + 216 + 1824 + 512 + 480.
+    ({'model__compute_dtype': 'bfloat16'}, 8072),
     # The sum of the parts before, too.
-    (_FED_AVG | {'engine__num_partial_sums': 3}, 10632),
-    # FedAvg: 2880 + 1.5 (720 + 3968) and half a sum more, two more models.
-    (_OWN, 9912 + 360 + 3 * 720),
-    # Old and new state, and a client: 2160 + 2160 + 8112.
-    ({'evaluation__barrier_every_num_rounds': 5}, 12432),
+    (_FED_AVG | {'engine__num_partial_sums': 3}, 8288),
+    # FedAvg: 2880 + 720 + 3968 and half a sum more, two more models.
+    (_OWN, 7568 + 360 + 2 * 720),
+    # Old and new state, and a client: 2160 + 2160 + 5408.
+    ({'evaluation__barrier_every_num_rounds': 5}, 9728),
   ],
   ids=str,
 )
@@ -66,8 +66,7 @@ def test_the_largest_parts():
   assert list(found.largest_parts.items()) == [
     ('process', _PROCESS),
     ('activations', 2976),
-    # Of 1440 + 3968.
-    ('allocator', 2704),
+    ('optimizer state', 1440),
   ]
 
 
@@ -78,31 +77,7 @@ def test_driver_and_worker_by_hand():
   # In the merge: state, broadcast, and four sums of 2 W.
   assert driver.peak_bytes - _PROCESS == 2160 + 720 + 4 * 1440
   # Broadcast twice, sums, and a client.
-  assert worker.peak_bytes - _PROCESS == 1440 + 1440 + 8112
-
-
-def test_large_buffers_go_back_to_the_system(monkeypatch):
-  # Of 100 bytes and more: models (their largest tensor has 144 bytes),
-  # activations (384) and scores (128), but not logits (160) once more.
-  monkeypatch.setattr(client_memory, '_MAX_HEAP_BUFFER_BYTES', 200)
-  (found,) = memory.process_memory(planned_configs.by_hand(**_FED_AVG))
-  # All but activations, whose largest buffer is 8 * 4 * 3 * 4 = 384:
-  # 2880 + 4688 + (4688 - 2976) / 2.
-  assert found.peak_bytes - _PROCESS == 8424
-  monkeypatch.setattr(client_memory, 'LARGE_MODEL_HEAP_BUFFER_BYTES', 100)
-  monkeypatch.setattr(client_memory, 'LARGE_MODEL_BYTES', 720)
-  (found,) = memory.process_memory(planned_configs.by_hand(**_FED_AVG))
-  # Of no part a buffer is below 100.
-  assert found.peak_bytes - _PROCESS == 7568
-
-
-def test_what_large_models_give_back_is_as_in_the_engine():
-  from tff_fedfish.runtime import large_models
-
-  assert client_memory.LARGE_MODEL_BYTES == large_models.MIN_MODEL_BYTES
-  assert (
-    client_memory.LARGE_MODEL_HEAP_BUFFER_BYTES == large_models.MIN_BUFFER_BYTES
-  )
+  assert worker.peak_bytes - _PROCESS == 1440 + 1440 + 5408
 
 
 def test_only_layers_that_are_written_out_make_the_graph_larger():

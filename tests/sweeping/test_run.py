@@ -467,19 +467,6 @@ class TestRefusals:
     assert run.run_sweep(main, file, workdir) == 0
     assert stand.started == []
 
-  def test_a_record_without_bounds_means_all(self, sweep_file, stand, tmp_path):
-    bounds = dict(max_clients=None, max_sequences_per_client=None)
-    requests = [request | bounds for request in _SWEEP['evaluate']]
-    assert run.run_sweep(main, sweep_file(_SWEEP), tmp_path) == 0
-    # As an earlier version wrote it.
-    record = _record(tmp_path) | {'evaluate': _SWEEP['evaluate']}
-    (tmp_path / 'sweep.json').write_text(json.dumps(record))
-    words = r'in `evaluate` \(it had max_clients=None, max_sequences_per_cl'
-    with pytest.raises(UserError, match=words):
-      run.run_sweep(main, sweep_file(_SWEEP), tmp_path)
-    file = sweep_file(_SWEEP | {'evaluate': requests})
-    assert run.run_sweep(main, file, tmp_path) == 0
-
   @pytest.mark.parametrize(
     ('text', 'words'),
     [

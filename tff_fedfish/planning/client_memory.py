@@ -21,12 +21,6 @@ _DTYPE_BYTES = {'float32': 4, 'bfloat16': 2}
 _KEPT_FLOAT32, _KEPT_IN_DTYPE = 7, 24
 # Copies of attention scores, logits and convolved images alive together.
 _SCORES_COPIES, _LOGITS_COPIES, _CONVOLUTION_COPIES = 4, 3, 4
-# Freed buffers below a size stay with the allocator, half of them idle.
-# glibc's own size, and that of large models, as in runtime/large_models.py,
-# which imports TensorFlow; a test compares them.
-_MAX_HEAP_BUFFER_BYTES = 32 * 2**20
-LARGE_MODEL_BYTES = 256 * 2**20
-LARGE_MODEL_HEAP_BUFFER_BYTES = 2**20
 # Rows of a batch of features, as in run/features.py.
 _FEATURE_BATCH_ROWS = 256
 # A Gram matrix, its eigenvectors, and what LAPACK works on.
@@ -78,49 +72,6 @@ def tensor_bytes(shape: ModelShape) -> dict[str, int]:
   }
 
 
-def with_idle(shape: ModelShape, num_rows: int, parts: Parts) -> Parts:
-  """Adds what the allocator holds beside the parts of a transformer.
-
-  That is half of all parts whose largest buffer is small; nothing is added to
-  the parts of an image model.
-  """
-  if isinstance(shape, ImageModelConfig):
-    return parts
-  sizes = tensor_bytes(shape)
-  is_large = sum(sizes.values()) >= LARGE_MODEL_BYTES
-  limit = LARGE_MODEL_HEAP_BUFFER_BYTES if is_large else _MAX_HEAP_BUFFER_BYTES
-  # Layers are stacked in the tensors of models, and apart in their gradients.
-  of_layer = max(
-    size // (shape.num_layers if name.startswith('block/') else 1)
-    for name, size in sizes.items()
-  )
-  buffers = _largest_buffers(shape, num_rows)
-  buffers |= {'layer copies': of_layer, 'gradients': of_layer}
-  idle = sum(
-    size
-    for part, size in parts.items()
-    if buffers.get(part, max(sizes.values())) < limit
-  )
-  return parts | {'allocator': idle // 2}
-
-
-def _largest_buffers(shape, num_rows):
-  """Returns the bytes of the largest buffer of each part of a forward pass."""
-  length, num_ids = shape.sequence_length, shape.vocabulary_size
-  num_tokens, dtype_bytes = num_rows * length, _DTYPE_BYTES[shape.compute_dtype]
-  blocks = transformer_config.query_blocks(length)
-  num_scores = max((end - start) * end for start, end in blocks)
-  logits = 4 * num_tokens * num_ids
-  if transformer_config.logits_chunk_length(length, num_ids) is not None:
-    logits = transformer_config.MAX_LOGITS_BYTES
-  return {
-    # Of the MLP.
-    'activations': 4 * shape.width * num_tokens * dtype_bytes,
-    'attention scores': 4 * num_rows * shape.num_heads * num_scores,
-    'logits': logits,
-  }
-
-
 def _gradient_stages(shape, num_rows, held):
   """Returns the parts at the end of a forward and of a backward pass."""
   sizes = tensor_bytes(shape)
@@ -128,8 +79,13 @@ def _gradient_stages(shape, num_rows, held):
   if isinstance(shape, ImageModelConfig):
     kept = 4 * _CONVOLUTION_COPIES * num_rows * shape.num_convolved()
     return [held | {'gradients': total, 'activations': kept}]
-  buffers = _largest_buffers(shape, num_rows)
   dtype_bytes = _DTYPE_BYTES[shape.compute_dtype]
+  length, num_ids = shape.sequence_length, shape.vocabulary_size
+  blocks = transformer_config.query_blocks(length)
+  num_scores = max((end - start) * end for start, end in blocks)
+  logits = 4 * num_rows * length * num_ids
+  if transformer_config.logits_chunk_length(length, num_ids) is not None:
+    logits = transformer_config.MAX_LOGITS_BYTES
   kernels = sum(
     size
     for tensor, size in sizes.items()
@@ -140,7 +96,7 @@ def _gradient_stages(shape, num_rows, held):
   # out, layers are slices of the stacked tensors: no copies.
   is_copied = not shape.unrolls_layers or dtype_bytes != 4
   per_vector = 4 * _KEPT_FLOAT32 + dtype_bytes * _KEPT_IN_DTYPE
-  num_vectors = shape.num_layers * num_rows * shape.sequence_length
+  num_vectors = shape.num_layers * num_rows * length
   # Of all layers, and the embedding's two parts.
   by_layer = kernels_in_dtype + total - kernels + sizes['token_embedding']
   # What is stacked and cast to float32 takes the place of what it is made of.
@@ -148,13 +104,12 @@ def _gradient_stages(shape, num_rows, held):
   held = held | {'layer copies': is_copied * kernels_in_dtype}
   forward = {
     'activations': num_vectors * shape.width * per_vector,
-    'attention scores': _SCORES_COPIES * buffers['attention scores'],
-    'logits': _LOGITS_COPIES * buffers['logits'],
+    'attention scores': _SCORES_COPIES
+    * (4 * num_rows * shape.num_heads * num_scores),
+    'logits': _LOGITS_COPIES * logits,
   }
   backward = {'gradients': max(by_layer, stacked)}
-  return [
-    with_idle(shape, num_rows, held | parts) for parts in (forward, backward)
-  ]
+  return [held | parts for parts in (forward, backward)]
 
 
 def _feature_stages(config):

@@ -52,6 +52,27 @@ def max_tokens_per_round(config: TrainConfig) -> int | None:
   return config.cohort_size * per_client
 
 
+def cap_clause(config: TrainConfig, num_read: int, num_cut: int) -> str:
+  """Returns the fraction of their data that clients read, as a clause.
+
+  '' where the cap on a client's rows cuts less than 1 %.
+
+  Args:
+    config: The run's config.
+    num_read: Rows that clients read.
+    num_cut: Rows beyond the cap.
+  """
+  cap = config.client_work.max_sequences_per_client
+  if cap is None or not num_cut > 0.01 * (num_read + num_cut):
+    return ''
+  percent = 100 * num_read / (num_read + num_cut)
+  data = 'images' if config.data.holds_images else 'text'
+  return (
+    f"{percent:.2g} % of its clients' {data} per round "
+    f'(`client_work.max_sequences_per_client` is {cap:,})'
+  )
+
+
 def _max_rows(config):
   work = config.client_work
   is_ragged = config.data.client_batches == 'ragged'

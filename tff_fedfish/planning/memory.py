@@ -106,14 +106,13 @@ def _solve_stages(config, state):
   """Returns what a one-shot method's solve holds; [] for other methods."""
   if config.method.solver is None:
     return []
-  shape = config.model_shape()
-  weights = sum(tensor_bytes(shape).values())
+  weights = sum(tensor_bytes(config.model_shape()).values())
   num_clients = config.cohort_size or clients_of_corpus(config) or 1
   num_models = config.method.solver.models_held(config, num_clients)
   # The weights of the round are there beside the solution.
   models = {'models of the solve': int(num_models * weights)}
   models |= {'weights': weights, 'new weights': weights}
-  return [state | client_memory.with_idle(shape, 1, models)]
+  return [state | models]
 
 
 def _process_parts(config):

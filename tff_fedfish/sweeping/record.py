@@ -20,8 +20,6 @@ from tff_fedfish.sweeping.sweep_file import KEYS, SweepFile
 
 NAME = 'sweep.json'
 _SCHEMA_VERSION = 2
-# Defaults of sweeps whose record does not have them.
-_BOUNDS_BEFORE = {'max_clients': None, 'max_sequences_per_client': None}
 
 
 def write_record(
@@ -113,11 +111,6 @@ def _differences(
   """Returns the names of what changed since sweep.json was written."""
   base = load.from_json_dict(recorded['base'], source)
   recorded = {key: recorded[key] for key in KEYS if key in recorded}
-  entries, unbounded = recorded.get('evaluate', []), ''
-  absent = [k for k in _BOUNDS_BEFORE if any(k not in e for e in entries)]
-  if absent:
-    unbounded = f' (it had {", ".join(f"{key}=None" for key in absent)})'
-  recorded['evaluate'] = [_BOUNDS_BEFORE | entry for entry in entries]
   # As JSON: a tuple is a list there.
   now = files.parse_json(json.dumps(file.definition))
   before, now = map(sweep_file.parse_definition, (recorded, now))
@@ -138,11 +131,7 @@ def _differences(
     name
     for name in load.differences(base, file.base)
     if not _has_moved(name, base, file.base)
-  ] + [
-    f'`{key}`{unbounded * (key == "evaluate")}'
-    for key in KEYS
-    if before[key] != now[key]
-  ]
+  ] + [f'`{key}`' for key in KEYS if before[key] != now[key]]
 
 
 def _has_moved(name: str, before: TrainConfig, now: TrainConfig) -> bool:

@@ -23,6 +23,7 @@ from tff_fedfish.run.row_source import row_source
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.ray_workers import RayWorkers
 from tff_fedfish.runtime.round_options import RoundInterrupted, RoundOptions
+from tff_fedfish.training import resources
 from tff_fedfish.training.check import CheckedRun
 from tff_fedfish.training.interruption import Interruption
 from tff_fedfish.training.parts import BuiltRun, Position
@@ -170,6 +171,7 @@ def _exit_code(run, interruption):
       file=sys.stderr,
     )
     return interruption.exit_code
+  resources.print_fraction_read(run.config, history)
   if history.num_in_a_row:
     print(
       f'fedfish: warning: the run ended with {history.num_in_a_row} non-finite '

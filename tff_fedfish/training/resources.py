@@ -1,5 +1,6 @@
 """Memory and disk that a run takes, and warnings where there is less."""
 
+import contextlib
 import os
 import pathlib
 import shutil
@@ -9,17 +10,22 @@ from tff_fedfish import environment
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.data.client_splits import ClientSplit
+from tff_fedfish.errors import UserError
 from tff_fedfish.methods.one_shot.uploads import summary_models
-from tff_fedfish.planning import disk, memory
+from tff_fedfish.planning import client_steps, disk, memory
 from tff_fedfish.printing import format_bytes
+from tff_fedfish.run import cohorts
+from tff_fedfish.run.divergence import RoundHistory
 from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training.check import CheckedRun
+
+_NUM_SAMPLED_CLIENTS = 8
 
 
 def print_warnings(
   config: TrainConfig, workdir: str | os.PathLike | None, checked: CheckedRun
 ) -> None:
-  """Warns on standard error where memory, disk or vocabulary may not do."""
+  """Warns on standard error of memory, disk, vocabulary and the cap."""
   needed = memory.run_bytes(_with_whole_cohort(config, checked.split))
   available = environment.memory_bytes()['available']
   _warn(needed, 'memory', available, 'this machine')
@@ -47,6 +53,38 @@ def print_warnings(
     f'the disk of {str(place)!r}',
   )
   _warn_of_unknown_tokens(checked)
+  if clause := _cap_of_sample(config, checked):
+    print(f'fedfish: note: the run reads about {clause}.', file=sys.stderr)
+
+
+def print_fraction_read(config: TrainConfig, history: RoundHistory) -> None:
+  """Says at the end of a run how much of its clients' data it has read."""
+  epochs = config.client_work.num_local_epochs or 1
+  num_read = history.total('train/num_sequences') // epochs
+  num_cut = history.total('train/num_dropped_sequences')
+  if clause := client_steps.cap_clause(config, num_read, num_cut):
+    print(f'fedfish: note: the run read {clause}.', file=sys.stderr)
+
+
+def _cap_of_sample(config, checked):
+  """Returns what the cap cuts from some clients of the next round."""
+  capped = config.client_work.max_sequences_per_client is not None
+  if checked.split is None or not capped or config.method.features is not None:
+    return ''
+  source, num_read, num_cut = row_source(config), 0, 0
+  clients = cohorts.cohort(
+    config,
+    source.training_clients(checked.split),
+    source.training_rows(checked.corpus, checked.tokenizer),
+    checked.round_num + 1,
+  )
+  for client in clients[:_NUM_SAMPLED_CLIENTS]:
+    # A client that cannot be read is left out of its round, too.
+    with contextlib.suppress(UserError, OSError):
+      rows = client.sequences()
+      num_read += len(rows)
+      num_cut += rows.num_dropped_sequences
+  return client_steps.cap_clause(config, num_read, num_cut)
 
 
 def _warn(needed, what, available, where):
