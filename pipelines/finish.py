@@ -27,9 +27,15 @@ from tff_fedfish.data.manifest import (
 )
 from tff_fedfish.errors import UserError
 
-# Only the damaged ones of more raw files are named.
+# Only the damaged and the useless ones of more raw files are named.
 _MAX_INPUTS = 10_000
 _OTHER_SPLIT = 'other_split'
+# Option -> reasons of drops that it may be the cause of.
+_CAUSES = {
+  'key': ('missing_url', 'no_host', 'missing_author'),
+  'key_field': ('missing_key', 'malformed_key', 'empty_key'),
+  'text_field': ('missing_text', 'malformed_text'),
+}
 
 
 def finish(
@@ -127,17 +133,19 @@ def _nothing_to_group(
   job: GroupJob, records_in: int, drops: dict[str, Tally]
 ) -> UserError:
   reasons = ', '.join(f'{tally.num} {name}' for name, tally in drops.items())
-  hint = ''
+  hint, advice = '', 'Name other files'
   if drops:
     reason = max(drops, key=lambda name: drops[name].num)
     first = drops[reason].first
     hint = f' The first {reason} is record {first.line} of {first.file!r}'
     hint += f': {first.excerpt!r}.' if first.excerpt else '.'
-  option = '--key' if job.fields is None else '--key_field'
+    for option, reasons_of_option in _CAUSES.items():
+      if reason in reasons_of_option and (job.fields or option == 'key'):
+        advice += f', or another `--{option}`'
   return UserError(
     f'`--input` must hold records that can be grouped by {job.key}, but of '
-    f'{records_in} records none could ({reasons or "empty files"}).{hint} Name '
-    f'other files, or another `{option}`.'
+    f'{records_in} records none could ({reasons or "empty files"}).{hint} '
+    f'{advice}.'
   )
 
 
@@ -205,7 +213,7 @@ def _input_files(files: Sequence[FileReport]) -> tuple[InputFile, ...]:
     for file in files
   ]
   if len(files) > _MAX_INPUTS:
-    inputs = [file for file in inputs if file.damage]
+    inputs = [file for file in inputs if file.damage or file.is_useless]
   return tuple(sorted(inputs, key=_sortable))
 
 

@@ -3,7 +3,8 @@
 import errno
 import glob
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 
 from tff_fedfish.data import places
 from tff_fedfish.errors import UserError
@@ -13,6 +14,8 @@ PATH_ERRORS = (
   *(errno.ENAMETOOLONG, errno.EACCES, errno.EPERM),
 )
 """Errors of the system of which a path, or its permissions, are the cause."""
+
+_ANY_DEPTH = re.compile(r'(?:^|(?<=/))\*\*(?:/+|$)')
 
 
 def find_input_files(patterns: Sequence[str]) -> list[str]:
@@ -87,7 +90,7 @@ def require_utf8(path: str, option: str) -> None:
 def _find_local(pattern: str) -> list[str]:
   # A file may have brackets in its name.
   exists = os.path.exists(pattern)
-  matches = [pattern] if exists else glob.glob(pattern, recursive=True)
+  matches = [pattern] if exists else list(_glob(pattern))
   paths = [path for path in matches if exists or not os.path.isdir(path)]
   for path in paths:
     if not os.path.isfile(path):
@@ -105,3 +108,25 @@ def _find_local(pattern: str) -> list[str]:
         'Change its permissions, or leave it out.'
       ) from error
   return paths
+
+
+def _glob(pattern: str, root: str = '') -> Iterator[str]:
+  """Yields the paths that a pattern matches below a directory.
+
+  `**` enters a directory once: links may lead back up.
+  """
+  if not (any_depth := _ANY_DEPTH.search(pattern)):
+    for path in glob.iglob(pattern, root_dir=root or None):
+      yield os.path.join(root, path)
+    return
+  before, after = pattern[: any_depth.start()], pattern[any_depth.end() :]
+  seen = set()
+  for top in _glob(before, root) if before else [root]:
+    for directory, names, _ in os.walk(top or '.', followlinks=True):
+      status = os.stat(directory)
+      if (status.st_dev, status.st_ino) in seen:
+        names.clear()
+        continue
+      seen.add((status.st_dev, status.st_ino))
+      names[:] = sorted(name for name in names if not name.startswith('.'))
+      yield from _glob(after or '*', directory)

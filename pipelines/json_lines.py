@@ -90,13 +90,18 @@ def require_fields(
   """Looks for the fields in the first 1,000 records of the first 10 files.
 
   Raises:
-    UserError: If a field is in none of them, or no value of the key is text or
-      an integer; names the option, and what there is instead.
+    UserError: If a field is in none of them, no text is text, or no value of
+      the key is text or an integer; names the option, and what there is
+      instead.
   """
   missing = {
     f'--{name}_field': path for name, path in vars(fields).items() if path
   }
-  num_records, first, has_key, odd_key = 0, None, False, None
+  # Of options for which no value was found yet, the type of values; and values
+  # of other types.
+  unread = {'--key_field': 'text or integers', '--text_field': 'text'}
+  odd = {}
+  num_records, first = 0, None
   for value in _first_objects(paths, max_document_bytes):
     num_records += 1
     first = first or value
@@ -105,12 +110,15 @@ def require_fields(
       for option, field in missing.items()
       if find(value, field, _ABSENT) is _ABSENT
     }
-    key = find(value, fields.key)
-    if isinstance(key, str | int) and not isinstance(key, bool):
-      has_key = True
-    elif odd_key is None:
-      odd_key = key
-    if has_key and not missing:
+    for option in list(unread):
+      field = fields.key if option == '--key_field' else fields.text
+      found = find(value, field)
+      is_key = option == '--key_field' and type(found) is int
+      if isinstance(found, str) or is_key:
+        del unread[option]
+      elif found is not None:
+        odd.setdefault(option, (field, found))
+    if not unread and not missing:
       return
   if missing and first:
     # Else nothing can be read at all: the job says why.
@@ -123,19 +131,21 @@ def require_fields(
       f'`--input`, but none has it. The first has {", ".join(names)}. Name one '
       'of these.'
     )
-  if odd_key is not None and not has_key and not missing:
-    raise UserError(
-      f'`--key_field` {_show(fields.key)!r} must hold text or integers, but '
-      f'the first {num_records:,} records have none: it holds '
-      f'{_show(repr(odd_key))}, of type {type(odd_key).__name__}. Name another '
-      f'field{_inner_names(fields.key, odd_key)}, or store this one as text.'
-    )
+  for option, kind in unread.items():
+    if option in odd:
+      field, found = odd[option]
+      raise UserError(
+        f'`{option}` {_show(field)!r} must hold {kind}, but the first '
+        f'{num_records:,} records have none: it holds {_show(repr(found))}, of '
+        f'type {type(found).__name__}. Name another field'
+        f'{_inner_names(field, found)}, or store this one as text.'
+      )
 
 
-def _inner_names(key: str, value: Any) -> str:
+def _inner_names(field: str, value: Any) -> str:
   if not isinstance(value, dict) or not value:
     return ''
-  names = (f'{key}.{name}' for name in itertools.islice(value, _MAX_NAMES))
+  names = (f'{field}.{name}' for name in itertools.islice(value, _MAX_NAMES))
   return f', such as {", ".join(map(_show, names))}'
 
 

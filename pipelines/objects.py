@@ -170,7 +170,7 @@ def _parse_line(line: bytes, max_plain_bytes: int) -> dict[str, Any]:
 
 
 def _refuse_other_json(start: bytes, path: str) -> None:
-  """Raises if the start of a file is UTF-16, or that of an array."""
+  """Raises if a file begins in UTF-16, or with JSON in another layout."""
   if start.startswith(_UTF16):
     raise UserError(
       f'`--input` must name files in UTF-8, but {path!r} is UTF-16. Save it as '
@@ -182,6 +182,33 @@ def _refuse_other_json(start: bytes, path: str) -> None:
       f'`--input` must hold a JSON object to a line, but {path!r} is an array. '
       "Write its objects to lines, for example with `jq -c '.[]'`."
     )
+  if start.startswith(b'{') and (several := _several_objects(start)):
+    layout, command = several
+    raise UserError(
+      f'`--input` must hold a JSON object to a line, but {path!r} holds '
+      f'several {layout}. Write each to a line, for example with `{command}`.'
+    )
+
+
+def _several_objects(start: bytes) -> tuple[str, str] | None:
+  """Returns how objects follow each other, and a command that mends it.
+
+  None for lines, and where the end of the first object is not seen.
+  """
+  text = start.decode(errors='ignore')
+  try:
+    _, end = _raw_decode(text)
+  except (ValueError, RecursionError):
+    return None
+  rest = text[end:]
+  between = rest[: len(rest) - len(rest.lstrip(', \t\r\n'))]
+  if not rest[len(between) :].startswith('{'):
+    return None
+  if ',' in between:
+    return 'with commas between', "sed 's/},/}/' FILE | jq -c ."
+  if '\n' in text[:end]:
+    return 'over several lines each', 'jq -c . FILE'
+  return None if '\n' in between else ('on one line', 'jq -c . FILE')
 
 
 def _are_lines(start: bytes) -> bool:
@@ -226,5 +253,5 @@ def _parse_whole(
       raise Drop('document_too_large')
     return parse(data)
   except Drop as drop:
-    # Several objects may follow each other.
+    # Several long objects may follow each other.
     return Drop(drop.reason, damage=True, excerpt=data)

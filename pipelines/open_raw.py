@@ -9,6 +9,7 @@ import functools
 import io
 import lzma
 import os
+import re
 import shlex
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -31,22 +32,41 @@ _new_gzip = functools.partial(
 # `xz -9` needs 65 MiB.
 _MAX_XZ_BYTES = 1 << 30
 _new_xz = functools.partial(lzma.LZMADecompressor, memlimit=_MAX_XZ_BYTES)
-# First bytes -> name, and function that makes a decompressor. LZMA has no magic
-# number: every encoder's properties, and the low bytes of its window's size.
+# Pattern of the first bytes -> name, and function that makes a decompressor.
+# LZMA has no magic number: every encoder's properties, and the low bytes of its
+# window's size.
 _PACKINGS = {
-  b'\x1f\x8b': ('gzip', _new_gzip),
-  b'BZh': ('bzip2', bz2.BZ2Decompressor),
-  b'\xfd7zXZ\0': ('xz', _new_xz),
-  b']\0\0': ('LZMA', _new_xz),
+  rb'\x1f\x8b': ('gzip', _new_gzip),
+  rb'BZh': ('bzip2', bz2.BZ2Decompressor),
+  rb'\xfd7zXZ\0': ('xz', _new_xz),
+  rb']\0\0': ('LZMA', _new_xz),
 }
 _FAULTS = (zlib_ng.error, lzma.LZMAError, OSError)
-# First bytes -> name, and command that prints the content.
+_REPACK = 'Pack it with gzip: `{} | gzip > {{gz}}`.'.format
+_UNPACK = 'Unpack it.'
+# Pattern of the first bytes -> what it is, and advice.
 _REFUSED = {
-  b'\x28\xb5\x2f\xfd': ('zstd', 'zstd -dc {}'),
-  b'PK\x03\x04': ('zip', 'unzip -p {}'),
-  b'7z\xbc\xaf\x27\x1c': ('7z', '7z e -so {} Posts.xml'),
+  # Parallel zstd begins with a frame to skip. Dumps have windows of 2 GiB.
+  rb'\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18': (
+    'zstd',
+    _REPACK('zstd -dc --long=31 {name}'),
+  ),
+  rb'[\x02\x04][\x21\x22][\x4c\x4d]\x18': ('lz4', _REPACK('lz4 -dc {name}')),
+  rb'PK\x03\x04': ('zip', _REPACK('unzip -p {name}')),
+  rb'7z\xbc\xaf\x27\x1c': ('7z', _REPACK('7z e -so {name} Posts.xml')),
+  rb'.{257}ustar': (
+    'a tar archive',
+    'Unpack it with `tar -xf {name}`, and name the files in it.',
+  ),
+  rb'version https://git-lfs\.': (
+    'a pointer of Git LFS',
+    'Fetch the file itself with `git lfs pull`.',
+  ),
+  rb'WARC/\d': ('WARC', 'Write the texts of its pages to JSON lines.'),
 }
-_NOT_INSIDE = _PACKINGS | _REFUSED | {b'PAR1': ('Parquet', '')}
+_INSIDE = {p: name for p, (name, _) in _PACKINGS.items()} | {
+  rb'PAR1': 'Parquet'
+}
 
 
 def open_raw(path: str) -> io.BufferedReader:
@@ -71,22 +91,12 @@ def open_raw(path: str) -> io.BufferedReader:
     file = on_error.enter_context(places.open_file(path))
     start = file.read(_PACKED_BYTES)
     file.seek(0)
-    if refused := _find(_REFUSED, start):
-      name = os.path.basename(path)
-      command = refused[1].format(shlex.quote(name))
-      raise UserError(
-        '`--input` must name plain, gzip, xz or bzip2 files, but '
-        f'{path!r} is {refused[0]}. Pack it with gzip: `{command} | gzip > '
-        f'{shlex.quote(f"{name}.gz")}`.'
-      )
+    _refuse(start, path)
     if packing := _find(_PACKINGS, start):
       unpacked = _Unpacked(file, packing[1], path)
       file = io.BufferedReader(unpacked, _BUFFER_BYTES)
-      if inside := _find(_NOT_INSIDE, start_of(file)):
-        raise UserError(
-          f'`--input` must name files that are packed once, but {path!r} is '
-          f'{packing[0]} with {inside[0]} inside. Unpack it.'
-        )
+      start = start_of(file)
+      _refuse(start, path, packing[0])
     on_error.pop_all()
   return file
 
@@ -102,7 +112,25 @@ def start_of(file: io.BufferedReader) -> bytes:
 
 
 def _find(table: dict[bytes, Any], start: bytes) -> Any:
-  return next((table[m] for m in table if start.startswith(m)), None)
+  matches = (table[p] for p in table if re.match(p, start, re.DOTALL))
+  return next(matches, None)
+
+
+def _refuse(start: bytes, path: str, packing: str = '') -> None:
+  """Raises UserError if the content that begins so is not read."""
+  found, advice = _find(_REFUSED, start) or ('', _UNPACK)
+  if packing:
+    found = found or _find(_INSIDE, start)
+    advice = _UNPACK if '{gz}' in advice else advice
+  if not found:
+    return
+  name = os.path.basename(path)
+  advice = advice.format(name=shlex.quote(name), gz=shlex.quote(f'{name}.gz'))
+  found = f'{packing} with {found} inside' if packing else found
+  raise UserError(
+    '`--input` must name text or Parquet, plain or packed once with gzip, xz '
+    f'or bzip2, but {path!r} is {found}. {advice}'
+  )
 
 
 class _Unpacked(io.RawIOBase):

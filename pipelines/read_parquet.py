@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from pipelines.source import Drop
 from tff_fedfish.data import places
+from tff_fedfish.errors import UserError
 
 # Small, since a row may hold a document of megabytes; fewer where rows do.
 _ROWS_PER_BATCH = 64
@@ -50,6 +51,9 @@ def read_rows(
   Returns:
     An iterator. If the file is damaged, its last is a `Drop` with `damage` set,
     truncated_file or corrupt_file; a row group that cannot be read ends it.
+
+  Raises:
+    UserError: If two columns have one of the names.
   """
   max_row_bytes = max(max_row_bytes, _BYTES_PER_BATCH)
   num = 0
@@ -59,7 +63,7 @@ def read_rows(
     file.seek(max(num_bytes - len(_MAGIC), len(_MAGIC)))
     reason = 'corrupt_file' if file.read() == _MAGIC else 'truncated_file'
     try:
-      for row in _read_table(file, column_names, max_row_bytes):
+      for row in _read_table(file, path, column_names, max_row_bytes):
         num += 1
         yield num, row
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -69,7 +73,10 @@ def read_rows(
 
 
 def _read_table(
-  file: Any, column_names: Collection[str] | None, max_row_bytes: int
+  file: Any,
+  path: str,
+  column_names: Collection[str] | None,
+  max_row_bytes: int,
 ) -> Iterator[dict[str, Any] | Drop]:
   """Yields the rows of a table, read in batches of some megabytes."""
   open_table = functools.partial(
@@ -83,6 +90,11 @@ def _read_table(
   names = table.schema_arrow.names
   if column_names is not None:
     names = [name for name in names if name in column_names]
+    if twice := [name for name in names if names.count(name) > 1]:
+      raise UserError(
+        f'`--input` must name tables with one column {twice[0]!r}, but '
+        f'{path!r} has {names.count(twice[0])}. Rename or drop all but one.'
+      )
   # The same table, with texts that are stored once for many rows left so.
   distinct_table = open_table(
     metadata=table.metadata, read_dictionary=_text_columns(table)

@@ -82,7 +82,7 @@ def test_splits(fedfish, raw, tmp_path):
   )
   assert code == 2
   assert '(1 malformed_text, 4 malformed_timestamp, 1 missing_key). ' in errors
-  assert errors.endswith('Name other files, or another `--key_field`.\n')
+  assert errors.endswith('. Name other files.\n')
   code, shown, _ = fedfish(
     *command, '--split_by', 'client', '--held_out_fraction', 0.5
   )

@@ -111,15 +111,40 @@ def test_other_numbers_of_bits(directory, dtype):
   )
 
 
-def test_several_files(directory):
+@pytest.fixture(name='sharded')
+def _sharded(directory):
+  """The model in two files, each of which holds stale tensors of the other."""
+  tensors = _load(directory)
+  stale = {name: tensor + 1000 for name, tensor in tensors.items()}
   file_of = {}
-  for i, (name, tensor) in enumerate(_load(directory).items()):
-    file_of[name] = f'{i}.safetensors'
-    safetensors.numpy.save_file({name: tensor}, directory / file_of[name])
+  for i in range(2):
+    names = sorted(tensors)[i::2]
+    file_of |= dict.fromkeys(names, f'{i}.safetensors')
+    content = stale | {name: tensors[name] for name in names}
+    safetensors.numpy.save_file(content, directory / f'{i}.safetensors')
   (directory / 'model.safetensors').unlink()
-  index = directory / 'model.safetensors.index.json'
-  index.write_text(json.dumps({'metadata': {}, 'weight_map': file_of}))
-  _assert_is_the_model(directory)
+  _write_index(directory, file_of)
+  return directory, file_of
+
+
+def _write_index(directory, file_of):
+  index = {'metadata': {}, 'weight_map': file_of}
+  (directory / 'model.safetensors.index.json').write_text(json.dumps(index))
+
+
+def test_each_tensor_from_the_file_that_the_index_names(sharded):
+  _assert_is_the_model(sharded[0])
+
+
+def test_index_that_does_not_fit_the_files(sharded):
+  directory, file_of = sharded
+  _write_index(directory, {n: f for n, f in file_of.items() if n != _BIAS})
+  with pytest.raises(UserError, match=f"'{_BIAS}' must be .* but is missing"):
+    _read(directory)
+  safetensors.numpy.save_file({'x': np.ones(1)}, directory / 'x.safetensors')
+  _write_index(directory, file_of | {_BIAS: 'x.safetensors'})
+  with pytest.raises(UserError, match=f'cannot be read .*{_BIAS}.*Copy'):
+    _read(directory)
 
 
 def test_first_positions(directory):

@@ -64,6 +64,21 @@ def test_directories_that_a_pattern_matches(tmp_path):
     find_input_files([f'{tmp_path}/x/y*'])
 
 
+def test_links_that_lead_back_up(tmp_path, monkeypatch):
+  posts = tmp_path / 'two' / 'posts' / 'a[1]'
+  posts.mkdir(parents=True)
+  (posts / 'a.jsonl').write_text('')
+  (tmp_path / 'two' / 'b.jsonl').write_text('')
+  (tmp_path / 'two' / '.hidden').mkdir()
+  (tmp_path / 'two' / '.hidden' / 'c.jsonl').write_text('')
+  (tmp_path / 'two' / 'here').symlink_to('.')
+  (tmp_path / 'two' / 'posts' / 'up').symlink_to('..')
+  expected = [f'{tmp_path}/two/b.jsonl', f'{posts}/a.jsonl']
+  monkeypatch.chdir(tmp_path)
+  for pattern in ('two/**/*.jsonl', '**', f'{tmp_path}/t*/**/**/?.jsonl'):
+    assert find_input_files([pattern]) == expected
+
+
 def test_paths_become_absolute(tmp_path, monkeypatch):
   site = tmp_path / 'beer.stackexchange.com'
   site.mkdir()

@@ -173,7 +173,7 @@ class TestRequiredFields:
     paths = [
       write_lines(
         tmp_path / 'a',
-        [b'{', {'body': 1}, {'user': {'name': None}}, {'created': []}, b'x'],
+        [b'{', {'body': 'a'}, {'user': {'name': None}}, {'created': []}, b'x'],
       ),
       write_lines(tmp_path / 'b', [{'user': {'name': 'a'}}]),
     ]
@@ -210,18 +210,40 @@ class TestRequiredFields:
     assert message.endswith(', 33. Name one of these.')
 
   @pytest.mark.parametrize(
-    ('keys', 'shown'),
+    ('option', 'values', 'found'),
     [
       # As pandas writes whole numbers of which one is missing.
-      ([7.0, 7.0, None, 9.0], '7.0, of type float'),
-      ([[1], None], '[1], of type list'),
+      (
+        'key',
+        [7.0, 7.0, None, 9.0],
+        'text or integers, but the first 4 records have none: it holds 7.0, of '
+        'type float. Name another field, or',
+      ),
+      (
+        'key',
+        [[1], None],
+        'text or integers, but the first 2 records have none: it holds [1], of '
+        'type list. Name another field, or',
+      ),
+      (
+        'text',
+        [None, {'body': 'a'}],
+        "text, but the first 2 records have none: it holds {'body': 'a'}, of "
+        'type dict. Name another field, such as x.body, or',
+      ),
+      (
+        'text',
+        [5],
+        'text, but the first 1 records have none: it holds 5, of type int. '
+        'Name another field, or',
+      ),
     ],
+    ids=range(4),
   )
-  def test_key_of_another_type(self, tmp_path, keys, shown):
-    rows = [{'author': key, 'text': 'a'} for key in keys]
+  def test_value_of_another_type(self, tmp_path, option, values, found):
+    rows = [{'key': 'a', 'text': 'a', 'x': value} for value in values]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / 'a')
-    assert _refused([tmp_path / 'a'], key='author', text='text') == (
-      "`--key_field` 'author' must hold text or integers, but the first "
-      f'{len(keys)} records have none: it holds {shown}. Name another field, '
-      'or store this one as text.'
+    fields = {'key': 'key', 'text': 'text'} | {option: 'x'}
+    assert _refused([tmp_path / 'a'], **fields) == (
+      f"`--{option}_field` 'x' must hold {found} store this one as text."
     )

@@ -13,6 +13,7 @@ from tff_fedfish.errors import UserError
 
 _MAX_BYTES = 1000
 # 3 bytes of a line for one of text, and a mebibyte.
+_LONG = b'x' * (1 << 17)
 _MAX_LINE_BYTES = 3 * _MAX_BYTES + (1 << 20)
 
 
@@ -115,7 +116,8 @@ def test_object_over_several_lines(tmp_path, before, indent):
   ('data', 'reason'),
   [
     (b'{\n "text": "a",\n "b"', 'malformed_json'),
-    (b'{\n "text": 1\n}\n{\n "text": 2\n}', 'malformed_json'),
+    # Whether others follow is not seen.
+    (b'{\n "a": "%s"\n}\n{\n "a": 2\n}' % _LONG, 'malformed_json'),
     (b'{\n "text": "\xff"\n}', 'invalid_utf8'),
     # Half of a character.
     (b'{\n "text": "\xed\xa0\x80"}', 'invalid_utf8'),

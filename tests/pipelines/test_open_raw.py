@@ -5,13 +5,10 @@ import functools
 import gzip
 import lzma
 import random
-import re
 import tracemalloc
 
 import hypothesis
 import hypothesis.strategies as st
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from pipelines.open_raw import open_raw, start_of
@@ -156,50 +153,3 @@ def test_a_window_of_gigabytes_is_not_allocated(tmp_path):
     '`--input` must name xz files that unpack in at most 1024 MiB of memory, '
     f'but {str(tmp_path / "a")!r} takes more. Pack it with gzip.'
   )
-
-
-def _packed_table():
-  sink = pa.BufferOutputStream()
-  pq.write_table(pa.table({'text': ['a']}), sink)
-  return gzip.compress(sink.getvalue())
-
-
-@pytest.mark.parametrize(
-  ('name', 'data', 'found'),
-  [
-    (
-      'a b.json',
-      b'\x28\xb5\x2f\xfd...',
-      '`--input` must name plain, gzip, xz or bzip2 files, but {path!r} is '
-      "zstd. Pack it with gzip: `zstd -dc 'a b.json' | gzip > 'a b.json.gz'`.",
-    ),
-    (
-      'a.zip',
-      b'PK\x03\x04...',
-      'is zip. Pack it with gzip: `unzip -p a.zip | gzip > a.zip.gz`.',
-    ),
-    (
-      'beer.stackexchange.com.7z',
-      b'7z\xbc\xaf\x27\x1c...',
-      'is 7z. Pack it with gzip: `7z e -so beer.stackexchange.com.7z Posts.xml '
-      '| gzip > beer.stackexchange.com.7z.gz`.',
-    ),
-    (
-      'a.jsonl.gz',
-      gzip.compress(gzip.compress(b'{}')),
-      '`--input` must name files that are packed once, but {path!r} is gzip '
-      'with gzip inside. Unpack it.',
-    ),
-    (
-      'a.parquet.gz',
-      _packed_table(),
-      'is gzip with Parquet inside. Unpack it.',
-    ),
-  ],
-  # Not the data: gzip's hold the time.
-  ids=range(5),
-)
-def test_refused(tmp_path, name, data, found):
-  path = str(tmp_path / name)
-  with pytest.raises(UserError, match=re.escape(found.format(path=path))):
-    _read(tmp_path / name, data)

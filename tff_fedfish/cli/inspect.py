@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SUMMARY = 'show what a grouped corpus holds'
 
 _MAX_EXCERPT_CHARACTERS = 60
+_MAX_USELESS = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -129,6 +130,12 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
       if file.damage_byte is not None:
         line += f' It could be used up to byte {file.damage_byte:,}.'
       print(line)
+  useless = [file for file in manifest.inputs if file.is_useless]
+  for file in useless[:_MAX_USELESS]:
+    records = printing.count(file.records_in, 'record')
+    print(f'{_one_line(file.name)}: warning: none of {records} could be used.')
+  if (more := len(useless) - _MAX_USELESS) > 0:
+    print(f'So with {more:,} more files: see `inputs` in manifest.json.')
 
 
 def _show_example(example: 'DropExample | None') -> tuple[str, str]:

@@ -73,6 +73,11 @@ class InputFile:
   damage_byte: int | None = None
   """Bytes of the file, as it is stored, that could be used."""
 
+  @property
+  def is_useless(self) -> bool:
+    """Whether the file has records, but none that could be used."""
+    return self.records_in - bool(self.damage) > 0 == self.records_out
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DropExample:
@@ -117,7 +122,7 @@ class Manifest:
   """Options that shaped the output, without paths."""
   num_input_files: int
   inputs: tuple[InputFile, ...]
-  """All raw files or, of very many, those that are damaged."""
+  """All raw files or, of very many, the damaged and the useless ones."""
   drop_examples: Mapping[str, DropExample]
   """First dropped record by reason."""
   split: Split | None = None

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _NUM_REQUESTS = 32
 """Requests to a store at a time."""
 
+_LOCAL_BUFFER_BYTES = 128 << 10
 _BUFFER_BYTES = 16 << 20
 # A request of S3 copies no more.
 _MAX_COPIED_BYTES = 5 << 30
@@ -155,7 +156,7 @@ def open_file(
     buffer_bytes: Bytes of a store's file to read by one request.
   """
   if not is_remote(path):
-    return open(path, 'rb')
+    return open(path, 'rb', _LOCAL_BUFFER_BYTES)
   return io.BufferedReader(_StoreFile(path), buffer_bytes)
 
 

@@ -181,11 +181,12 @@ def _tensors(
   try:
     with contextlib.ExitStack() as stack:
       tensors = {}
-      for name in _file_names(path):
+      for file_name, names in _file_to_tensors(path).items():
         file = stack.enter_context(
-          safetensors.safe_open(path / name, framework='np')
+          safetensors.safe_open(path / file_name, framework='np')
         )
-        tensors |= {key: _Tensor(file, key, path) for key in file.keys()}
+        names = file.keys() if names is None else names
+        tensors |= {name: _Tensor(file, name, path) for name in names}
       found = gpt2.find_tensors(shape, tensors, str(path))
       if gpt2.HEAD in tensors:
         _require_tied(tensors[gpt2.HEAD], found['token_embedding'][0], path)
@@ -197,10 +198,10 @@ def _tensors(
     ) from error
 
 
-def _file_names(path):
-  """Returns the names of the files that hold the weights, several or one."""
+def _file_to_tensors(path: pathlib.Path) -> dict[str, list[str] | None]:
+  """Returns file -> the tensors to read from it, None for all."""
   if (path / WEIGHTS_FILE).is_file():
-    return [WEIGHTS_FILE]
+    return {WEIGHTS_FILE: None}
   if not (path / _INDEX_FILE).is_file():
     raise UserError(
       f'{str(path)!r} must hold {WEIGHTS_FILE} or {_INDEX_FILE}, but does not. '
@@ -208,10 +209,14 @@ def _file_names(path):
     )
   index = files.parse_json((path / _INDEX_FILE).read_bytes())
   index = json_values.from_json(dict[str, Any], index, _INDEX_FILE)
-  name_of = json_values.from_json(
+  file_of = json_values.from_json(
     dict[str, str], index.get('weight_map'), 'weight_map'
   )
-  return sorted({pathlib.Path(name).name for name in name_of.values()})
+  # A file may also hold an old tensor that the index has in another one.
+  file_to_tensors = {}
+  for name, file in sorted(file_of.items()):
+    file_to_tensors.setdefault(pathlib.Path(file).name, []).append(name)
+  return file_to_tensors
 
 
 def _require_tied(head, embedding, path):
