@@ -14,6 +14,7 @@ import warnings
 import zipfile
 
 import pytest
+import source_files
 from packaging import requirements
 
 from tff_fedfish.version import __version__
@@ -101,11 +102,11 @@ def test_wheel_holds_every_module_and_all_data(tmp_path):
   expected = {
     str(path.relative_to(_ROOT))
     for package in ('tff_fedfish', 'pipelines', 'models', 'configs')
-    for path in (_ROOT / package).rglob('*.py')
+    for path in source_files.files(package, '**/*.py')
   }
   for pattern in ('corpora/**/*', '*/templates/*'):
-    for path in (_ROOT / 'tff_fedfish').glob(pattern):
-      if path.is_file() and not path.name.startswith('.'):
+    for path in source_files.files('tff_fedfish', pattern):
+      if not path.name.startswith('.'):
         expected.add(str(path.relative_to(_ROOT)))
   for suffix in ('.json.gz', '.html.j2'):
     assert any(name.endswith(suffix) for name in expected)
