@@ -73,12 +73,12 @@ test-cluster: .venv-cluster
 
 # Nothing is fetched but the packages; where one is missing, the tests fail.
 test-huggingface: .venv-huggingface
-	@PYTHONPATH=.venv-huggingface $(BIN)/python -m pytest tests/huggingface \
+	@PYTHONPATH='$(CURDIR)/.venv-huggingface' $(BIN)/python -m pytest tests/huggingface \
 	  -m huggingface
 
 # Nothing is skipped here, either.
 test-trackers: .venv-trackers
-	@TRACKERS_REQUIRED=1 PYTHONPATH=.venv-trackers $(BIN)/python -m pytest \
+	@TRACKERS_REQUIRED=1 PYTHONPATH='$(CURDIR)/.venv-trackers' $(BIN)/python -m pytest \
 	  tests/run/test_trackers.py
 
 lint: .venv
@@ -92,7 +92,7 @@ docs: .venv-docs
 	@PYTHONPATH=.:.venv-docs $(BIN)/python docs/generate/notebook.py build/docs \
 	  $$(find docs -name '*.ipynb')
 	@PYTHONPATH=.:.venv-docs NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
-	@$(BIN)/python -m pytest --quiet -m '' tests/docs
+	@SITE='$(CURDIR)/site' $(BIN)/python -m pytest --quiet -m '' tests/docs
 	@echo 'The site is site/index.html. Its search needs a server, such as'
 	@echo 'python -m http.server --bind 127.0.0.1 --directory site'
 

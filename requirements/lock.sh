@@ -1,27 +1,22 @@
 #!/usr/bin/env bash
 # Resolves requirements/*.in into requirements/*.lock, for Linux x86-64 only.
 #
-# uv, because pip has no overrides, and without them nothing resolves. It lives
-# in an environment that is thrown away.
+# uv, because pip has no overrides, and without them nothing resolves.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-readonly uv_version=0.13.8
+uv="$PWD/uv.sh"
 temporary="$(mktemp -d)"
 trap 'rm -rf "$temporary"' EXIT
-"$(./find_python.sh)" -m venv "$temporary/venv"
-"$temporary/venv/bin/python" -m pip --disable-pip-version-check install \
-  --quiet "uv==$uv_version"
 
 upgrade=()
 if [[ "${UPGRADE:-}" == 1 ]]; then
   upgrade=(--upgrade)
 fi
-# Versions stay as locked unless UPGRADE=1. Nobody's uv settings are read, and
-# the result names no index: it holds whatever serves the files with these
-# hashes.
+# Versions stay as locked unless UPGRADE=1. The result names no index: it holds
+# whatever serves the files with these hashes.
 compile() {
-  "$temporary/venv/bin/uv" pip compile --no-config "${upgrade[@]}" --quiet \
+  "$uv" pip compile "${upgrade[@]}" --quiet \
     --python-version 3.11 --python-platform x86_64-manylinux_2_31 \
     --generate-hashes --no-header "$@"
 }

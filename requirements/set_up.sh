@@ -8,16 +8,16 @@
 # and written last: an interrupted set-up is started afresh, never continued.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-source requirements/install.sh
 
 fail() {
   echo "set-up: $*" >&2
   exit 1
 }
 
-# One set-up at a time; a second one waits, and then finds nothing to do.
+# One set-up at a time; a second one waits, and then finds nothing to do. uv holds
+# the lock, too, if it outlives this script. Some file systems have no locks.
 exec 9<"${BASH_SOURCE[0]}"
-command -v flock >/dev/null && flock 9 || true
+flock 9 2>/dev/null || true
 
 found_lock='' found_packages='' found_project=''
 if [[ -f .venv/complete && -x .venv/bin/python ]]; then
@@ -41,17 +41,21 @@ if [[ $found_packages == "$packages" ]]; then
 else
   [[ "$(uname -sm)" == 'Linux x86_64' ]] || fail \
     "the locked packages exist for Linux on x86-64 only, this is $(uname -sm)."
-  python="$(requirements/find_python.sh)"
-  echo "Setting up .venv from $lock; this takes some minutes once." >&2
+  PYTHON="$(requirements/find_python.sh)"
+  export PYTHON
+  echo "Setting up .venv from $lock; this takes a minute or more, once." >&2
+  requirements/uv.sh --version >/dev/null
   rm -f .venv/complete
   rm -rf .venv
-  "$python" -m venv .venv 9<&-
-  # Before the rest: one package exists as source only and is built with them.
-  awk '/^[^ #]/ { wanted = /^(setuptools|wheel)==/ } wanted' "$lock" \
-    >.venv/build-requirements.txt
-  install -qq --require-hashes -r .venv/build-requirements.txt
-  install_lock .venv "$lock"
+  requirements/uv.sh venv --quiet --python "$PYTHON" .venv
+  # One package exists as source only; what builds it is locked, too.
+  requirements/uv.sh pip sync --python .venv --require-hashes \
+    --build-constraints "$lock" --require-build-hashes \
+    --preview-features build-dependency-hashes "$lock" \
+    || fail "uv could not install $lock; the same command tries again."
 fi
-install -qq --use-pep517 --editable .
+requirements/uv.sh pip install --quiet --python .venv --no-deps \
+  --no-build-isolation --editable . \
+  || fail 'uv could not install the project.'
 printf '%s\n' "$lock_name" "$packages" "$project" >.venv/complete.new
 mv .venv/complete.new .venv/complete

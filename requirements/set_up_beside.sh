@@ -7,17 +7,20 @@
 # .venv-NAME/complete names the lock; it is written last.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-source requirements/install.sh
 
 name="$1"
 lock="requirements/$name.lock" directory=".venv-$name"
 wanted="$(sha256sum <"$lock")"
+# As in set_up.sh.
 exec 9<"${BASH_SOURCE[0]}"
-flock 9
+flock 9 2>/dev/null || true
 [[ "$(cat "$directory/complete" 2>/dev/null)" == "$wanted" ]] && exit
-echo "Setting up $directory from $lock; this takes some minutes once." >&2
+echo "Setting up $directory from $lock." >&2
 rm -rf "$directory"
-mkdir "$directory"
-# Some packages exist as source only, and are built by what .venv has.
-install_lock "$directory" "$lock" --target "$directory"
+requirements/uv.sh pip sync --python .venv --target "$directory" \
+  --require-hashes --build-constraints requirements/requirements.lock \
+  --require-build-hashes --preview-features build-dependency-hashes "$lock" || {
+  echo "set-up: uv could not install $lock; the same command tries again." >&2
+  exit 1
+}
 echo "$wanted" >"$directory/complete"

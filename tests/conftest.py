@@ -1,5 +1,6 @@
 """Fixtures of all tests: quiet logs, Hypothesis, real corpora, no orphans."""
 
+import contextlib
 import gc
 import os
 import pathlib
@@ -63,6 +64,24 @@ _TRAINING = tuple(
 
 _REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 _SHARED_DATA = _REPOSITORY / '..' / 'shared' / 'data'
+
+
+@pytest.fixture(scope='session', autouse=True)
+def _elsewhere(tmp_path_factory):
+  """Builds fixtures in an empty directory: nobody's files are at hand."""
+  directory = tmp_path_factory.mktemp('directories')
+  with contextlib.chdir(directory):
+    yield directory
+
+
+@pytest.fixture(autouse=True)
+def _own_directory(_elsewhere):
+  """Runs each test in an empty directory of its own."""
+  directory = pathlib.Path(tempfile.mkdtemp(dir=_elsewhere))
+  # Also of those tests that take another user's rights.
+  directory.chmod(0o755)
+  with contextlib.chdir(directory):
+    yield
 
 
 @pytest.fixture(scope='session')

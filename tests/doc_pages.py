@@ -7,11 +7,13 @@ import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import source_files
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGES = [
   ROOT / 'README.md',
   ROOT / 'CONTRIBUTING.md',
-  *sorted((ROOT / 'docs').rglob('*.md')),
+  *source_files.files('docs', '**/*.md'),
 ]
 _BLOCK = re.compile(r'^```\w*\n(.*?)^```', re.DOTALL | re.MULTILINE)
 _PROGRAMS = ('fedfish', 'make', 'python')

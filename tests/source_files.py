@@ -1,10 +1,37 @@
-"""Syntax trees of the project's Python files, parsed once."""
+"""The project's files, and syntax trees of those in Python, parsed once."""
 
 import ast
+import fnmatch
 import functools
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+# Names that git ignores wherever they are; others are of the root.
+_IGNORED = [
+  line.strip('/')
+  for line in (ROOT / '.gitignore').read_text('utf-8').splitlines()
+  if not line.startswith('/')
+]
+
+
+def files(directory: str, pattern: str) -> list[pathlib.Path]:
+  """Returns a directory's files, without those that git ignores.
+
+  Args:
+    directory: Path below the root.
+    pattern: Glob pattern of paths below the directory.
+  """
+  return [
+    path
+    for path in sorted((ROOT / directory).glob(pattern))
+    if path.is_file() and not _is_ignored(path.relative_to(ROOT))
+  ]
+
+
+def _is_ignored(path):
+  return any(
+    fnmatch.fnmatch(part, name) for part in path.parts for name in _IGNORED
+  )
 
 
 @functools.cache
@@ -17,7 +44,7 @@ def trees(*packages: str) -> dict[str, ast.Module]:
   return {
     path.relative_to(ROOT).as_posix(): _tree(path)
     for package in packages
-    for path in sorted((ROOT / package).rglob('*.py'))
+    for path in files(package, '**/*.py')
   }
 
 

@@ -4,7 +4,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from source_files import ROOT, trees
+from source_files import ROOT, files, trees
 
 _PACKAGES = ('tff_fedfish', 'pipelines', 'models', 'configs', 'tests')
 # Such a beginning leaves out the subject, or says it last.
@@ -42,7 +42,7 @@ def test_no_docstring_begins_without_a_subject():
 
 def test_the_usual_words():
   paths = [ROOT / path for path in trees(*_PACKAGES[:-1])]
-  paths += [*(ROOT / 'docs').rglob('*.md'), ROOT / 'README.md']
+  paths += [*files('docs', '**/*.md'), ROOT / 'README.md']
   found = [
     f'{path.relative_to(ROOT)}: {match[0]}'
     for path in paths

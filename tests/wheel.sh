@@ -20,7 +20,7 @@ git ls-files -z | xargs -0 cp --parents --target-directory "$work/source"
 }
 wheel="$(echo "$work"/tff_fedfish-*.whl)"
 
-# The packages' files, no more and no fewer; beside them are pip's own.
+# The packages' files, no more and no fewer; beside them are those about them.
 git ls-files tff_fedfish pipelines models configs | sort >"$work/tracked"
 .venv/bin/python -m zipfile --list "$wheel" | awk 'NR > 1 { print $1 }' \
   | grep -v '^tff_fedfish-[^/]*\.dist-info/' | sort >"$work/packed"
@@ -29,10 +29,11 @@ diff "$work/tracked" "$work/packed" || {
   exit 1
 }
 
-"$(PYTHON="${PYTHON:-}" requirements/find_python.sh)" -m venv "$work/venv"
+python="$(requirements/find_python.sh)"
+requirements/uv.sh venv --quiet --python "$python" "$work/venv"
 cd "$work"
 install() {
-  venv/bin/python -m pip --disable-pip-version-check install -qq --no-deps "$@"
+  "$root/requirements/uv.sh" pip install --quiet --python venv --no-deps "$@"
 }
 install -r source/requirements/requirements.lock
 install "$wheel"

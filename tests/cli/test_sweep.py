@@ -9,7 +9,8 @@ from tff_fedfish.config import load
 
 COMMANDS = {'sweep': 'tff_fedfish.cli.sweep'}
 
-_CONFIG = 'configs/debian_sweep.py'
+_ROOT = pathlib.Path(__file__).parents[2]
+_CONFIG = str(_ROOT / 'configs' / 'debian_sweep.py')
 
 
 def test_dry_run_of_the_shipped_sweep(fedfish, tmp_path):
@@ -42,7 +43,7 @@ def test_dry_run_of_the_shipped_sweep(fedfish, tmp_path):
 def test_dry_run_of_a_search(fedfish, tmp_path):
   path = tmp_path / 'searched.py'
   path.write_text(
-    pathlib.Path('configs/demo.py').read_text().partition('def get_sweep')[0]
+    (_ROOT / 'configs' / 'demo.py').read_text().partition('def get_sweep')[0]
     + """
 
 def get_sweep():
@@ -72,7 +73,7 @@ def get_sweep():
   'path',
   [
     pathlib.Path(_CONFIG),
-    *sorted(pathlib.Path('docs/experiments/sweeps').glob('*_sweep.py')),
+    *sorted((_ROOT / 'docs' / 'experiments' / 'sweeps').glob('*_sweep.py')),
   ],
   ids=lambda p: p.stem,
 )
@@ -104,12 +105,12 @@ def test_the_config_of_a_run_is_no_sweep(fedfish, tmp_path):
       '`--jobs` must be at least 1, found 0.',
     ),
     (
-      ['--config', 'configs/diloco_tiny.py', '--dry_run'],
+      ['--config', str(_ROOT / 'configs' / 'diloco_tiny.py'), '--dry_run'],
       'must define a function `get_sweep()`, but defines none',
     ),
     (['--config', _CONFIG, '--nope'], 'unrecognized arguments: --nope'),
     (
-      ['--config', _CONFIG, '--workdir', 'configs'],
+      ['--config', _CONFIG, '--workdir', str(_ROOT / 'configs')],
       '`--workdir` must be empty or new, or hold sweep.json, but',
     ),
   ],

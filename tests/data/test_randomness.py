@@ -2,9 +2,9 @@
 
 import ast
 import hashlib
-import pathlib
 
 import numpy as np
+import source_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,12 +66,12 @@ def test_generator_is_seeded_with_the_digest_as_words():
 
 def test_purposes_keep_their_names():
   # Another name would draw other clients, splits or orders for the same seed.
-  source = pathlib.Path(randomness.__file__).parents[2]
   found = {
     argument.value
-    for package in ('tff_fedfish', 'pipelines', 'models')
-    for path in (source / package).rglob('*.py')
-    for node in ast.walk(ast.parse(path.read_text('utf-8')))
+    for tree in source_files.trees(
+      'tff_fedfish', 'pipelines', 'models'
+    ).values()
+    for node in ast.walk(tree)
     if isinstance(node, ast.Call)
     and getattr(node.func, 'attr', getattr(node.func, 'id', ''))
     in ('digest', 'first_words', 'fraction', 'generator', 'seed_of')

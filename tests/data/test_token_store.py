@@ -217,7 +217,8 @@ class TestWriting:
       raise error
 
     words = r"^The tokens were not written to '.*/out': \[Errno 28\] No space"
-    with pytest.raises(raised, match=words if raised is FailedError else ''):
+    match = words if raised is FailedError else None
+    with pytest.raises(raised, match=match):
       self._write(stored, tmp_path / 'out', on_clients=stop)
     assert [path.name for path in tmp_path.iterdir()] == ['.out.mine']
 

@@ -5,6 +5,7 @@
 
 import dataclasses
 import itertools
+import pathlib
 import subprocess
 import sys
 
@@ -255,6 +256,7 @@ def test_every_preset_is_planned_without_tensorflow():
   )
   out = subprocess.run(
     [sys.executable, '-c', program],
+    cwd=pathlib.Path(__file__).parents[2],
     check=True,
     capture_output=True,
     text=True,

@@ -305,7 +305,7 @@ def test_silence_is_told_once_until_there_is_an_answer(monkeypatch):
     time.sleep(0.2)
     assert len(lines()) == 1
     with socket.create_server(('127.0.0.1', port)) as server:
-      server.accept()
+      server.accept()[0].close()
     wait_until(lambda: len(lines()) == 2)
   finally:
     closed.set()

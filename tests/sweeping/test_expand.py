@@ -1,5 +1,7 @@
 """All runs of a sweep, by hand, and sweeps that cannot be run."""
 
+import pathlib
+
 import pytest
 
 from tff_fedfish.config import load
@@ -93,10 +95,10 @@ def test_search_runs_by_hand(sweep_file):
 
 
 def test_a_corpus_that_holds_clients_out_itself(sweep_file):
+  path = pathlib.Path(__file__).parents[2] / 'configs' / 'mnist_by_writer.py'
   file = sweep_file(
     {'grid': {'seeds.model_seed': [1]}, 'learning_rate_search': _SEARCH},
-    'config = ConfigDict(runpy.run_path("configs/mnist_by_writer.py")'
-    '["get_config"]())',
+    f'config = ConfigDict(runpy.run_path({str(path)!r})["get_config"]())',
   )
   assert file.base.client_splits.held_out_fraction is None
   # f = 0, and v = 0.1: search runs leave its own held-out clients aside.

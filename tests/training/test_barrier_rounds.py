@@ -95,7 +95,9 @@ class _ScalarEvaluator:
 
   def score(self, weights, points):
     (theta,) = weights
-    errors = np.abs(theta * np.array(points.x) - np.array(points.y))
+    # Infinity minus infinity, where a client diverged, is no mistake.
+    with np.errstate(invalid='ignore'):
+      errors = np.abs(theta * np.array(points.x) - np.array(points.y))
     loss, accuracy = np.mean(errors**2) / 2, np.mean(errors < 1)
     return Score(float(loss), float(accuracy), len(points))
 

@@ -82,15 +82,16 @@ class KeptRows:
       self._file.write(f'{line}\n'.encode())
       self._file.flush()
 
-  def remove_if_empty(self) -> None:
-    """Removes the file if no client is finished."""
-    if self._file and not os.fstat(self._file.fileno()).st_size:
-      self.remove()
-
   def remove(self) -> None:
     """Removes the file, once the evaluation is written."""
     self._path.unlink(missing_ok=True)
-    self._file.close()
+
+  def close(self) -> None:
+    """Closes the file; removes it if no client is finished."""
+    if self._file:
+      if not os.fstat(self._file.fileno()).st_size:
+        self.remove()
+      self._file.close()
 
 
 def _from_json(client_id, **values):

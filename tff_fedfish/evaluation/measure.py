@@ -52,16 +52,17 @@ def measure(plan: Plan) -> Summary:
   kept, is_own = KeptRows(plan), plan.facts['kind'] in OWN_ROWS
   try:
     summary = (_measure_own_rows if is_own else _measure_halves)(plan, kept)
+    kept.remove()
+    return summary
   except KeyboardInterrupt as interruption:
     if kept.rows:
       interruption.add_note(
         f'{len(kept.rows)} of {count(kept.num_clients, "client")} are kept; '
         'the same command continues.'
       )
-    kept.remove_if_empty()
     raise
-  kept.remove()
-  return summary
+  finally:
+    kept.close()
 
 
 def num_scored_bytes(rows: Sequences, tokenizer: Tokenizer) -> int:
