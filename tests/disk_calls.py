@@ -1,5 +1,7 @@
-"""Records what is flushed to the disk and renamed, in its order."""
+"""Records what is flushed to the disk and renamed, in order; fills a disk."""
 
+import errno
+import fnmatch
 import functools
 import os
 import pathlib
@@ -38,3 +40,29 @@ def record(
     call = functools.partial(recorded_rename, getattr(os, name))
     monkeypatch.setattr(os, name, call)
   return calls
+
+
+def fill(
+  monkeypatch: pytest.MonkeyPatch, pattern: str, *, for_good: bool
+) -> list[str]:
+  """Fills the disk before the first `os.fsync` of a path of a pattern.
+
+  Args:
+    monkeypatch: Undoes it.
+    pattern: The path whose call fails.
+    for_good: Whether all later calls fail, whatever their path.
+
+  Returns:
+    A list that the path of every call that fails joins.
+  """
+  failed, fsync = [], os.fsync
+
+  def failing_fsync(file):
+    path = os.readlink(f'/proc/self/fd/{file}')
+    if for_good if failed else fnmatch.fnmatch(path, pattern):
+      failed.append(path)
+      raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    fsync(file)
+
+  monkeypatch.setattr(os, 'fsync', failing_fsync)
+  return failed

@@ -3,10 +3,11 @@
 import collections
 import contextlib
 import datetime
+import io
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from tff_fedfish.printing import format_count
 
@@ -19,6 +20,37 @@ _WINDOW_STEPS = 20
 _NUM_PLAIN_LINES = 10
 _LINE_SECONDS = 30.0
 _MIN_STAGE_SECONDS = 1.0
+
+
+def never_failing(stream: TextIO | None) -> TextIO | None:
+  """Returns a standard stream whose writes never raise.
+
+  What is shown must not end the work: without a reader (`| tee log`, a
+  terminal that was closed) or on a full disk, lines are lost.
+
+  Args:
+    stream: `sys.stdout` or `sys.stderr`. One without a file is returned as is.
+  """
+  try:
+    raw = _NeverFailing(stream.fileno(), 'w', closefd=False)
+  except (AttributeError, OSError):
+    return stream
+  return io.TextIOWrapper(
+    io.BufferedWriter(raw),
+    encoding=stream.encoding,
+    # Ids and paths may have characters that the terminal's encoding lacks.
+    errors='backslashreplace',
+    line_buffering=True,
+  )
+
+
+class _NeverFailing(io.FileIO):
+  def write(self, data):
+    try:
+      # None: a file that does not wait is not ready.
+      return super().write(data) or len(data)
+    except OSError:
+      return len(data)
 
 
 class Progress:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from tff_fedfish.cli.options import refuse_unknown
 from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.progress import never_failing
 from tff_fedfish.version import __version__
 
 # In the order in which a user meets them. Each module has `SUMMARY`,
@@ -58,10 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # tensorflow_hub, imported by tensorflow_text, still uses it.
   warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
-  for stream in (sys.stdout, sys.stderr):
-    # Ids and paths may have characters that the terminal's encoding lacks.
-    if isinstance(stream, io.TextIOWrapper):
-      stream.reconfigure(errors='backslashreplace')
+  if isinstance(sys.stdout, io.TextIOWrapper):
+    # As on standard error.
+    sys.stdout.reconfigure(errors='backslashreplace')
+  sys.stderr = never_failing(sys.stderr)
   try:
     argv = sys.argv[1:] if argv is None else argv
     parser = _build_parser(argv[:1])

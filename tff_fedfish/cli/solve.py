@@ -12,6 +12,7 @@ Examples:
 """
 
 import argparse
+import sys
 
 SUMMARY = 'solve over kept uploads of a one-shot run'
 TAKES_EXTRA = '--config.'
@@ -34,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Solves, and says where the new run is."""
+  from tff_fedfish.progress import never_failing
   from tff_fedfish.training.solve import solve
 
+  sys.stdout = never_failing(sys.stdout)
   return solve(arguments.uploads, arguments.workdir, arguments.extra)

@@ -18,6 +18,7 @@ and exits with 130; a second one ends at once.
 
 import argparse
 import pathlib
+import sys
 import textwrap
 
 SUMMARY = 'train a model; resumes by itself'
@@ -79,8 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
   if not arguments.workdir:
     arguments.parser.error('--workdir is required')
+  from tff_fedfish.progress import never_failing
   from tff_fedfish.training.train import train
 
+  sys.stdout = never_failing(sys.stdout)
   exit_code = train(config, arguments.workdir, trackers=names)
   if not exit_code:
     print(f'Run: {arguments.workdir}')

@@ -10,9 +10,10 @@ from tff_fedfish.evaluation.options import EvaluationOptions
 from tff_fedfish.evaluation.plan import Plan, plan_evaluation
 from tff_fedfish.evaluation.summary import Summary
 from tff_fedfish.progress import stage
-from tff_fedfish.run import divergence
+from tff_fedfish.run import checkpoints, divergence
 
 
+@checkpoints.again_if_removed
 def evaluate(
   checkpoint: str | os.PathLike,
   data: str | os.PathLike,

@@ -47,6 +47,7 @@ class TrainedModel:
     return self.config.data.holds_images
 
 
+@checkpoints.again_if_removed
 def load_trained_model(
   checkpoint: str | os.PathLike,
   *,

@@ -3,8 +3,7 @@
 import concurrent.futures
 import os
 import pathlib
-import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,16 +16,16 @@ class CheckpointWriter:
   """Writes the checkpoints of a run in a background thread.
 
   While a checkpoint is written the next rounds are computed, so at most two
-  states are alive. A failure is raised by the next `save`, by `wait`, or at the
-  end of the `with` block, which comes when all is on disk. An exception inside
-  the block is passed on; a failed write is then one line of warning.
+  states are alive. Leaving the `with` block waits for the last write.
 
   Args:
     directory: The run's `checkpoints`, created when absent. No other process
       may write there.
-    keep_last: Checkpoints to keep beside round 0's, >= 1; 0 keeps all.
+    keep_last: Regular checkpoints to keep beside round 0's, >= 1; 0 keeps all.
     keep_every_num_rounds: Multiples of it are kept too, >= 1; 0: none. They do
       count where they are among the newest.
+    is_regular: Says of a round whether an uninterrupted run saves it. With
+      `keep_last`, others are removed once a later one is written.
   """
 
   def __init__(
@@ -35,12 +34,13 @@ class CheckpointWriter:
     *,
     keep_last: int,
     keep_every_num_rounds: int = 0,
+    is_regular: Callable[[int], bool] = lambda round_num: True,
   ):
     self._store = RoundStore(directory)
     self._keep_last = keep_last
     self._keep_every = keep_every_num_rounds
+    self._is_regular = is_regular
     self._thread = concurrent.futures.ThreadPoolExecutor(1, 'write_checkpoint')
-    # Stays after a failure: no later checkpoint is written.
     self._writing: concurrent.futures.Future | None = None
 
   def save(
@@ -50,42 +50,35 @@ class CheckpointWriter:
     contents: Mapping[str, Any],
     keep_rounds: Collection[int] = (),
   ) -> None:
-    """Starts to write a checkpoint, once the one before is on disk.
+    """Starts to write a checkpoint, once the write before has ended.
 
     Old checkpoints, but for those of `keep_rounds`, are removed after it is
     written, and later ones, which the run passed over when it was resumed. The
     tensors must not change until the next call of `save` or `wait` has
     returned. See `save_checkpoint`.
-
-    Raises:
-      OSError, TypeError: What an earlier write raised. This one is not written
-        then, nor any other.
     """
     self.wait()
     self._writing = self._thread.submit(
       self._write, round_num, dict(tensors), contents, keep_rounds
     )
 
-  def wait(self) -> None:
-    """Returns once every checkpoint is on disk; raises what `save` raises."""
-    if self._writing is not None:
-      self._writing.result()
+  def wait(self) -> BaseException | None:
+    """Waits for the last write; returns what it raised, None: it succeeded."""
+    return self._writing and self._writing.exception()
+
+  @property
+  def has_failed(self) -> bool:
+    """Whether the last write has ended with an error."""
+    return bool(self._writing and self._writing.done() and self.wait())
 
   def __enter__(self) -> 'CheckpointWriter':
     return self
 
-  def __exit__(self, _, error: BaseException | None, trace: Any) -> None:
+  def __exit__(self, *_) -> None:
     self._thread.shutdown()
-    if error is None:
-      self.wait()
-    elif self._writing is not None:
-      failure = self._writing.exception()
-      if failure is not None and failure is not error:
-        line = ' '.join((str(failure) or type(failure).__name__).split())
-        print(f'fedfish: warning: {line}.', file=sys.stderr)
 
   def _write(self, round_num, tensors, contents, keep_rounds):
-    """Runs in the background thread; `wait` raises what this raises."""
+    """Runs in the background thread; `wait` returns what this raises."""
     try:
       # Before the write: they may take the room that it needs.
       self._store.remove_leftovers()
@@ -95,11 +88,14 @@ class CheckpointWriter:
       tensors.clear()
     # Before others go: counted as the newest, they would push out good ones.
     self._store.discard_after(round_num)
-    old = [r for r in self._store.rounds() if r > 0]
-    old = old[: -self._keep_last] if self._keep_last else []
-    for old_round in old:
+    if not self._keep_last:
+      return
+    rounds = [r for r in self._store.rounds() if r > 0]
+    regular = [r for r in rounds if self._is_regular(r)]
+    kept = {round_num, *regular[-self._keep_last :], *keep_rounds}
+    for old_round in rounds:
       is_multiple = self._keep_every and old_round % self._keep_every == 0
-      if not is_multiple and old_round not in keep_rounds:
+      if not is_multiple and old_round not in kept:
         self._store.remove(old_round)
 
 

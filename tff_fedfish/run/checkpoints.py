@@ -5,11 +5,12 @@
 """
 
 import dataclasses
+import functools
 import os
 import pathlib
 import sys
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -21,6 +22,13 @@ from tff_fedfish.run.tensor_files import DamagedError
 STATE_FILE = 'state.safetensors'
 STATE_KEY = 'state'
 """Name of the file in the manifest."""
+
+_Parameters = ParamSpec('_Parameters')
+_Result = TypeVar('_Result')
+
+
+class RemovedError(UserError):
+  """A checkpoint that its run removed while it was in use."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,14 +78,19 @@ def load_checkpoint(
     The checkpoint, with its tensors bit for bit as they were saved.
 
   Raises:
+    RemovedError: If a run that trains has removed it meanwhile.
     UserError: If `path` is no checkpoint, is damaged, or is of a newer
       version.
   """
-  path = pathlib.Path(path)
-  manifest = _verify(path) if verify else store.read_manifest(path)
-  tensors = {}
-  if prefix is not None:
-    tensors = tensor_files.read(path / STATE_FILE, prefix=prefix)
+  path, tensors = pathlib.Path(path), {}
+  try:
+    manifest = _verify(path) if verify else store.read_manifest(path)
+    if prefix is not None:
+      tensors = tensor_files.read(path / STATE_FILE, prefix=prefix)
+  except DamagedError as error:
+    if kept := _kept_instead_of(path):
+      raise RemovedError(f'{str(path)!r} {kept}') from error
+    raise
   return Checkpoint(
     round_num=manifest.round,
     tensors=tensors,
@@ -148,7 +161,9 @@ def resolve_checkpoint(
       version.
   """
   # Resolved: the run is found by the checkpoint's parents.
-  path = pathlib.Path(path).resolve()
+  named = path = pathlib.Path(path).resolve()
+  if kept := _kept_instead_of(path):
+    raise UserError(f'`{option}`: {str(path)!r} {kept}')
   # A corpus has a manifest, too.
   if not (path / STATE_FILE).is_file() and not store.is_round(path):
     rounds = list_rounds(path / store.CHECKPOINTS)
@@ -158,8 +173,31 @@ def resolve_checkpoint(
   try:
     _verify(path)
   except UserError as error:
+    if _kept_instead_of(path):
+      return resolve_checkpoint(named, option)
     raise UserError(f'`{option}`: {error}') from error
   return path
+
+
+def again_if_removed(
+  function: Callable[_Parameters, _Result],
+) -> Callable[_Parameters, _Result]:
+  """Decorates a function of a run whose last checkpoint it resolves.
+
+  A run that trains may remove that before it is read; the function is called
+  again then, and takes the next one. A checkpoint that was named itself is
+  refused the second time.
+  """
+
+  @functools.wraps(function)
+  def call(*arguments, **options):
+    while True:
+      try:
+        return function(*arguments, **options)
+      except RemovedError:
+        continue
+
+  return call
 
 
 def _verify(path):
@@ -169,6 +207,19 @@ def _verify(path):
     raise DamagedError(path, f'holds no {STATE_FILE}')
   manifest.files[STATE_KEY].require_whole(path)
   return manifest
+
+
+def _kept_instead_of(path):
+  """Says which rounds are kept, of a run that is beyond one it lacks; or ''."""
+  rounds, name = list_rounds(path.parent), path.name
+  if path.exists() or not rounds or not name.startswith('round_'):
+    return ''
+  if name >= path_of(path.parent, rounds[-1]).name:
+    return ''
+  return (
+    'was not kept by its run (`checkpoints.keep_last`). Name a kept one: round '
+    f'{", ".join(map(str, rounds))}.'
+  )
 
 
 def _not_a_checkpoint(path, option):

@@ -103,7 +103,7 @@ class ClientStatesPart(RoundPart):
       OSError: If they cannot be removed.
     """
     written = {*self._checkpoints.rounds()}
-    whole = [r for r in self._saved_rounds if r in written]
+    whole = sorted(written.intersection(self._saved_rounds))
     # Two of them, as the newest may be damaged; one that is being written; and
     # the last good one of a run that diverges.
     good = self._run.checked.history.good_and_finite()

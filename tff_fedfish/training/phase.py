@@ -104,13 +104,10 @@ class PhaseLoop:
       OSError: If a file cannot be written or read.
       UserError: If the process can only run in TFF's own context.
     """
-    with self._saved.writer, self._saved.saving_on_failure():
-      with contextlib.suppress(RoundInterrupted):
-        self._run_rounds()
-      self._saved.save()
-      self._saved.writer.wait()
-      for part in self._parts:
-        part.close()
+    with self._saved.saving(), contextlib.suppress(RoundInterrupted):
+      self._run_rounds()
+    for part in self._parts:
+      part.close()
 
   def _checkpoint_contents(self, round_num):
     contents = {}

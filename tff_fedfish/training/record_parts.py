@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import resource
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -96,6 +97,7 @@ class CheckpointsPart(RoundPart):
       run.workdir / store.CHECKPOINTS,
       keep_last=config.checkpoints.keep_last,
       keep_every_num_rounds=config.checkpoints.keep_every_num_rounds,
+      is_regular=self._is_regular,
     )
     self._contents = run_directory.checkpoint_contents(
       config, checked.identity.fingerprint, checked.tokenizer
@@ -104,21 +106,35 @@ class CheckpointsPart(RoundPart):
     self._recorded: FinishedRound | None = None
     self._saved_round = None
 
+  def before_round(self, round_num: int) -> None:
+    """Saves the newest state where the last write failed.
+
+    Raises:
+      OSError: If it cannot be written, either.
+    """
+    if self.writer.has_failed:
+      self.save()
+
   def record(self, done: FinishedRound) -> None:
     """See `RoundPart`."""
     # Without the state before it.
     self._recorded = dataclasses.replace(done, state_before=None)
-    every = self._run.config.checkpoints.every_num_rounds
-    if self._run.is_due(done.round_num, every):
+    if self._is_regular(done.round_num):
       self.save()
 
   def save(self) -> None:
-    """Saves the last recorded round, unless that is done."""
+    """Saves the last recorded round, unless that is done.
+
+    If the write before failed, this one has ended on return.
+
+    Raises:
+      OSError: If it cannot be written, either.
+    """
     done = self._recorded
-    if done is None or done.round_num == self._saved_round:
-      return
     # First: three states would be alive if one were still being written.
-    self.writer.wait()
+    has_failed = self.writer.wait() is not None
+    if done is None or (done.round_num == self._saved_round and not has_failed):
+      return
     state_type = self._run.process.initialize.type_signature.result
     tensors = model_state.to_tensors(done.state, state_type)
     contents = self._contents | self._contents_of(done.round_num)
@@ -134,12 +150,36 @@ class CheckpointsPart(RoundPart):
       keep_rounds=self._run.checked.history.good_and_finite(done.round_num),
     )
     self._saved_round = done.round_num
+    if has_failed and (failure := self.writer.wait()):
+      raise failure
 
   @contextlib.contextmanager
-  def saving_on_failure(self) -> Iterator[None]:
-    """Keeps the rounds that are done when a round fails."""
-    try:
-      yield
-    except Exception:  # Such as no memory for the server's step.
-      self.save()
-      raise
+  def saving(self) -> Iterator[None]:
+    """Has the last recorded round on disk in the end, also if a round fails.
+
+    Of a disk that fails twice, the error is that of the checkpoint.
+    """
+    with self.writer:
+      try:
+        yield
+      except BaseException as error:  # Such as no memory for the server's step.
+        if error is self.writer.wait():
+          raise
+        try:
+          self._save_and_wait()
+        except Exception as failure:
+          if isinstance(error, OSError):
+            raise failure from error
+          line = ' '.join((str(failure) or type(failure).__name__).split())
+          print(f'fedfish: warning: {line}.', file=sys.stderr)
+        raise
+      self._save_and_wait()
+
+  def _save_and_wait(self):
+    self.save()
+    # Waits, and writes again what failed.
+    self.save()
+
+  def _is_regular(self, round_num):
+    every = self._run.config.checkpoints.every_num_rounds
+    return self._run.is_due(round_num, every)
