@@ -13,7 +13,7 @@ import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from tff_fedfish import json_values
@@ -69,54 +69,71 @@ def write_atomically(path: str | os.PathLike, mode: str = 'w') -> Iterator[Any]:
 
 @contextlib.contextmanager
 def write_directory_atomically(
-  path: str | os.PathLike,
+  path: str | os.PathLike, *, marker: str, replaced: Collection[str] = ()
 ) -> Iterator[pathlib.Path]:
-  """Yields a temporary directory beside `path` and renames it on success.
+  """Yields a temporary directory that becomes `path` on success.
+
+  A new `path` appears whole. Into one that exists, which may be a mount point
+  or the current directory of a shell, entries are renamed one by one.
 
   Args:
-    path: The directory to create. It must not exist, or be empty.
+    path: The directory to write.
+    marker: Entry that says that the directory is complete; it comes last.
+    replaced: Entries that may stand at `path`, and are removed. No other may
+      have the name of a new one.
 
   Yields:
-    The temporary directory. An exception inside removes it.
+    The temporary directory. An exception, inside or later, removes it and
+    leaves `path` as it was.
   """
   path = pathlib.Path(path)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  temporary = pathlib.Path(
-    tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.')
-  )
+  place = path if path.is_dir() else path.parent
+  place.mkdir(parents=True, exist_ok=True)
+  prefix = f'.{path.name}.'
+  temporary = pathlib.Path(tempfile.mkdtemp(dir=place, prefix=prefix))
+  directories = [temporary]
   try:
     with naming(path):
       yield temporary
-    os.chmod(temporary, 0o777 & ~umask())
-    os.replace(temporary, path)
-  except BaseException:
-    shutil.rmtree(temporary, ignore_errors=True)
-    raise
-
-
-@contextlib.contextmanager
-def replace_directory_atomically(
-  path: pathlib.Path,
-) -> Iterator[pathlib.Path]:
-  """Like `write_directory_atomically`, synced to disk; `path` may exist.
-
-  What stood at `path` makes way last, and comes back after an exception.
-  """
-  aside = None
-  try:
-    with write_directory_atomically(path) as temporary:
-      yield temporary
       sync(temporary)
-      if path.exists():
-        aside = tempfile.mkdtemp(dir=path.parent, prefix=f'.{path.name}.')
-        os.replace(path, aside)
-    sync(path.parent)
-  except BaseException:
-    if aside and not path.exists():
-      os.replace(aside, path)
-    raise
-  if aside:
-    shutil.rmtree(aside, ignore_errors=True)
+    if place == path:
+      directories.append(tempfile.mkdtemp(dir=path, prefix=prefix))
+      _move_entries(temporary, path, marker, replaced, directories[1])
+    else:
+      os.chmod(temporary, 0o777 & ~umask())
+      os.replace(temporary, path)
+    sync(place)
+  finally:
+    for directory in directories:
+      shutil.rmtree(directory, ignore_errors=True)
+
+
+def _move_entries(
+  source: pathlib.Path,
+  target: pathlib.Path,
+  marker: str,
+  replaced: Collection[str],
+  aside: str,
+) -> None:
+  """Renames entries into a directory, replaced ones aside; all or none."""
+  moves = [
+    (target / name, pathlib.Path(aside, name))
+    for name in sorted(replaced, key=lambda name: name != marker)
+    if (target / name).exists()
+  ]
+  moves += [
+    (source / name, target / name)
+    for name in sorted(
+      os.listdir(source), key=lambda name: (name == marker, name)
+    )
+  ]
+  with contextlib.ExitStack() as undo:
+    for path, new_path in moves:
+      if new_path.exists():
+        raise FileExistsError(errno.EEXIST, 'File exists', str(new_path))
+      os.rename(path, new_path)
+      undo.callback(os.rename, new_path, path)
+    undo.pop_all()
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -256,13 +273,13 @@ def require_usable_output(
       ours and may be continued, such as `config.json`. None: it must be empty.
 
   Returns:
-    The path, absolute and without links: a directory can be renamed to it.
+    The path, absolute and without links.
 
   Raises:
     UserError: If the path is a file, holds something else, or cannot be
       written to.
   """
-  place = path = pathlib.Path(path).resolve()
+  path = pathlib.Path(path).resolve()
   try:
     if path.exists():
       if not path.is_dir():
@@ -270,11 +287,10 @@ def require_usable_output(
           f'`{option}` must be a directory, but {str(path)!r} is a file. '
           'Name another path.'
         )
-      # A killed process may have left the beginning of our marker.
+      # A killed process may have left the beginning of what it wrote.
+      own = (f'.{marker}.', f'.{path.name}.', LOCK_NAME)
       found = sorted(
-        entry.name
-        for entry in path.iterdir()
-        if not (marker and entry.name.startswith((f'.{marker}.', LOCK_NAME)))
+        entry.name for entry in path.iterdir() if not entry.name.startswith(own)
       )
       if found and (marker is None or marker not in found):
         expected = 'be empty or new' + (f', or hold {marker}' if marker else '')
@@ -283,18 +299,15 @@ def require_usable_output(
           f'{found[0]!r}{f" and {len(found) - 1} more" * (len(found) > 1)}. '
           'Name another directory, or remove it first.'
         )
-    # What is renamed to it is written beside it.
-    for place in (path,) if marker else (path, path.parent):
-      ancestor = place
-      while not ancestor.exists():
-        ancestor = ancestor.parent
-      # A probe, not `os.access`: that answers yes for root on a read-only
-      # disk.
-      with tempfile.TemporaryFile(dir=ancestor):
-        pass
+    place = path
+    while not place.exists():
+      place = place.parent
+    # A probe, not `os.access`: that answers yes for root on a read-only disk.
+    with tempfile.TemporaryFile(dir=place):
+      pass
   except OSError as error:
     raise UserError(
-      f'`{option}` must be writable, but {str(place)!r} is not '
+      f'`{option}` must be writable, but {str(path)!r} is not '
       f'({error.strerror}). Name another directory, or change its '
       'permissions.'
     ) from error

@@ -83,7 +83,9 @@ def write_token_store(
   num_workers = num_workers or len(os.sched_getaffinity(0))
   encoded = _encoded(tokenizer, _batches(corpus), num_workers)
   try:
-    with files.write_directory_atomically(output) as temporary:
+    with files.write_directory_atomically(
+      output, marker=TOKEN_STORE_NAME
+    ) as temporary:
       with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(encoded))
         writer = _Writer(temporary, corpus, stack)
@@ -93,8 +95,6 @@ def write_token_store(
           corpus, tokenizer, writer.finish()
         )
       files.write_json(temporary / TOKEN_STORE_NAME, description.to_json_dict())
-      files.sync(temporary)
-    files.sync(pathlib.Path(output).resolve().parent)
   except OSError as error:
     raise FailedError(
       f'The tokens were not written to {str(output)!r}: {error}'
@@ -102,8 +102,10 @@ def write_token_store(
 
 
 def leftovers(output: pathlib.Path) -> list[str]:
-  """Returns unfinished stores beside an output: of killed jobs, or in work."""
-  return sorted(map(str, output.parent.glob(f'.{glob.escape(output.name)}.*/')))
+  """Returns unfinished stores of an output: of killed jobs, or in work."""
+  pattern = f'.{glob.escape(output.name)}.*/'
+  found = (*output.parent.glob(pattern), *output.glob(pattern))
+  return sorted(map(str, found))
 
 
 def _batches(corpus: GroupedCorpus) -> Iterator[list[_Record]]:

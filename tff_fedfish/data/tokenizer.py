@@ -98,7 +98,9 @@ class Tokenizer(abc.ABC):
       *('end_of_text_id', 'padding_id', 'unknown_id', 'sha256'),
     ):
       metadata[name] = getattr(self, name)
-    with files.write_directory_atomically(directory) as temporary:
+    with files.write_directory_atomically(
+      directory, marker=METADATA_FILE
+    ) as temporary:
       (temporary / self.vocabulary_file).write_bytes(self.vocabulary)
       files.write_json(temporary / METADATA_FILE, metadata)
 

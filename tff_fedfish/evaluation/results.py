@@ -68,7 +68,9 @@ def write_evaluation(
     UserError: If `directory` holds something, is a file or cannot be written.
   """
   directory = files.require_usable_output(directory, '--output')
-  with files.write_directory_atomically(directory) as temporary:
+  with files.write_directory_atomically(
+    directory, marker=_SUMMARY_FILE
+  ) as temporary:
     tables.write_rows(
       temporary / _CLIENTS_FILE,
       ClientEvaluation,

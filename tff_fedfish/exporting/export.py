@@ -75,7 +75,7 @@ def export(
   card = model_card.render(model, formats)
   with (
     _naming_failures(directory),
-    files.write_directory_atomically(directory) as temporary,
+    files.write_directory_atomically(directory, marker=SUMS_FILE) as temporary,
   ):
     _write_model(temporary, model, formats)
     with files.write_atomically(temporary / 'README.md') as file:

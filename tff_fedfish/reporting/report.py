@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.files import (
-  replace_directory_atomically,
   require_usable_output,
+  write_directory_atomically,
 )
 from tff_fedfish.reporting import figures_of_report, settings
 from tff_fedfish.reporting.comparisons import comparisons_csv
@@ -86,7 +86,9 @@ def write_report(
     for plot in drawn
   }
   try:
-    with replace_directory_atomically(output) as temporary:
+    with write_directory_atomically(
+      output, marker=_PAGE, replaced=_CONTENTS
+    ) as temporary:
       for name, data in files.items():
         path = temporary / name
         path.parent.mkdir(parents=True, exist_ok=True)

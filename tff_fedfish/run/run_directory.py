@@ -151,8 +151,7 @@ def start(
   corpus_identity.write_identity(workdir, corpus)
   vocabulary = workdir / VOCABULARY_NAME
   if tokenizer is not None and not vocabulary.exists():
-    with files.write_directory_atomically(vocabulary) as temporary:
-      tokenizer.save(temporary)
+    tokenizer.save(vocabulary)
   files.write_json(workdir / 'environment.json', environment_facts())
 
 
