@@ -24,11 +24,12 @@ def files(directory: str, pattern: str) -> list[pathlib.Path]:
   return [
     path
     for path in sorted((ROOT / directory).glob(pattern))
-    if path.is_file() and not _is_ignored(path.relative_to(ROOT))
+    if path.is_file() and not is_ignored(path.relative_to(ROOT))
   ]
 
 
-def _is_ignored(path):
+def is_ignored(path: pathlib.PurePath) -> bool:
+  """Whether git ignores a path of a package or of the pages."""
   return any(
     fnmatch.fnmatch(part, name) for part in path.parts for name in _IGNORED
   )

@@ -188,6 +188,23 @@ def test_make_says_last_how_to_call_the_command(tmp_path):
   assert make('demo', 'CI=1').stdout == ''
 
 
+@pytest.mark.parametrize(
+  ('path', 'expected'),
+  [
+    ('docs/build/page.md', True),
+    ('tff_fedfish/__pycache__/left.py', True),
+    ('tff_fedfish/corpora/demo_vocabulary/x.py', False),
+    ('tests/fixtures/runs/x.py', False),
+  ],
+)
+def test_what_git_ignores_is_no_file_of_the_project(path, expected):
+  assert source_files.is_ignored(pathlib.PurePath(path)) == expected
+
+
+def test_tests_begin_in_an_empty_directory():
+  assert not list(pathlib.Path().iterdir())
+
+
 def test_make_alone_shows_help():
   printed = subprocess.run(
     ['make'], cwd=_ROOT, capture_output=True, text=True, timeout=300, check=True
