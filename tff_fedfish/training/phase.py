@@ -17,7 +17,7 @@ from tff_fedfish.run import (
   divergence,
   run_directory,
 )
-from tff_fedfish.run.trackers import Tracker
+from tff_fedfish.run.trackers import RowSink
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import (
   RoundInterrupted,
@@ -35,10 +35,14 @@ from tff_fedfish.training.parts import (
 from tff_fedfish.training.privacy_part import PrivacyPart
 from tff_fedfish.training.record_parts import (
   CheckpointsPart,
+  SinksPart,
   TablesPart,
-  TrackersPart,
 )
-from tff_fedfish.training.scores_part import HeldOutScorePart, PersonalScorePart
+from tff_fedfish.training.scores_part import (
+  HeldOutScorePart,
+  PersonalScorePart,
+  score_of,
+)
 from tff_fedfish.training.solve_part import SolvePart
 
 if typing.TYPE_CHECKING:
@@ -52,7 +56,7 @@ class PhaseLoop:
     self,
     run: BuiltRun,
     options: RoundOptions,
-    trackers: Sequence[Tracker],
+    sinks: Sequence[RowSink],
     kept_uploads: 'KeptUploads | None' = None,
   ):
     """Makes the parts that the config asks for.
@@ -60,7 +64,7 @@ class PhaseLoop:
     Args:
       run: The run, at the last round before those to run.
       options: Options of all rounds.
-      trackers: Trackers that get the rows; they are entered.
+      sinks: What gets the rows, too; they are entered.
       kept_uploads: See `train`.
     """
     self._run, self._options = run, options
@@ -89,9 +93,7 @@ class PhaseLoop:
     parts.append(TablesPart(run))
     if config.method.solver is not None:
       parts.append(SolvePart(run))
-    parts.append(self._saved)
-    if trackers:
-      parts.append(TrackersPart(trackers))
+    parts += [self._saved, SinksPart(sinks)]
     self._client_rows = client_data.rows_for_engine(
       config, run.client_rows, run.workdir / run_directory.VOCABULARY_NAME
     )
@@ -171,6 +173,9 @@ class PhaseLoop:
       num_tokens=done.metrics['train/num_tokens'],
       # The loss of an earlier round is not this one's.
       loss=math.nan if loss is None else loss,
+      score=' '.join(
+        score_of(done.metrics, self._run.config.data.holds_images)
+      ).strip(),
     )
     if columns.is_non_finite(done.metrics):
       history = self._run.checked.history

@@ -11,13 +11,12 @@ from models.model_shapes import num_parameters
 from tff_fedfish.planning import communication
 from tff_fedfish.run import columns, model_state, run_directory, store
 from tff_fedfish.run.checkpoint_writer import CheckpointWriter
-from tff_fedfish.run.tables import TOKENS_SEEN
-from tff_fedfish.run.trackers import Tracker
+from tff_fedfish.run.trackers import RowSink
 from tff_fedfish.training.parts import BuiltRun, FinishedRound, RoundPart
 
 
 class TablesPart(RoundPart):
-  """Writes metrics.csv, timings.csv and events, and keeps the history."""
+  """Writes metrics.csv and timings.csv, and keeps the history."""
 
   def __init__(self, run: BuiltRun):
     """Writes nothing yet; the log of the run must be open."""
@@ -48,20 +47,16 @@ class TablesPart(RoundPart):
   def record(self, done: FinishedRound) -> None:
     """See `RoundPart`."""
     checked, metrics = self._run.checked, done.metrics
-    num_tokens = checked.history.total('train/num_tokens')
-    num_tokens += metrics.get('train/num_tokens') or 0
-    checked.log.log_round(
-      done.round_num, metrics, done.timings, {TOKENS_SEEN: num_tokens}
-    )
+    checked.log.log_round(done.round_num, metrics, done.timings)
     checked.history.add({'round': done.round_num, **metrics})
 
 
-class TrackersPart(RoundPart):
-  """Sends the row to trackers."""
+class SinksPart(RoundPart):
+  """Sends the row to TensorBoard and trackers."""
 
-  def __init__(self, trackers: Sequence[Tracker]):
-    """Sends nothing yet; the trackers are entered."""
-    self._trackers = trackers
+  def __init__(self, sinks: Sequence[RowSink]):
+    """Sends nothing yet; the sinks are entered."""
+    self._sinks = sinks
 
   def record(self, done: FinishedRound) -> None:
     """See `RoundPart`."""
@@ -70,8 +65,9 @@ class TrackersPart(RoundPart):
       name: value.item() if hasattr(value, 'item') else value
       for name, value in done.metrics.items()
     }
-    for tracker in self._trackers:
-      tracker.log({'round': done.round_num, **row}, done.write_line)
+    row['round'] = done.round_num
+    for sink in self._sinks:
+      sink.log(row, done.write_line, done.timings)
 
 
 class CheckpointsPart(RoundPart):

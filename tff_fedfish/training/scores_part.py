@@ -1,12 +1,15 @@
 """Scores of a run's models while it trains, in the rounds that are due."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from tff_fedfish.evaluation import evaluator, own_tests
 from tff_fedfish.run.client_inputs import ClientInputs
 from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training.parts import BuiltRun, FinishedRound, RoundPart
+
+_LABELS = {'held_out': 'held-out loss', 'personal': 'personal loss'}
 
 
 class _ScoresPart(RoundPart):
@@ -69,3 +72,28 @@ class PersonalScorePart(_ScoresPart):
       should_stop=self._should_stop,
     )
     return own_tests.mean_score([score for *_, score in scores])
+
+
+def score_of(row: Mapping[str, Any], with_accuracy: bool) -> tuple[str, str]:
+  """Returns label and score of a row, ('held-out loss', '6.1850 nats').
+
+  Both are '' where it has no score.
+  """
+  for stage, label in _LABELS.items():
+    if (loss := row.get(f'{stage}/loss')) is not None:
+      score = f'{loss:.4f} nats'
+      if with_accuracy:
+        score += f', accuracy {row[f"{stage}/accuracy"]:.2%}'
+      return label, score
+  return '', ''
+
+
+def last_score(rows: Iterable[Mapping[str, Any]], with_accuracy: bool) -> str:
+  """Returns a line with the last score of a run beside the first, or ''."""
+  scored = [(row['round'], *score_of(row, with_accuracy)) for row in rows]
+  scored = [entry for entry in scored if entry[1]]
+  if not scored:
+    return ''
+  (first, _, start), (last, label, end) = scored[0], scored[-1]
+  line = f'{label.capitalize()}: {end}, round {last}'
+  return line if first == last else f'{line} (round {first}: {start})'

@@ -52,7 +52,10 @@ class SolvePart(RoundPart):
     stack: contextlib.ExitStack,
   ) -> Callable[[int, Any], None]:
     """Starts to write a round; see `ClientStatesPart.on_output`."""
-    self._writer = stack.enter_context(self._uploads.begin(round_num))
+    keeps = self._run.config.algorithm.keeps_uploads
+    self._writer = stack.enter_context(
+      self._uploads.begin(round_num, syncs=keeps)
+    )
     return client_inputs.output_writer(
       self._writer, [client.client_id for client in clients]
     )
