@@ -12,6 +12,7 @@ import small_runs
 from tff_fedfish.cli.main import main
 from tff_fedfish.run import checkpoints, cohorts, tables
 from tff_fedfish.runtime.in_process_context import InProcessContext
+from tff_fedfish.training.scores_part import last_score
 
 _CONFIG = small_runs.CONFIG
 
@@ -82,6 +83,19 @@ def test_scores_are_shown(small_inputs, tmp_path, capsys, algorithm, pattern):
   # That of round 2 stands until the next one.
   (progress,) = re.findall('round 2/3, .*', err)
   assert f'{line[:13].lower()} {rows[2][name]:.4f} nats' in progress
+
+
+def test_scores_of_images_have_accuracies():
+  rows = [
+    {'round': r, 'held_out/loss': loss, 'held_out/accuracy': accuracy}
+    for r, loss, accuracy in ((0, 2.30259, 0.1), (1, None, None), (2, 0.5, 0.8))
+  ]
+  assert last_score(rows, True) == (
+    'Held-out loss: 0.5000 nats, accuracy 80.00%, round 2 (round 0: 2.3026 '
+    'nats, accuracy 10.00%)'
+  )
+  assert last_score(rows[:1], False) == 'Held-out loss: 2.3026 nats, round 0'
+  assert last_score(rows[1:2], True) == ''
 
 
 def test_resumed_run_equals_uninterrupted_bit_for_bit(

@@ -5,7 +5,7 @@ of an interrupted and resumed run equals that of an uninterrupted one byte for
 byte; seconds and everything else that differs from run to run go to
 `timings.csv`. A row is on disk before `log_round` returns: log a round before
 saving its checkpoint, and every checkpoint finds its rows. Timings are of no
-consequence: a timings.csv that is missing or damaged starts anew.
+consequence: a timings.csv that is missing or damaged starts again.
 """
 
 import contextlib

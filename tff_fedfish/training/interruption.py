@@ -112,6 +112,7 @@ class Interruption:
   ):
     self._unit, self._on_second = unit, on_second
     self.requested: int | None = None
+    self._heard = threading.Event()
     self._stack = contextlib.ExitStack()
 
   @property
@@ -131,8 +132,9 @@ class Interruption:
     self._stack.callback(os.close, write)
     previous = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
     self._stack.callback(signal.set_wakeup_fd, previous)
-    # Without a handler of Python's no number would be written.
-    self._stack.enter_context(signals_handled(lambda *_: None))
+    # Without a handler of Python's no number would be written. It runs where
+    # the main thread goes on, which finds `requested` set.
+    self._stack.enter_context(signals_handled(lambda *_: self._heard.wait(1)))
     return self
 
   def __exit__(self, *_) -> None:
@@ -155,6 +157,7 @@ class Interruption:
       self._on_second()
       os._exit(128 + signal_num)
     self.requested = signal_num
+    self._heard.set()
     again = f'send {signal.Signals(signal_num).name} again'
     if signal_num == signal.SIGINT:
       again = 'press Ctrl-C again'
