@@ -84,6 +84,16 @@ def _lines(total, steps, **options):
         'train: round 3/25, 0:02:12 left',
       ],
     ),
+    # A score stands until the next one.
+    (
+      2,
+      [(0, dict(loss=3.0, score='held-out loss 3.5000 nats')), (0, {})],
+      {},
+      [
+        'train: round 1/2, loss 3.0000, held-out loss 3.5000 nats',
+        'train: round 2/2, loss 3.0000, held-out loss 3.5000 nats',
+      ],
+    ),
     # Not measured in round 2, not finite in round 3.
     (
       3,
@@ -96,7 +106,15 @@ def _lines(total, steps, **options):
       ],
     ),
   ],
-  ids=['no steps', 'by hand', 'tokens in all', 'own speed', 'weights', 'loss'],
+  ids=[
+    'no steps',
+    'by hand',
+    'tokens in all',
+    'own speed',
+    'weights',
+    'score',
+    'loss',
+  ],
 )
 def test_plain_lines(total, steps, options, expected):
   assert _lines(total, steps, **options) == expected

@@ -60,10 +60,10 @@ class Progress:
         for round_num in ...:
           progress.advance(num_tokens=..., loss=...)
 
-  On a terminal: one bar with position, loss, tokens in all and per second, and
-  time left. Elsewhere: lines with the same facts, after the first step, the
-  first with a time left, the last and each tenth, and whenever 30 seconds have
-  passed since the last line.
+  On a terminal: one bar with position, loss, score, tokens in all and per
+  second, and time left. Elsewhere: lines with the same facts, after the first
+  step, the first with a time left, the last and each tenth, and whenever 30
+  seconds have passed since the last line.
 
   Args:
     label: What runs, such as 'train'; it opens the line.
@@ -99,7 +99,7 @@ class Progress:
     self._weights = weights
     self._clock = clock
     self._num_tokens, self._shows_sum = num_tokens or 0, num_tokens is not None
-    self._loss = None
+    self._loss, self._score = None, ''
     self._bar = None
     # The step and the time at which a line is due.
     self._next_step, self._next_time = completed + 1, math.inf
@@ -123,6 +123,7 @@ class Progress:
     *,
     num_tokens: int | None = None,
     loss: float | None = None,
+    score: str = '',
   ) -> None:
     """Says that steps are done.
 
@@ -131,10 +132,12 @@ class Progress:
       num_tokens: Tokens that they processed; None where that is not counted.
       loss: The latest loss, in nats per token; None: the one before stands.
         One that is not finite is shown as '-'.
+      score: The latest score, as it is shown; '': the one before stands.
     """
     self._completed += num_steps
     self._num_tokens += num_tokens or 0
     self._loss = self._loss if loss is None else loss
+    self._score = score or self._score
     self._steps.append((self._clock(), self._completed, self._num_tokens))
     if self._bar is not None:
       self._show_bar()
@@ -180,11 +183,13 @@ class Progress:
     return f'{self._unit} {self._completed:,}/{self._total:,}'
 
   def _facts(self) -> list[str]:
-    """Returns loss, tokens, their speed and time left, those that are known."""
+    """Returns loss, score, tokens, speed and time left, as far as known."""
     facts = []
     if self._loss is not None:
       is_finite = math.isfinite(self._loss)
       facts.append(f'loss {self._loss:.4f}' if is_finite else 'loss -')
+    if self._score:
+      facts.append(self._score)
     if self._shows_sum:
       facts.append(f'tokens {format_count(self._num_tokens)}')
     start_time, start_completed, start_tokens = self._steps[0]

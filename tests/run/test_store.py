@@ -243,8 +243,9 @@ def test_every_call_that_fails_names_a_file(
 ):
   """The call after some good ones, and all later ones, fail."""
   monkeypatch.setattr(tensor_files, '_CHUNK_BYTES', 8)
-  rounds, call, calls = RoundStore(tmp_path), getattr(os, name), []
-  _write(tmp_path, 1, {'w': np.zeros(9)}, syncs=True)
+  directory, call, calls = tmp_path / 'rounds', getattr(os, name), []
+  rounds = RoundStore(directory)
+  _write(directory, 1, {'w': np.zeros(9)}, syncs=True)
 
   def fail(*arguments, **options):
     calls.append(arguments)
@@ -255,13 +256,13 @@ def test_every_call_that_fails_names_a_file(
 
   monkeypatch.setattr(os, name, fail)
   try:
-    _write(tmp_path, 2, {'w': np.ones(9)}, syncs=True)
+    _write(directory, 2, {'w': np.ones(9)}, syncs=True)
     assert len(calls) <= num_good
   except OSError as error:
     assert error.filename and str(tmp_path) in os.fspath(error.filename)
   monkeypatch.undo()
   # Either as before or whole.
-  assert not list(tmp_path.glob('.round_*'))
+  assert not list(directory.glob('.round_*'))
   for round_num in rounds.rounds():
     list(rounds.verify(round_num))
   assert rounds.rounds()[0] == 1

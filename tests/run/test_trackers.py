@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -213,6 +214,60 @@ def test_a_tracker_that_fails_is_off(fakes, workdir, capfd):
     rounds = [row['round'] for row in _calls(workdir, name)['row']]
     assert rounds == [0, 1, 2, 3]
   assert capfd.readouterr() == ('', '')
+
+
+def _scalars(workdir):
+  from tensorboard.backend.event_processing import event_accumulator
+
+  events = event_accumulator.EventAccumulator(str(workdir / 'tensorboard'))
+  events.Reload()
+  return {
+    tag: [(event.step, event.value) for event in events.Scalars(tag)]
+    for tag in events.Tags()['scalars']
+  }
+
+
+def _log_events(workdir, *rounds, resume_after_round=None):
+  """Logs rounds with 10 r tokens and r + 0.5 seconds; returns lines."""
+  lines = []
+  with (
+    tables.MetricsLog(
+      workdir,
+      resume_after_round,
+      metric_names=('train/num_tokens',),
+      timing_names=(),
+    ) as log,
+    trackers.TensorBoard('tensorboard', workdir) as sink,
+  ):
+    for r in rounds:
+      row = {'train/num_tokens': 10 * r} if r else {}
+      log.log_round(r, row, {})
+      sink.log({'round': r, **row}, lines.append, {'seconds': r + 0.5})
+  return lines
+
+
+def test_tensorboard_forgets_replayed_rounds(workdir, capfd):
+  assert _log_events(workdir, 0, 1, 2) == []
+  # From the checkpoint of round 0: round 1 alone is repeated.
+  assert _log_events(workdir, 1, resume_after_round=0) == []
+  assert _scalars(workdir) == {
+    'train/num_tokens': [(1, 10.0)],
+    'train/tokens_seen': [(0, 0.0), (1, 10.0)],
+    'timings/seconds': [(0, 0.5), (1, 1.5)],
+  }
+  assert len(os.listdir(workdir / 'tensorboard')) == 2
+  assert capfd.readouterr() == ('', '')
+
+
+def test_tensorboard_that_fails_is_off(workdir, capfd):
+  (workdir / 'tensorboard').touch()
+  assert _log_events(workdir, 0, 1, 2) == []
+  (line,) = capfd.readouterr().err.splitlines()
+  assert re.fullmatch(
+    r'fedfish: warning: TensorBoard failed \(.*\) and is off. The run goes '
+    r'on\.',
+    line,
+  )
 
 
 def _wandb_services():

@@ -15,7 +15,7 @@ from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.run import cohorts
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import ClientFailure
-from tff_fedfish.training.barrier_part import BarrierPart
+from tff_fedfish.training.barrier_part import measure_barrier
 from tff_fedfish.training.check import CheckedRun
 from tff_fedfish.training.parts import BuiltRun, FinishedRound, Position
 
@@ -68,8 +68,8 @@ def _config(**settings):
   return planned_configs.by_hand(**values | settings)
 
 
-def _barrier(workdir, process, evaluator, **settings):
-  """Returns the part of a run that starts."""
+def _measure(done, workdir, process, evaluator, **settings):
+  """Measures a round of a run that starts."""
   run = BuiltRun(
     config=_config(**settings),
     workdir=workdir,
@@ -81,7 +81,7 @@ def _barrier(workdir, process, evaluator, **settings):
     client_rows=_Clients(),
     is_resumed=False,
   )
-  return BarrierPart(run, lambda: False, None)
+  measure_barrier(run, done, None, lambda: False)
 
 
 def _done(round_num, state_before=None, state=None, **values):
@@ -153,9 +153,6 @@ def test_by_hand(tmp_path):
     client_optimizer=linear_models.sgd(0.5),
     server_optimizer=linear_models.sgd(1.0),
   )
-  measured = _barrier(
-    tmp_path, process, _ScalarEvaluator(), algorithm__name='fed_avg'
-  )
   cohort = cohorts.cohort(_config(), _CLIENT_IDS, _Clients(), 2)
   order = [client.client_id for client in cohort]
   state = process.initialize()
@@ -168,7 +165,8 @@ def test_by_hand(tmp_path):
     failures=[ClientFailure(order.index(b'failed'), 'error', 'none')],
     write_line=lines.append,
   )
-  measured.measure(done)
+  settings = dict(algorithm__name='fed_avg')
+  _measure(done, tmp_path, process, _ScalarEvaluator(), **settings)
   assert lines == [
     "Round 2: client b'unreadable' was left out of the barrier, OSError: no "
     'such block'
@@ -184,7 +182,7 @@ def test_by_hand(tmp_path):
 
 def test_one_client_model_at_a_time(tmp_path):
   process = _Process()
-  _barrier(tmp_path, process, _Evaluator()).measure(_done(2))
+  _measure(_done(2), tmp_path, process, _Evaluator())
   # All but the empty and the unreadable one.
   assert process.num_trained == 4
   assert not process.alive

@@ -1,6 +1,9 @@
 """Runs whose disk is full, for a moment or for good, and without a reader."""
 
+import os
 import re
+import subprocess
+import sys
 
 import disk_calls
 import pytest
@@ -69,3 +72,12 @@ def test_the_reader_of_its_output_leaves(small_inputs, tmp_path):
   assert process.wait(300) == 0
   assert tables.read_metrics(tmp_path / 'metrics.csv')[-1]['round'] == 12
   assert checkpoints.list_rounds(tmp_path / 'checkpoints') == [0, 12]
+
+
+def test_a_finished_run_whose_terminal_is_gone(small_run):
+  read, write = os.pipe()
+  os.close(read)
+  command = [sys.executable, '-m', 'tff_fedfish', 'train', '--workdir']
+  done = subprocess.run([*command, str(small_run)], stdout=write, stderr=write)
+  os.close(write)
+  assert done.returncode == 0

@@ -50,6 +50,7 @@ def _start(*arguments):
   [
     (signal.SIGINT, 'press Ctrl-C again', 130),
     (signal.SIGTERM, 'send SIGTERM again', 143),
+    (signal.SIGHUP, 'send SIGHUP again', 129),
   ],
 )
 def test_first_signal_asks(signal_num, again, exit_code):
@@ -78,6 +79,44 @@ def test_second_signal_ends_at_once(second, exit_code):
   assert out == ''
   assert err.splitlines()[1:] == ['fedfish: interrupted.']
   assert process.returncode == exit_code
+
+
+# One call that Python cannot interrupt to run a handler, as of a graph.
+_LONG_CALL = """
+import hashlib, signal
+from tff_fedfish.training.interruption import Interruption
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with Interruption():
+  print('ready', flush=True)
+  hashlib.pbkdf2_hmac('sha256', b'', b'', 10**9)
+"""
+
+
+def test_heard_during_one_long_call():
+  with subprocess.Popen(
+    [sys.executable, '-c', _LONG_CALL],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  ) as process:
+    assert process.stdout.readline() == 'ready\n'
+    start = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    assert 'finishing the round' in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(300) == 130
+    assert time.monotonic() - start < 30
+
+
+def test_a_hangup_is_never_the_second():
+  with _start('stay') as process:
+    assert process.stdout.readline() == 'ready\n'
+    process.send_signal(signal.SIGHUP)
+    assert process.stdout.readline() == 'requested 1\n'
+    process.send_signal(signal.SIGHUP)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=300)
+  assert process.returncode == 143
 
 
 def test_second_signal_shows_the_cursor_again():
@@ -132,15 +171,16 @@ def test_no_signal_is_lost_in_a_callback(signal_num, exit_code):
   assert sys.unraisablehook is before
 
 
-def test_an_ignored_signal_stays_ignored():
-  before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+@pytest.mark.parametrize('signal_num', [signal.SIGTERM, signal.SIGHUP])
+def test_an_ignored_signal_stays_ignored(signal_num):
+  before = signal.signal(signal_num, signal.SIG_IGN)
   try:
     with interruption.Interruption() as caught:
-      signal.raise_signal(signal.SIGTERM)
-      assert caught.requested is None
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+      signal.raise_signal(signal_num)
+    assert caught.requested is None
+    assert signal.getsignal(signal_num) == signal.SIG_IGN
   finally:
-    signal.signal(signal.SIGTERM, before)
+    signal.signal(signal_num, before)
 
 
 def test_handlers_are_restored_after_an_error():

@@ -195,14 +195,14 @@ def _stop_at_the_second_client(patch, stop):
 
 
 def _stop_at_the_row(patch, stop):
-  record = record_parts.TablesPart.record
+  write_row = record_parts.write_row
 
-  def stop_or_record(self, done):
+  def stop_or_write(run, done):
     if done.round_num == 4:
       stop()
-    record(self, done)
+    write_row(run, done)
 
-  patch.setattr(record_parts.TablesPart, 'record', stop_or_record)
+  patch.setattr(record_parts, 'write_row', stop_or_write)
 
 
 @pytest.mark.parametrize(

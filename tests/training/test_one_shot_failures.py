@@ -2,6 +2,7 @@
 
 import subprocess
 
+import disk_calls
 import numpy as np
 import pytest
 import small_image_runs
@@ -40,6 +41,21 @@ def _weights(run, round_num=1):
 def _remount(disk, options):
   command = ['mount', '-o', f'remount,{options}', str(disk)]
   subprocess.run(command, check=True)
+
+
+def test_kept_uploads_are_flushed(small_images, tmp_path, monkeypatch):
+  calls = disk_calls.record(monkeypatch, tmp_path)
+  kept = dict(algorithm__keeps_uploads=True)
+  assert _train(small_images, tmp_path, 'ot_fusion', **kept) == 0
+  end = calls.index(
+    next(call for call in calls if call[2] == 'uploads/round_00000001')
+  )
+  before = {path for kind, path, _ in calls[:end] if kind == 'fsync'}
+  temporary = calls[end][1]
+  names = [p.name for p in tmp_path.glob('uploads/round_00000001/*')]
+  assert len(names) == 5
+  assert before >= {'.', temporary, *(f'{temporary}/{name}' for name in names)}
+  assert calls[end + 1] == ('fsync', 'uploads', None)
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import small_runs
 from tff_fedfish.cli.main import main
 from tff_fedfish.run import checkpoints, cohorts, tables
 from tff_fedfish.runtime.in_process_context import InProcessContext
+from tff_fedfish.training.scores_part import last_score
 
 _CONFIG = small_runs.CONFIG
 
@@ -51,6 +52,50 @@ def test_what_a_run_leaves_behind(small_run):
   assert checkpoints.list_rounds(small_run / 'checkpoints') == [0, 1, 2, 3, 4]
   assert json.loads((small_run / 'environment.json').read_text())
   assert list((small_run / 'tensorboard').iterdir())
+
+
+@pytest.mark.parametrize(
+  ('algorithm', 'pattern'),
+  [
+    ('fed_fish', r'Held-out loss: (.+) nats, round 3 \(round 0: (.+) nats\)'),
+    ('local_only', r'Personal loss: (.+) nats, round 3 \(round 0: (.+) nats\)'),
+  ],
+)
+def test_scores_are_shown(small_inputs, tmp_path, capsys, algorithm, pattern):
+  settings = dict(algorithm__name=algorithm, training__num_rounds=3)
+  if algorithm == 'local_only':
+    settings |= dict(
+      data__sequence_length=64,
+      client_splits__test_fraction=0.5,
+      client_splits__held_out_fraction=0.0,
+      client_work__learning_rate=0.1,
+      cohorts__cohort_size=None,
+    )
+  assert small_runs.train(small_inputs, tmp_path, **settings) == 0
+  out, err = capsys.readouterr()
+  line, run_line = out.splitlines()
+  assert run_line == f'Run: {tmp_path}'
+  rows = tables.read_metrics(tmp_path / 'metrics.csv')
+  name = 'held_out/loss' if algorithm == 'fed_fish' else 'personal/loss'
+  assert re.fullmatch(pattern, line).groups() == tuple(
+    f'{rows[round_num][name]:.4f}' for round_num in (3, 0)
+  )
+  # That of round 2 stands until the next one.
+  (progress,) = re.findall('round 2/3, .*', err)
+  assert f'{line[:13].lower()} {rows[2][name]:.4f} nats' in progress
+
+
+def test_scores_of_images_have_accuracies():
+  rows = [
+    {'round': r, 'held_out/loss': loss, 'held_out/accuracy': accuracy}
+    for r, loss, accuracy in ((0, 2.30259, 0.1), (1, None, None), (2, 0.5, 0.8))
+  ]
+  assert last_score(rows, True) == (
+    'Held-out loss: 0.5000 nats, accuracy 80.00%, round 2 (round 0: 2.3026 '
+    'nats, accuracy 10.00%)'
+  )
+  assert last_score(rows[:1], False) == 'Held-out loss: 2.3026 nats, round 0'
+  assert last_score(rows[1:2], True) == ''
 
 
 def test_resumed_run_equals_uninterrupted_bit_for_bit(

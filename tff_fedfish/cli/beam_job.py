@@ -115,7 +115,7 @@ def interruptible(clean_up: Callable[[], None]) -> Iterator[None]:
       if not received:
         raise
       # One more does not stop what follows: there is the timer.
-      for signal_num in (signal.SIGINT, signal.SIGTERM):
+      for signal_num in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signal_num, signal.SIG_IGN)
       what = 'interrupted' if received[0] == signal.SIGINT else 'terminated'
       print(f'fedfish: {what}.', file=sys.stderr, flush=True)

@@ -53,7 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv: Arguments without the program's name; None: those of the process.
 
   Returns:
-    0 done, 1 failed, 2 bad arguments or bad input, 130 or 143 interrupted.
+    0 done, 1 failed, 2 bad arguments or bad input; 129, 130 or 143
+    interrupted.
   """
   # Before TensorFlow is imported: its start-up messages are not the user's.
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')

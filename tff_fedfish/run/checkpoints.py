@@ -10,7 +10,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,8 +23,7 @@ STATE_FILE = 'state.safetensors'
 STATE_KEY = 'state'
 """Name of the file in the manifest."""
 
-_Parameters = ParamSpec('_Parameters')
-_Result = TypeVar('_Result')
+_Function = TypeVar('_Function', bound=Callable[..., Any])
 
 
 class RemovedError(UserError):
@@ -179,9 +178,7 @@ def resolve_checkpoint(
   return path
 
 
-def again_if_removed(
-  function: Callable[_Parameters, _Result],
-) -> Callable[_Parameters, _Result]:
+def again_if_removed(function: _Function) -> _Function:
   """Decorates a function of a run whose last checkpoint it resolves.
 
   A run that trains may remove that before it is read; the function is called

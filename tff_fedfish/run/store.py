@@ -90,12 +90,14 @@ class RoundStore:
       OSError: If nothing can be written.
     """
     self.directory.mkdir(parents=True, exist_ok=True)
+    if syncs:
+      files.sync(self.directory.parent)
     return RoundWriter(self, round_num, syncs)
 
   def sync(self, round_num: int) -> None:
     """Flushes a round to the disk; raises OSError if it cannot be."""
     path = self.path(round_num)
-    for entry in (*path.iterdir(), path, self.directory):
+    for entry in (*path.iterdir(), path, *path.parents[:2]):
       files.sync(entry)
 
   def remove(self, round_num: int) -> None:

@@ -1,10 +1,11 @@
-"""Measurements of a run: metrics.csv, timings.csv and TensorBoard events.
+"""Measurements of a run: metrics.csv and timings.csv.
 
 `metrics.csv` holds only values that a resumed run repeats, so that the file
 of an interrupted and resumed run equals that of an uninterrupted one byte for
 byte; seconds and everything else that differs from run to run go to
 `timings.csv`. A row is on disk before `log_round` returns: log a round before
-saving its checkpoint, and every checkpoint finds its rows.
+saving its checkpoint, and every checkpoint finds its rows. Timings are of no
+consequence: a timings.csv that is missing or damaged starts again.
 """
 
 import contextlib
@@ -13,20 +14,14 @@ import io
 import os
 import pathlib
 import re
-import time
-import types
 from collections.abc import Mapping, Sequence
 
 from tff_fedfish import files
 from tff_fedfish.errors import UserError
 
-TOKENS_SEEN = 'train/tokens_seen'
-"""Sum of `train/num_tokens` up to a round. No column of metrics.csv."""
-
 Row = dict[str, float | int | None]
 
 _ROUND = 'round'
-_EVENTS = 'events.out.tfevents.'
 _INTEGER = re.compile(r'[+-]?\d+')
 
 
@@ -39,13 +34,12 @@ class MetricsLog:
       restored: later rows, which the run will repeat, and a last line that is
       cut off are removed. None: the run starts, and the files with it.
     metric_names: Columns of metrics.csv after `round`, in order.
-    timing_names: Columns of timings.csv after `round`, in order; in
-      TensorBoard they stand under `timings/`.
+    timing_names: Columns of timings.csv after `round`, in order.
 
   Raises:
-    UserError: On construction, which touches no file: if a file of the run to
-      resume is missing, damaged or has other columns, or metrics.csv has no row
-      for `resume_after_round`.
+    UserError: On construction, which touches no file: if metrics.csv of the run
+      to resume is missing, damaged or has other columns, or has no row for
+      `resume_after_round`.
   """
 
   def __init__(
@@ -56,18 +50,16 @@ class MetricsLog:
     metric_names: Sequence[str],
     timing_names: Sequence[str],
   ):
-    self._directory = pathlib.Path(run_directory)
-    path = self._directory / 'metrics.csv'
-    self._metrics = _Table(path, metric_names, resume_after_round)
-    self._timings = _Table(
-      self._directory / 'timings.csv', timing_names, resume_after_round
-    )
-    self._last_round = -1
+    directory = pathlib.Path(run_directory)
+    path = directory / 'metrics.csv'
+    self._metrics = _Table(path, metric_names)
+    self._timings = _Table(directory / 'timings.csv', timing_names)
     if resume_after_round is not None:
-      self._last_round = resume_after_round
+      self._metrics.read(resume_after_round)
+      with contextlib.suppress(UserError):
+        self._timings.read(resume_after_round, any_columns=True)
       rows = self._metrics.kept_rows
       last = rows[-1][_ROUND] if rows else None
-      # The last row of timings.csv may be missing.
       if last != resume_after_round:
         raise UserError(
           f'{str(path)!r} must have a row for round {resume_after_round}, '
@@ -79,13 +71,10 @@ class MetricsLog:
   def __enter__(self) -> 'MetricsLog':
     self._metrics.start()
     self._timings.start()
-    self._events = _EventFile(
-      self._directory / 'tensorboard', self._last_round + 1
-    )
     return self
 
   def __exit__(self, *_) -> None:
-    for table in (self._metrics, self._timings, self._events):
+    for table in (self._metrics, self._timings):
       # Rows are on the disk; a failed write has been raised, with its file.
       with contextlib.suppress(OSError):
         table.file.close()
@@ -95,16 +84,14 @@ class MetricsLog:
     round_num: int,
     metrics: Mapping[str, float | int | None],
     timings: Mapping[str, float],
-    scalars: Mapping[str, float] = types.MappingProxyType({}),
   ) -> None:
-    """Adds the row of one round to every file.
+    """Adds the row of one round to both files.
 
     Args:
       round_num: The round; greater than the one logged before.
       metrics: Values by column. A column that is absent or None has an empty
         cell; floats are written so that reading returns the same number.
       timings: Values of timings.csv.
-      scalars: Further values for TensorBoard.
 
     Raises:
       ValueError: If a name is not a column.
@@ -115,8 +102,6 @@ class MetricsLog:
     timings_line = self._timings.line(round_num, timings)
     self._timings.append(timings_line)
     self._metrics.append(metrics_line)
-    values = {f'timings/{name}': value for name, value in timings.items()}
-    self._events.add_scalars(round_num, {**metrics, **scalars, **values})
 
 
 def read_metrics(path: str | os.PathLike) -> list[Row]:
@@ -146,14 +131,16 @@ class _Table:
     file: Where rows are added, once the table is started.
   """
 
-  def __init__(self, path, names, resume_after_round):
+  def __init__(self, path, names):
     self._path = path
     self._header = [_ROUND, *names]
     self.kept_rows, self.file = [], None
-    if resume_after_round is None:
-      return
+
+  def read(self, last_round, *, any_columns=False):
+    """Keeps the rows up to a round; of other columns those that are known."""
+    path = self._path
     header, rows = _read(path)
-    if header != self._header:
+    if header != self._header and not any_columns:
       missing = [name for name in self._header if name not in header]
       extra = [name for name in header if name not in self._header]
       raise UserError(
@@ -162,7 +149,11 @@ class _Table:
         'besides, or has another order. Resume with the version and the '
         'config of fedfish that wrote it, or use another --workdir.'
       )
-    self.kept_rows = [row for row in rows if row[_ROUND] <= resume_after_round]
+    self.kept_rows = [
+      {name: row.get(name) for name in self._header}
+      for row in rows
+      if row[_ROUND] <= last_round
+    ]
 
   def start(self):
     """Rewrites the file with the rows that are kept, and opens it for more."""
@@ -187,45 +178,6 @@ class _Table:
       self.file.write(line.encode())
       self.file.flush()
       os.fsync(self.file.fileno())
-
-
-class _EventFile:
-  """Scalars in TensorBoard's event format, written without TensorFlow.
-
-  Every start of a run has a file of its own, numbered, without a host name. It
-  says that what earlier files have of `first_step` and later steps is void.
-  """
-
-  def __init__(self, directory: pathlib.Path, first_step: int):
-    from tensorboard.compat.proto import event_pb2
-    from tensorboard.summary.writer import record_writer
-
-    directory.mkdir(parents=True, exist_ok=True)
-    names = (path.suffix[1:] for path in directory.glob(f'{_EVENTS}*'))
-    last = max((int(name) for name in names if name.isdecimal()), default=-1)
-    self._path = directory / f'{_EVENTS}{last + 1:06d}'
-    self.file = open(self._path, 'xb')
-    self._records = record_writer.RecordWriter(self.file)
-    self._write(file_version='brain.Event:2')
-    start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-    self._write(step=first_step, session_log=start)
-
-  def add_scalars(self, step, values):
-    """Adds one event with a scalar per tag; None is left out."""
-    scalars = [
-      dict(tag=tag, simple_value=value)
-      for tag, value in values.items()
-      if value is not None
-    ]
-    self._write(step=step, summary=dict(value=scalars))
-
-  def _write(self, **fields):
-    from tensorboard.compat.proto import event_pb2
-
-    event = event_pb2.Event(wall_time=time.time(), **fields)
-    with files.naming(self._path):
-      self._records.write(event.SerializeToString())
-      self.file.flush()
 
 
 def _read(path):

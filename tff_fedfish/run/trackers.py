@@ -1,4 +1,4 @@
-"""Trackers: copies of a run's metrics.csv in MLflow or Weights & Biases."""
+"""Copies of a run's rows: in TensorBoard, and in MLflow or Weights & Biases."""
 
 import contextlib
 import importlib.util
@@ -8,12 +8,13 @@ import secrets
 import socket
 import sys
 import time
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from tff_fedfish import files
 from tff_fedfish.errors import UserError
-from tff_fedfish.run.tables import TOKENS_SEEN, read_metrics
+from tff_fedfish.run.tables import read_metrics
 
 # Nothing leaves the machine, and nothing is written that tells of it. What the
 # user has set stays.
@@ -24,8 +25,105 @@ _WANDB |= dict.fromkeys(('_DISABLE_META', '_DISABLE_STATS'), 'true')
 _WANDB |= {'_DISABLE_MACHINE_INFO': 'true', 'CONSOLE': 'off'}
 
 
-class Tracker(contextlib.AbstractContextManager):
-  """A tracker within a `with` block; an exception switches it off.
+class RowSink(contextlib.AbstractContextManager):
+  """Gets the rows of a run in a `with` block; an exception switches it off.
+
+  A subclass has `_start`, `_add(row, timings)` and `_stop`, and says what it is
+  and what to do if it fails.
+  """
+
+  _label: str
+  _advice = ''
+
+  def __init__(self, name: str, workdir: pathlib.Path):
+    """Opens nothing yet; `workdir` has config.json and metrics.csv."""
+    self._workdir = workdir.resolve()
+    self._directory = self._workdir / name
+    self._is_on, self._num_tokens = True, 0
+
+  def __enter__(self) -> 'RowSink':
+    self._try(self._start)
+    return self
+
+  def log(
+    self,
+    row: Mapping[str, Any],
+    write_line: Callable[[str], None],
+    timings: Mapping[str, Any] = types.MappingProxyType({}),
+  ) -> None:
+    """Adds the row of a round; writes a line where that fails."""
+    self._try(self._add, row, timings, write_line=write_line)
+
+  def __exit__(self, *_) -> None:
+    self._try(self._stop)
+
+  def _values(self, row):
+    """Returns the values of the next row, with the sum of tokens so far."""
+    self._num_tokens += row.get('train/num_tokens') or 0
+    values = {name: value for name, value in row.items() if value is not None}
+    return values | {'train/tokens_seen': self._num_tokens}
+
+  def _try(self, action, *arguments, write_line=None):
+    if not self._is_on:
+      return
+    try:
+      action(*arguments)
+    except Exception as error:  # pylint: disable=broad-exception-caught
+      self._is_on = False
+      text = ' '.join(f'{type(error).__name__}: {error}'.split())[:400]
+      text = (
+        f'fedfish: warning: {self._label} failed ({text}) and is off. The run '
+        f'goes on{self._advice}.'
+      )
+      write_line(text) if write_line else print(text, file=sys.stderr)
+
+
+class TensorBoard(RowSink):
+  """Events of every run, which TensorBoard shows; timings are under `timings/`.
+
+  Every start of a run has a file of its own. It says that what earlier files
+  have of its rounds is void.
+  """
+
+  _label = 'TensorBoard'
+
+  def _start(self):
+    # Late: a finished run needs no TensorFlow.
+    import tensorflow as tf
+
+    rows = read_metrics(self._workdir / 'metrics.csv')
+    for row in rows:
+      self._values(row)
+    self._library, v1 = tf, tf.compat.v1
+    self._writer = tf.summary.create_file_writer(str(self._directory))
+    start = v1.Event(
+      step=rows[-1]['round'] + 1 if rows else 0,
+      wall_time=time.time(),
+      session_log=v1.SessionLog(status=v1.SessionLog.START),
+    )
+    tf.raw_ops.ImportEvent(
+      writer=self._writer._resource, event=start.SerializeToString()
+    )
+
+  def _add(self, row, timings):
+    values = self._values(row)
+    step = values.pop('round')
+    values |= {f'timings/{name}': value for name, value in timings.items()}
+    summary = self._library.compat.v1.Summary()
+    for tag, value in values.items():
+      summary.value.add(tag=tag, simple_value=value)
+    with self._writer.as_default():
+      self._library.summary.experimental.write_raw_pb(
+        summary.SerializeToString(), step=step
+      )
+    self._writer.flush()
+
+  def _stop(self):
+    self._writer.close()
+
+
+class Tracker(RowSink):
+  """A tracker of experiments.
 
   A subclass names the `package` that it needs. `_open` continues a run, or
   begins one where the id is None, and returns its id. `fedfish.json` keeps the
@@ -35,22 +133,14 @@ class Tracker(contextlib.AbstractContextManager):
   package: str
 
   def __init__(self, name: str, workdir: pathlib.Path):
-    """Opens nothing yet; `workdir` has config.json and metrics.csv."""
-    self._name, self._workdir = name, workdir.resolve()
-    self._directory = self._workdir / name
-    self._is_on, self._num_tokens = True, 0
+    """See `RowSink`."""
+    super().__init__(name, workdir)
+    self._label = f'`--tracker {name}`'
+    self._advice = (
+      '; the same command sends what is missing, or all rows if '
+      f'{str(self._directory)!r} is moved away'
+    )
     self._kept = {'run_id': None, 'last_round': -1}
-
-  def __enter__(self) -> 'Tracker':
-    self._try(self._start)
-    return self
-
-  def log(self, row: Mapping[str, Any], write_line: Callable[[str], None]):
-    """Sends the row of a round; writes a line where the tracker fails."""
-    self._try(self._add, row, write_line=write_line)
-
-  def __exit__(self, *_) -> None:
-    self._try(lambda: self._end(self._kept['last_round'] == self._num_rounds))
 
   def _start(self):
     with contextlib.suppress(FileNotFoundError):
@@ -71,31 +161,18 @@ class Tracker(contextlib.AbstractContextManager):
     for row in read_metrics(self._workdir / 'metrics.csv'):
       self._add(row)
 
-  def _add(self, row):
-    self._num_tokens += row.get('train/num_tokens') or 0
+  def _add(self, row, timings=None):
+    values = self._values(row)
     if row['round'] > self._kept['last_round']:
-      values = {k: v for k, v in row.items() if v is not None}
-      self._send(values | {TOKENS_SEEN: self._num_tokens})
+      self._send(values)
       self._keep(last_round=row['round'])
+
+  def _stop(self):
+    self._end(self._kept['last_round'] == self._num_rounds)
 
   def _keep(self, **values):
     self._kept |= values
     files.write_json(self._directory / 'fedfish.json', self._kept)
-
-  def _try(self, action, *arguments, write_line=None):
-    if not self._is_on:
-      return
-    try:
-      action(*arguments)
-    except Exception as error:  # pylint: disable=broad-exception-caught
-      self._is_on = False
-      text = ' '.join(f'{type(error).__name__}: {error}'.split())[:400]
-      text = (
-        f'fedfish: warning: `--tracker {self._name}` failed ({text}) and is '
-        'off. The run goes on; the same command sends what is missing, or all '
-        f'rows if {str(self._directory)!r} is moved away.'
-      )
-      write_line(text) if write_line else print(text, file=sys.stderr)
 
 
 class Mlflow(Tracker):

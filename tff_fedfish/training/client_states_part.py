@@ -9,17 +9,13 @@ from tff_fedfish.run.client_inputs import ClientInputs
 from tff_fedfish.run.client_state import ClientStates
 from tff_fedfish.run.cohorts import TrainingClient
 from tff_fedfish.run.store import RoundStore
-from tff_fedfish.training.parts import (
-  BuiltRun,
-  FinishedRound,
-  RoundPart,
-)
+from tff_fedfish.training.parts import BuiltRun
 
 _HEADER_BYTES = 4096
 """Room for the names of a client's tensors, in its file and the manifest."""
 
 
-class ClientStatesPart(RoundPart):
+class ClientStatesPart:
   """Gives clients what they kept, and keeps what a round's clients return.
 
   The states of a round count from their rename on, which comes before the row
@@ -49,7 +45,7 @@ class ClientStatesPart(RoundPart):
       participating=run.participating,
     )
 
-  def before_round(self, round_num: int) -> None:
+  def require_room(self, round_num: int) -> None:
     """Removes superseded states, and checks that there is room for new ones.
 
     Not as soon as they are superseded: if the row of that round cannot be
@@ -59,7 +55,7 @@ class ClientStatesPart(RoundPart):
       FailedError: If the states of the round do not fit on the disk.
       OSError: If superseded states cannot be removed.
     """
-    self.close()
+    self.collect()
     run = self._run
     num_clients = run.config.cohort_size or len(run.participating)
     client_bytes = client_inputs.num_bytes(self.inputs.slots) + _HEADER_BYTES
@@ -83,20 +79,20 @@ class ClientStatesPart(RoundPart):
     writer = stack.enter_context(self._states.begin(round_num))
     return client_inputs.output_writer(writer, [c.client_id for c in clients])
 
-  def measure(self, done: FinishedRound) -> None:
-    """See `RoundPart`."""
-    done.timings['client_state_bytes'] = self._states.num_bytes
+  @property
+  def num_bytes(self) -> int:
+    """Size of all states on disk."""
+    return self._states.num_bytes
 
-  def record(self, done: FinishedRound) -> None:
-    """Commits the states of the round.
+  def commit(self) -> None:
+    """Makes the states of the round count.
 
     Raises:
       OSError: If they cannot be written.
     """
-    if done.round_num:
-      self._states.commit()
+    self._states.commit()
 
-  def close(self) -> None:
+  def collect(self) -> None:
     """Removes superseded states from which no run could continue.
 
     Raises:

@@ -12,24 +12,15 @@ from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.methods.method import load
 from tff_fedfish.planning import disk
 from tff_fedfish.progress import stage
-from tff_fedfish.run import (
-  build,
-  columns,
-  features,
-  store,
-)
+from tff_fedfish.run import build, columns, features, store
 from tff_fedfish.run.cohorts import TrainingClient
 from tff_fedfish.run.features import BATCH_ROWS, FeatureClient
 from tff_fedfish.run.store import RoundStore
 from tff_fedfish.runtime.round_options import RoundInterrupted
-from tff_fedfish.training.parts import (
-  BuiltRun,
-  FinishedRound,
-  RoundPart,
-)
+from tff_fedfish.training.parts import BuiltRun, FinishedRound
 
 
-class FeaturesPart(RoundPart):
+class FeaturesPart:
   """Computes the clients' features, and feeds clients with them.
 
   A client's features are in memory one client at a time while they are
@@ -112,7 +103,7 @@ class FeaturesPart(RoundPart):
     return fed
 
   def measure(self, done: FinishedRound) -> None:
-    """See `RoundPart`."""
+    """Adds the size of the features to the round in which they are written."""
     if self._is_written and done.round_num == self._round:
       name = columns.feature_bytes_name(self._run.config)
       files = self._features.manifest(self._round).files.values()

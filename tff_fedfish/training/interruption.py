@@ -1,4 +1,10 @@
-"""Ctrl-C and SIGTERM: the first asks for a clean end, the second ends now."""
+"""Ctrl-C, SIGTERM, SIGHUP: the first asks for a clean end, the second ends now.
+
+Python runs a handler only between two bytecodes of the main thread, and the
+training of a client may be one call of an hour. `Interruption` therefore hears
+of signals in a thread: Python's C handler writes their numbers to a pipe at
+once.
+"""
 
 import contextlib
 import os
@@ -8,7 +14,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SHOW_CURSOR = '\x1b[?25h'
 
 _Handler = Callable[[int, types.FrameType | None], None]
@@ -16,11 +22,11 @@ _Handler = Callable[[int, types.FrameType | None], None]
 
 @contextlib.contextmanager
 def signals_handled(handle: _Handler) -> Iterator[None]:
-  """Lets a handler have SIGINT and SIGTERM, and puts back the previous ones.
+  """Lets a handler have the signals, and puts back the previous ones.
 
-  A signal that is ignored (as SIGINT is in the background of a script) stays
-  ignored. Python runs handlers only in the main thread; in any other this does
-  nothing.
+  A signal that is ignored (as SIGINT is in the background of a script, SIGHUP
+  under `nohup`) stays ignored. Python runs handlers only in the main thread; in
+  any other this does nothing.
 
   Args:
     handle: Called with the signal's number and the current stack frame.
@@ -45,7 +51,8 @@ class Abandoned(KeyboardInterrupt):
 
   Attributes:
     signal_num: The signal's number.
-    exit_code: 128 + that number: 130 for SIGINT, 143 for SIGTERM.
+    exit_code: 128 + that number: 130 for SIGINT, 143 for SIGTERM, 129 for
+      SIGHUP.
   """
 
   def __init__(self, signal_num: int):
@@ -56,7 +63,7 @@ class Abandoned(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def abandonable() -> Iterator[None]:
-  """Lets SIGINT and SIGTERM raise `Abandoned` at any point.
+  """Lets a signal raise `Abandoned` at any point.
 
   Python ignores what a handler raises within a callback of the garbage
   collector (JAX has one) or a destructor. It is raised once more then, soon
@@ -82,13 +89,14 @@ def abandonable() -> Iterator[None]:
 
 
 class Interruption:
-  """Catches SIGINT and SIGTERM while a loop over rounds runs.
+  """Catches SIGINT, SIGTERM and SIGHUP while a loop over rounds runs.
 
-  The first signal prints one line and sets `requested`; the loop looks at it
-  between rounds, writes its checkpoint and returns `exit_code`. The second ends
-  the process at once, like a kill, with 128 + its number: what was being
-  written has a temporary name, and goes when the run is continued. See
-  `signals_handled`.
+  The first signal prints one line and sets `requested`, also while the main
+  thread computes; the loop looks at it between rounds, writes its checkpoint
+  and returns `exit_code`. The second ends the process at once, like a kill,
+  with 128 + its number: what was being written has a temporary name, and goes
+  when the run is continued. SIGHUP never is the second: a terminal that closes
+  may send it twice. See `signals_handled`.
 
   Args:
     unit: What is finished after the first signal, such as 'round'.
@@ -104,30 +112,53 @@ class Interruption:
   ):
     self._unit, self._on_second = unit, on_second
     self.requested: int | None = None
-    self._handlers = contextlib.ExitStack()
+    self._heard = threading.Event()
+    self._stack = contextlib.ExitStack()
 
   @property
   def exit_code(self) -> int:
-    """128 + the first signal's number: 130 or 143; 0 where none came."""
+    """128 + the first signal's number: 129, 130 or 143; 0 where none came."""
     return 0 if self.requested is None else 128 + self.requested
 
   def __enter__(self) -> 'Interruption':
-    self._handlers.enter_context(signals_handled(self._handle))
+    if threading.current_thread() is not threading.main_thread():
+      return self
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    thread = threading.Thread(target=self._listen, args=[read], daemon=True)
+    thread.start()
+    # In reverse: its pipe closed, the thread ends, once it has read all.
+    self._stack.callback(thread.join)
+    self._stack.callback(os.close, write)
+    previous = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    self._stack.callback(signal.set_wakeup_fd, previous)
+    # Without a handler of Python's no number would be written. It runs where
+    # the main thread goes on, which finds `requested` set.
+    self._stack.enter_context(signals_handled(lambda *_: self._heard.wait(1)))
     return self
 
   def __exit__(self, *_) -> None:
-    self._handlers.close()
+    self._stack.close()
 
-  def _handle(self, signal_num: int, frame: types.FrameType | None) -> None:
+  def _listen(self, pipe):
+    with open(pipe, 'rb', buffering=0) as stream:
+      while number := stream.read(1):
+        if number[0] in _SIGNALS:
+          self._handle(number[0])
+
+  def _handle(self, signal_num):
     # Below a progress bar, whose line has no end.
     start = '\n' if os.isatty(2) else ''
     if self.requested is not None:
+      if signal_num == signal.SIGHUP:
+        return
       # A progress bar has hidden the cursor.
       _write(f'{start and _SHOW_CURSOR}{start}fedfish: interrupted.\n')
       self._on_second()
       os._exit(128 + signal_num)
     self.requested = signal_num
-    again = 'send SIGTERM again'
+    self._heard.set()
+    again = f'send {signal.Signals(signal_num).name} again'
     if signal_num == signal.SIGINT:
       again = 'press Ctrl-C again'
     _write(
@@ -139,5 +170,5 @@ class Interruption:
 def _write(line):
   # A closed terminal must not turn a clean end into an unclean one.
   with contextlib.suppress(OSError):
-    # Past Python's buffers, which a handler may find in mid-write.
+    # Past Python's buffers, which may be in mid-write.
     os.write(2, line.encode())

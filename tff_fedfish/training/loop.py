@@ -17,6 +17,7 @@ from tff_fedfish.run import (
   client_data,
   model_state,
   run_directory,
+  tables,
   trackers,
 )
 from tff_fedfish.run.row_source import row_source
@@ -28,6 +29,7 @@ from tff_fedfish.training.check import CheckedRun
 from tff_fedfish.training.interruption import Interruption
 from tff_fedfish.training.parts import BuiltRun, Position
 from tff_fedfish.training.phase import PhaseLoop
+from tff_fedfish.training.scores_part import last_score
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.training.solve import KeptUploads
@@ -53,10 +55,10 @@ def run_rounds(
     run_directory.start(config, workdir, checked.tokenizer, checked.identity)
     stack.enter_context(checked.log)
     interruption = stack.enter_context(Interruption('client'))
-    tracked = [
-      stack.enter_context(trackers.find(name)(name, workdir))
-      for name in tracker_names
-    ]
+    sinks = [trackers.TensorBoard('tensorboard', workdir)]
+    sinks += [trackers.find(name)(name, workdir) for name in tracker_names]
+    for sink in sinks:
+      stack.enter_context(sink)
     workers = None
     if config.engine.kind == 'ray':
       workers = stack.enter_context(_ray_workers(config, workdir))
@@ -71,10 +73,10 @@ def run_rounds(
     if workers is not None and kept_uploads is None:
       with stage('starting workers'), contextlib.suppress(RoundInterrupted):
         workers.start(options.should_stop)
-    PhaseLoop(run, options, tracked, kept_uploads).run()
+    PhaseLoop(run, options, sinks, kept_uploads).run()
     while _has_next_phase(run) and not options.should_stop():
       run = _next_phase(run)
-      PhaseLoop(run, options, tracked).run()
+      PhaseLoop(run, options, sinks).run()
   return _exit_code(run, interruption)
 
 
@@ -179,4 +181,7 @@ def _exit_code(run, interruption):
       f'{str(history.last_good_checkpoint())!r}.',
       file=sys.stderr,
     )
+  rows = tables.read_metrics(run.workdir / 'metrics.csv')
+  if line := last_score(rows, run.config.data.holds_images):
+    print(line)
   return 0

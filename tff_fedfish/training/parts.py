@@ -1,11 +1,5 @@
-"""The run that the round loop drives, and the protocol of its parts.
+"""The run that the round loop drives, and a round that has finished."""
 
-A part is an aspect of a run: what clients keep, scores, files. After a round
-every part measures it, in order; then every part records it. An interruption
-while it is measured leaves no trace of the round.
-"""
-
-import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable, Sequence
@@ -17,7 +11,6 @@ import tensorflow_federated as tff
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.evaluation.evaluator import ClientEvaluator
-from tff_fedfish.runtime.client_data import ClientLoader
 from tff_fedfish.runtime.round_options import ClientFailure
 from tff_fedfish.training.check import CheckedRun
 
@@ -75,7 +68,7 @@ class BuiltRun:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinishedRound:
-  """A round, and the measurements that parts add to it."""
+  """A round, and its measurements, which are added one after the other."""
 
   round_num: int
   """0 is the start."""
@@ -93,56 +86,3 @@ class FinishedRound:
   timings: dict[str, Any] = dataclasses.field(default_factory=dict)
   """A row of timings.csv."""
   write_line: Callable[[str], None] = print
-
-
-class RoundPart:
-  """A part that does nothing. A run has it only if its config asks for it.
-
-  Methods that train or score raise RoundInterrupted if the run is to stop; the
-  round is given up.
-  """
-
-  def prepare(self, should_stop: Callable[[], bool]) -> None:
-    """Works before the first round that is left of the phase."""
-
-  def before_round(self, round_num: int) -> None:
-    """Raises FailedError if a round cannot be begun."""
-
-  def feed(
-    self,
-    round_num: int,
-    state: Any,
-    clients: Sequence[ClientLoader],
-    should_stop: Callable[[], bool],
-  ) -> Sequence[ClientLoader]:
-    """Returns the clients of a round with what they are fed."""
-    return clients
-
-  def on_output(
-    self,
-    round_num: int,
-    clients: Sequence[ClientLoader],
-    stack: contextlib.ExitStack,
-  ) -> Callable[[int, Any], None] | None:
-    """Returns the `RoundOptions.on_client_output` of a round, or None.
-
-    One part of a run, at most, has one. The stack is left at the end of the
-    round, also of one that is given up.
-    """
-
-  def finish(self, done: FinishedRound) -> FinishedRound:
-    """Returns a round whose clients have trained, as it is to be measured."""
-    return done
-
-  def measure(self, done: FinishedRound) -> None:
-    """Adds to the metrics and timings of a round."""
-
-  def record(self, done: FinishedRound) -> None:
-    """Writes the round, which counts from now on."""
-
-  def checkpoint_contents(self, round_num: int) -> dict[str, Any]:
-    """Returns what the checkpoint of a round keeps beside the state."""
-    return {}
-
-  def close(self) -> None:
-    """Works after the last checkpoint of the phase."""

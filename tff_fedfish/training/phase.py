@@ -1,4 +1,4 @@
-"""The rounds of a phase, each followed by the parts of the run."""
+"""The rounds of a phase: clients train, the round is measured and recorded."""
 
 import contextlib
 import dataclasses
@@ -17,14 +17,15 @@ from tff_fedfish.run import (
   divergence,
   run_directory,
 )
-from tff_fedfish.run.trackers import Tracker
+from tff_fedfish.run.trackers import RowSink
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import (
   RoundInterrupted,
   RoundOptions,
   use_round_options,
 )
-from tff_fedfish.training.barrier_part import BarrierPart
+from tff_fedfish.training import record_parts
+from tff_fedfish.training.barrier_part import measure_barrier
 from tff_fedfish.training.client_states_part import ClientStatesPart
 from tff_fedfish.training.features_part import FeaturesPart
 from tff_fedfish.training.parts import (
@@ -33,12 +34,8 @@ from tff_fedfish.training.parts import (
   FinishedRound,
 )
 from tff_fedfish.training.privacy_part import PrivacyPart
-from tff_fedfish.training.record_parts import (
-  CheckpointsPart,
-  TablesPart,
-  TrackersPart,
-)
-from tff_fedfish.training.scores_part import HeldOutScorePart, PersonalScorePart
+from tff_fedfish.training.record_parts import Checkpoints
+from tff_fedfish.training.scores_part import ScoresPart, score_of
 from tff_fedfish.training.solve_part import SolvePart
 
 if typing.TYPE_CHECKING:
@@ -52,46 +49,37 @@ class PhaseLoop:
     self,
     run: BuiltRun,
     options: RoundOptions,
-    trackers: Sequence[Tracker],
+    sinks: Sequence[RowSink],
     kept_uploads: 'KeptUploads | None' = None,
   ):
-    """Makes the parts that the config asks for.
+    """Makes what the config asks for.
 
     Args:
       run: The run, at the last round before those to run.
       options: Options of all rounds.
-      trackers: Trackers that get the rows; they are entered.
+      sinks: What gets the rows, too; they are entered.
       kept_uploads: See `train`.
     """
-    self._run, self._options = run, options
+    self._run, self._options, self._sinks = run, options, sinks
     self._kept_uploads = kept_uploads
     self._has_warned = False
     config, features = run.config, run.config.method.features
-    evaluation, should_stop = config.evaluation, options.should_stop
-    is_personal = config.method.personal(config) is not None
-    states = ClientStatesPart(run) if config.kept_slots else None
-    self._inputs = None if states is None else states.inputs
-    self._saved = CheckpointsPart(run, self._checkpoint_contents)
-    self._parts = parts = []
-    if evaluation.barrier_every_num_rounds:
-      parts.append(BarrierPart(run, should_stop, self._inputs))
-    if evaluation.num_clients and is_personal:
-      parts.append(PersonalScorePart(run, should_stop, self._inputs))
-    elif evaluation.num_clients and run.checked.sample.clients:
-      parts.append(HeldOutScorePart(run, should_stop))
-    # States and accounts before the row, and the row before the checkpoint.
-    if states is not None:
-      parts.append(states)
+    self._states = self._inputs = self._features = self._privacy = None
+    self._scores = self._solve = None
+    if config.kept_slots:
+      self._states = ClientStatesPart(run)
+      self._inputs = self._states.inputs
     if features is not None and features.use != 'unused':
-      parts.append(FeaturesPart(run))
+      self._features = FeaturesPart(run)
     if config.local_privacy.adds_noise:
-      parts.append(PrivacyPart(run))
-    parts.append(TablesPart(run))
+      self._privacy = PrivacyPart(run)
+    is_personal = config.method.personal(config) is not None
+    has_clients = is_personal or run.checked.sample.clients
+    if config.evaluation.num_clients and has_clients:
+      self._scores = ScoresPart(run, options.should_stop, self._inputs)
     if config.method.solver is not None:
-      parts.append(SolvePart(run))
-    parts.append(self._saved)
-    if trackers:
-      parts.append(TrackersPart(trackers))
+      self._solve = SolvePart(run)
+    self._saved = Checkpoints(run, self._states, self._features)
     self._client_rows = client_data.rows_for_engine(
       config, run.client_rows, run.workdir / run_directory.VOCABULARY_NAME
     )
@@ -106,14 +94,8 @@ class PhaseLoop:
     """
     with self._saved.saving(), contextlib.suppress(RoundInterrupted):
       self._run_rounds()
-    for part in self._parts:
-      part.close()
-
-  def _checkpoint_contents(self, round_num):
-    contents = {}
-    for part in self._parts:
-      contents |= part.checkpoint_contents(round_num)
-    return contents
+    if self._states:
+      self._states.collect()
 
   def _run_rounds(self):
     """Runs rounds until the phase's last, or until the run is to stop."""
@@ -124,8 +106,8 @@ class PhaseLoop:
         self._finish(FinishedRound(round_num=0, state=position.state))
     if should_stop() or position.round_num == run.last_round:
       return
-    for part in self._parts:
-      part.prepare(should_stop)
+    if self._features:
+      self._features.prepare(should_stop)
     if self._kept_uploads is None:
       with stage('tracing the round'):
         _require_compiled(run)
@@ -150,27 +132,29 @@ class PhaseLoop:
 
   def _run_round(self, round_num, progress):
     """Runs a round; interrupted, it leaves no trace."""
-    for part in self._parts:
-      part.before_round(round_num)
+    if self._states:
+      self._states.require_room(round_num)
+    self._saved.require_no_failure()
     begin = time.monotonic()
     with contextlib.ExitStack() as stack:
       done = self._train_clients(round_num, progress.write_line, stack)
       _require_bounds(self._run.config, done)
       seconds = time.monotonic() - begin
-      done.timings['seconds'] = seconds
-      done.timings['tokens_per_second'] = (
-        done.metrics['train/num_tokens'] / seconds
-      )
+      num_tokens = done.metrics['train/num_tokens']
+      speed = num_tokens / seconds
+      done.timings.update(seconds=seconds, tokens_per_second=speed)
       self._finish(done)
     loss = done.metrics['train/loss']
     warning = divergence.loss_warning(self._run.config, round_num, loss)
     if warning and not self._has_warned:
       self._has_warned = True
       progress.write_line(warning)
+    score = score_of(done.metrics, self._run.config.data.holds_images)
     progress.advance(
-      num_tokens=done.metrics['train/num_tokens'],
+      num_tokens=num_tokens,
       # The loss of an earlier round is not this one's.
       loss=math.nan if loss is None else loss,
+      score=' '.join(score).strip(),
     )
     if columns.is_non_finite(done.metrics):
       history = self._run.checked.history
@@ -185,11 +169,11 @@ class PhaseLoop:
     clients = cohorts.cohort(
       run.config, run.participating, self._client_rows, round_num, self._inputs
     )
-    for part in self._parts:
-      clients = part.feed(round_num, run.position.state, clients, should_stop)
-    on_output = None
-    for part in self._parts:
-      on_output = on_output or part.on_output(round_num, clients, stack)
+    if self._features:
+      state = run.position.state
+      clients = self._features.feed(round_num, state, clients, should_stop)
+    writer = self._states or self._solve
+    on_output = writer and writer.on_output(round_num, clients, stack)
     # Not kept: a round that is given up leaves the state as it was.
     state = build.with_rates(
       run.process, run.position.state, run.config, round_num
@@ -204,9 +188,7 @@ class PhaseLoop:
       done = self._next(done, clients, on_output)
     else:
       done.metrics.update(self._kept_uploads.hand_on(clients, on_output))
-    for part in self._parts:
-      done = part.finish(done)
-    return done
+    return self._solve.finish(done) if self._solve else done
 
   def _next(self, done, clients, on_output):
     """Returns a round after the learning process has run it."""
@@ -244,12 +226,35 @@ class PhaseLoop:
     return done
 
   def _finish(self, done):
-    for part in self._parts:
-      part.measure(done)
-    for part in self._parts:
-      part.record(done)
-    position = self._run.position
-    position.round_num, position.state = done.round_num, done.state
+    """Measures a round, and records it; interrupted before, it leaves no trace.
+
+    A kill may cut the records anywhere: states and accounts come before the
+    row, with which the round counts, and the row before the checkpoint.
+    """
+    run, evaluation = self._run, self._run.config.evaluation
+    barrier_every = evaluation.barrier_every_num_rounds
+    if barrier_every and done.round_num:
+      if run.is_due(done.round_num, barrier_every):
+        measure_barrier(run, done, self._inputs, self._options.should_stop)
+    if self._scores and run.is_due(done.round_num, evaluation.every_num_rounds):
+      self._scores.measure(done)
+    if self._states:
+      done.timings['client_state_bytes'] = self._states.num_bytes
+    if self._features:
+      self._features.measure(done)
+    if self._privacy:
+      self._privacy.measure(done)
+    record_parts.measure_traffic(run, done)
+    if self._states and done.round_num:
+      self._states.commit()
+    if self._privacy:
+      self._privacy.record(done)
+    record_parts.write_row(run, done)
+    if self._solve:
+      self._solve.discard_uploads()
+    self._saved.record(done)
+    record_parts.send_row(done, self._sinks)
+    run.position.round_num, run.position.state = done.round_num, done.state
 
 
 def _require_compiled(run):

@@ -8,7 +8,7 @@ from tff_fedfish.data.client_ids import ChosenIds, client_id_to_cell
 from tff_fedfish.rounds import privacy
 from tff_fedfish.run import cohorts, columns
 from tff_fedfish.run.private import private_rounds
-from tff_fedfish.training.parts import BuiltRun, FinishedRound, RoundPart
+from tff_fedfish.training.parts import BuiltRun, FinishedRound
 
 FILE_NAME = 'privacy.csv'
 _COLUMNS = (
@@ -21,7 +21,7 @@ _COLUMNS = (
 )
 
 
-class PrivacyPart(RoundPart):
+class PrivacyPart:
   """Accounts for the rounds that clients were drawn for.
 
   A client's steps follow from its rows, the config and the draws, so that a run
@@ -39,7 +39,7 @@ class PrivacyPart(RoundPart):
     self._epsilons = self._epsilons_of(self._num_rounds)
 
   def measure(self, done: FinishedRound) -> None:
-    """See `RoundPart`."""
+    """Adds the columns of a round."""
     after = [*self._after(done).values()] or [0.0]
     means = statistics.fmean(after), max(after)
     done.metrics.update(zip(columns.PRIVACY_NAMES, means, strict=True))

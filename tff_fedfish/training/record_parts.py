@@ -1,97 +1,78 @@
-"""Parts of a run that write its tables, trackers and checkpoints."""
+"""The tables, trackers and checkpoints of a run."""
 
 import contextlib
 import dataclasses
 import resource
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 from models.model_shapes import num_parameters
 from tff_fedfish.planning import communication
 from tff_fedfish.run import columns, model_state, run_directory, store
 from tff_fedfish.run.checkpoint_writer import CheckpointWriter
-from tff_fedfish.run.tables import TOKENS_SEEN
-from tff_fedfish.run.trackers import Tracker
-from tff_fedfish.training.parts import BuiltRun, FinishedRound, RoundPart
+from tff_fedfish.run.trackers import RowSink
+from tff_fedfish.training.client_states_part import ClientStatesPart
+from tff_fedfish.training.features_part import FeaturesPart
+from tff_fedfish.training.parts import BuiltRun, FinishedRound
 
 
-class TablesPart(RoundPart):
-  """Writes metrics.csv, timings.csv and events, and keeps the history."""
-
-  def __init__(self, run: BuiltRun):
-    """Writes nothing yet; the log of the run must be open."""
-    self._run = run
-
-  def measure(self, done: FinishedRound) -> None:
-    """See `RoundPart`."""
-    config = self._run.config
-    cohort_size = config.cohorts.cohort_size or len(self._run.participating)
-    traffic = communication.until_round(config, done.round_num)
-    personal = config.method.personal(config)
-    if personal and (column := personal.downloads_column):
-      # Clients differ: models that all of them were sent.
-      downloads = self._run.checked.history.total(column)
-      downloads += done.metrics.get(column, 0)
-      traffic = traffic._replace(downlink=downloads / cohort_size)
-    num_weights = num_parameters(config.model_shape())
-    spent = communication.of_cohorts(
-      traffic, cohort_size=cohort_size, num_weights=num_weights
-    )
-    for name, value in dataclasses.asdict(spent).items():
-      done.metrics[f'communication/{name}'] = value
-    if config.aggregation.is_quantized:
-      done.metrics[columns.DOWNLINK_BYTES] = spent.downlink_bytes
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    done.timings['peak_memory_bytes'] = usage.ru_maxrss * 1024
-
-  def record(self, done: FinishedRound) -> None:
-    """See `RoundPart`."""
-    checked, metrics = self._run.checked, done.metrics
-    num_tokens = checked.history.total('train/num_tokens')
-    num_tokens += metrics.get('train/num_tokens') or 0
-    checked.log.log_round(
-      done.round_num, metrics, done.timings, {TOKENS_SEEN: num_tokens}
-    )
-    checked.history.add({'round': done.round_num, **metrics})
+def measure_traffic(run: BuiltRun, done: FinishedRound) -> None:
+  """Adds the communication until a round, and the memory of this process."""
+  config = run.config
+  cohort_size = config.cohorts.cohort_size or len(run.participating)
+  traffic = communication.until_round(config, done.round_num)
+  personal = config.method.personal(config)
+  if personal and (column := personal.downloads_column):
+    # Clients differ: models that all of them were sent.
+    downloads = run.checked.history.total(column)
+    downloads += done.metrics.get(column, 0)
+    traffic = traffic._replace(downlink=downloads / cohort_size)
+  num_weights = num_parameters(config.model_shape())
+  spent = communication.of_cohorts(
+    traffic, cohort_size=cohort_size, num_weights=num_weights
+  )
+  for name, value in dataclasses.asdict(spent).items():
+    done.metrics[f'communication/{name}'] = value
+  if config.aggregation.is_quantized:
+    done.metrics[columns.DOWNLINK_BYTES] = spent.downlink_bytes
+  usage = resource.getrusage(resource.RUSAGE_SELF)
+  done.timings['peak_memory_bytes'] = usage.ru_maxrss * 1024
 
 
-class TrackersPart(RoundPart):
-  """Sends the row to trackers."""
-
-  def __init__(self, trackers: Sequence[Tracker]):
-    """Sends nothing yet; the trackers are entered."""
-    self._trackers = trackers
-
-  def record(self, done: FinishedRound) -> None:
-    """See `RoundPart`."""
-    # NumPy's scalars, too, are sent as Python's numbers.
-    row = {
-      name: value.item() if hasattr(value, 'item') else value
-      for name, value in done.metrics.items()
-    }
-    for tracker in self._trackers:
-      tracker.log({'round': done.round_num, **row}, done.write_line)
+def write_row(run: BuiltRun, done: FinishedRound) -> None:
+  """Writes the row of a round to both tables, and adds it to the history."""
+  run.checked.log.log_round(done.round_num, done.metrics, done.timings)
+  run.checked.history.add({'round': done.round_num, **done.metrics})
 
 
-class CheckpointsPart(RoundPart):
+def send_row(done: FinishedRound, sinks: Sequence[RowSink]) -> None:
+  """Sends the row of a round to TensorBoard and trackers."""
+  # NumPy's scalars, too, are sent as Python's numbers.
+  row = {
+    name: value.item() if hasattr(value, 'item') else value
+    for name, value in done.metrics.items()
+  }
+  row['round'] = done.round_num
+  for sink in sinks:
+    sink.log(row, done.write_line, done.timings)
+
+
+class Checkpoints:
   """Saves the rounds that are due, and the last one that was recorded.
 
   Attributes:
-    writer: Writes them; to be entered and left.
+    writer: Writes them.
   """
 
   def __init__(
-    self, run: BuiltRun, contents_of: Callable[[int], dict[str, Any]]
+    self,
+    run: BuiltRun,
+    states: ClientStatesPart | None,
+    features: FeaturesPart | None,
   ):
-    """Saves nothing yet.
-
-    Args:
-      run: The run.
-      contents_of: From a round, what its checkpoint keeps of other parts.
-    """
+    """Saves nothing yet; what is given is flushed before a checkpoint."""
     self._run = run
-    self._contents_of = contents_of
+    self._kept = [part for part in (states, features) if part]
     config, checked = run.config, run.checked
     self.writer = CheckpointWriter(
       run.workdir / store.CHECKPOINTS,
@@ -106,7 +87,7 @@ class CheckpointsPart(RoundPart):
     self._recorded: FinishedRound | None = None
     self._saved_round = None
 
-  def before_round(self, round_num: int) -> None:
+  def require_no_failure(self) -> None:
     """Saves the newest state where the last write failed.
 
     Raises:
@@ -116,7 +97,7 @@ class CheckpointsPart(RoundPart):
       self.save()
 
   def record(self, done: FinishedRound) -> None:
-    """See `RoundPart`."""
+    """Notes a round that counts, and saves it where it is due."""
     # Without the state before it.
     self._recorded = dataclasses.replace(done, state_before=None)
     if self._is_regular(done.round_num):
@@ -137,7 +118,9 @@ class CheckpointsPart(RoundPart):
       return
     state_type = self._run.process.initialize.type_signature.result
     tensors = model_state.to_tensors(done.state, state_type)
-    contents = self._contents | self._contents_of(done.round_num)
+    contents = self._contents.copy()
+    for part in self._kept:
+      contents |= part.checkpoint_contents(done.round_num)
     if done.weights is not None:
       tensors |= model_state.trainable_tensors(done.weights)
       contents |= run_directory.contents_of_widths(

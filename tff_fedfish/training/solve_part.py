@@ -18,14 +18,10 @@ from tff_fedfish.run.cohorts import TrainingClient
 from tff_fedfish.run.store import RoundStore, RoundWriter
 from tff_fedfish.run.uploads import StoredUploads
 from tff_fedfish.training import server_validation
-from tff_fedfish.training.parts import (
-  BuiltRun,
-  FinishedRound,
-  RoundPart,
-)
+from tff_fedfish.training.parts import BuiltRun, FinishedRound
 
 
-class SolvePart(RoundPart):
+class SolvePart:
   """Streams a round's uploads to RUN/uploads, and solves for the new weights.
 
   Uploads of a round count from their rename on. A run that is resumed computes
@@ -52,7 +48,10 @@ class SolvePart(RoundPart):
     stack: contextlib.ExitStack,
   ) -> Callable[[int, Any], None]:
     """Starts to write a round; see `ClientStatesPart.on_output`."""
-    self._writer = stack.enter_context(self._uploads.begin(round_num))
+    keeps = self._run.config.algorithm.keeps_uploads
+    self._writer = stack.enter_context(
+      self._uploads.begin(round_num, syncs=keeps)
+    )
     return client_inputs.output_writer(
       self._writer, [client.client_id for client in clients]
     )
@@ -114,7 +113,7 @@ class SolvePart(RoundPart):
     )
     return dataclasses.replace(done, state=state)
 
-  def record(self, done: FinishedRound) -> None:
+  def discard_uploads(self) -> None:
     """Removes the uploads of a round that counts, unless they are kept.
 
     Raises:

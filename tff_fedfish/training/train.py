@@ -35,7 +35,7 @@ def train(
       get rows that they lack also of a run that is finished.
 
   Returns:
-    0, or 128 + signal where SIGINT or SIGTERM ended the run: the current round
+    0, or 128 + signal where SIGINT, SIGTERM or SIGHUP ended the run: the round
     is given up after the current client, the last whole one is saved.
 
   Raises:
