@@ -4,11 +4,12 @@ Names no user, host or path: these facts are published with a run.
 """
 
 import importlib.metadata
+import math
 import os
 import pathlib
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import psutil
@@ -37,6 +38,7 @@ PACKAGES = (
 )
 
 _CGROUP = pathlib.Path('/sys/fs/cgroup')
+_OWN_CGROUP = pathlib.Path('/proc/self/cgroup')
 
 
 def environment_facts() -> dict[str, Any]:
@@ -81,22 +83,36 @@ def cpu_flags() -> frozenset[str]:
 
 
 def num_cores() -> int:
-  """Returns how many cores this process may run on."""
-  return len(os.sched_getaffinity(0))
+  """Returns how many cores this process may use; a quota of CPU is obeyed."""
+  cores = len(os.sched_getaffinity(0))
+  for directory in _cgroups('cpu'):
+    quota, _, period = _text(directory / 'cpu.max').partition(' ')
+    quota = quota or _text(directory / 'cpu.cfs_quota_us')
+    period = period or _text(directory / 'cpu.cfs_period_us')
+    if quota.isdigit() and period.isdigit():  # Not 'max' or -1.
+      cores = min(cores, max(1, math.ceil(int(quota) / int(period))))
+  return cores
 
 
 def memory_bytes() -> dict[str, int]:
-  """Returns 'total' and 'available' memory; a container's limit is obeyed."""
+  """Returns 'total' and 'available' memory; a container's limit is obeyed.
+
+  Cached files that the kernel would drop first are available.
+  """
   memory = psutil.virtual_memory()
   total, available = memory.total, memory.available
-  for limit_name, used_name in (
-    ('memory.max', 'memory.current'),
-    ('memory/memory.limit_in_bytes', 'memory/memory.usage_in_bytes'),
-  ):
-    limit, used = _integer(limit_name), _integer(used_name)
-    if limit is not None and used is not None:
-      total = min(total, limit)
-      available = min(available, max(limit - used, 0))
+  for directory in _cgroups('memory'):
+    words = _text(directory / 'memory.stat').split()
+    stat = dict(zip(words[::2], words[1::2], strict=False))
+    for limit_name, used_name, cached_name in (
+      ('memory.max', 'memory.current', 'inactive_file'),
+      ('memory.limit_in_bytes', 'memory.usage_in_bytes', 'total_inactive_file'),
+    ):
+      limit, used = _text(directory / limit_name), _text(directory / used_name)
+      if limit.isdigit() and used.isdigit():  # Not 'max'.
+        total = min(total, int(limit))
+        free = int(limit) - int(used) + int(stat.get(cached_name, 0))
+        available = min(available, max(free, 0))
   return {'total': total, 'available': available}
 
 
@@ -155,8 +171,22 @@ def _cpu_field(name: str) -> str:
   return ''
 
 
-def _integer(name: str) -> int | None:
+def _cgroups(controller: str) -> Iterator[pathlib.Path]:
+  """Yields the process's cgroup and those that it is in, version 2 or 1.
+
+  In a container they may be named as the host sees them: only the last, the
+  root of what is mounted, is there.
+  """
+  for line in _text(_OWN_CGROUP).splitlines():
+    _, names, path = line.split(':', 2)
+    if not names or controller in names.split(','):
+      inside = pathlib.PurePath(path.lstrip('/'))
+      for parent in (inside, *inside.parents):
+        yield _CGROUP / (controller if names else '') / parent
+
+
+def _text(path: pathlib.Path) -> str:
   try:
-    return int((_CGROUP / name).read_text())
-  except (OSError, ValueError):  # No such limit, or 'max'.
-    return None
+    return path.read_text().strip()
+  except OSError:  # No such file.
+    return ''

@@ -1,6 +1,7 @@
 """`fedfish doctor` says what works, and names a remedy for what does not."""
 
 import json
+import os
 import pathlib
 import platform
 import subprocess
@@ -118,6 +119,55 @@ def test_git_facts(tmp_path):
   # A directory inside another project's tree is not that project.
   (tmp_path / 'inside').mkdir()
   assert environment.git_facts(tmp_path / 'inside') == {}
+
+
+_MIB = 1 << 20
+# The process is in a/b. The limit of a is the smaller one; the quota is that of
+# a/b: 1.5 cores.
+_CGROUPS = {
+  'version 2': {
+    'own': '0::/a/b\n',
+    'root/a/memory.max': 900 * _MIB,
+    'root/a/memory.current': 800 * _MIB,
+    'root/a/memory.stat': f'anon 5\ninactive_file {300 * _MIB}\n',
+    'root/a/b/memory.max': 'max',
+    'root/a/b/memory.current': 800 * _MIB,
+    'root/a/b/cpu.max': '150000 100000',
+    'root/a/cpu.max': 'max 100000',
+  },
+  'version 1': {
+    'own': '4:memory:/a/b\n3:cpu,cpuacct:/a/b\n0::/\n',
+    'root/memory/a/memory.limit_in_bytes': 900 * _MIB,
+    'root/memory/a/memory.usage_in_bytes': 800 * _MIB,
+    'root/memory/a/memory.stat': f'total_inactive_file {300 * _MIB}',
+    'root/memory/a/b/memory.limit_in_bytes': 2**63 - 4096,
+    'root/memory/a/b/memory.usage_in_bytes': 800 * _MIB,
+    'root/cpu/a/b/cpu.cfs_quota_us': 150000,
+    'root/cpu/a/b/cpu.cfs_period_us': 100000,
+    'root/cpu/a/cpu.cfs_quota_us': -1,
+  },
+  'in a container, named as the host does': {
+    'own': '0::/a/b\n',
+    'root/memory.max': 900 * _MIB,
+    'root/memory.current': 800 * _MIB,
+    'root/memory.stat': f'inactive_file {300 * _MIB}',
+    'root/cpu.max': '150000 100000',
+  },
+}
+
+
+@pytest.mark.parametrize('written', _CGROUPS.values(), ids=_CGROUPS)
+def test_limits_of_the_own_cgroup(written, tmp_path, monkeypatch):
+  for name, text in written.items():
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text(f'{text}\n')
+  monkeypatch.setattr(environment, '_CGROUP', tmp_path / 'root')
+  monkeypatch.setattr(environment, '_OWN_CGROUP', tmp_path / 'own')
+  monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: set(range(96)))
+  assert environment.num_cores() == 2
+  memory = environment.memory_bytes()
+  # Of 800 MiB 300 are cached files.
+  assert memory == {'total': 900 * _MIB, 'available': 400 * _MIB}
 
 
 def test_memory_is_within_what_the_machine_has():

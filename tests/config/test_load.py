@@ -350,11 +350,11 @@ class TestConfigJson:
     ('facts', 'words'),
     [
       ({'image_height': -1}, '`config.resolved.image_height` must be'),
-      ([], '`config.resolved` must hold facts of images'),
+      ([], '`config.resolved` must hold facts of a run'),
       # Classes without the size of the images.
       (
         {'classes': 'a/b'},
-        '`config.resolved` must hold facts of images',
+        '`config.resolved` must hold facts of a run',
       ),
     ],
   )

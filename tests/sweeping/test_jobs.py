@@ -10,21 +10,24 @@ import sys
 import pytest
 from waiting import LIMIT_SECONDS, wait_until
 
+from tff_fedfish.run import run_directory
+
 _ROOT = pathlib.Path(__file__).parents[2]
 
 # Carries out runs whose names are the steps of their commands: 'wait' until a
-# signal comes, 'kill' the process, or end with an exit code. Runs that begin
+# signal comes, 'import' without handling signals yet, 'kill' the process, or
+# end with an exit code. Runs that begin
 # with 1 have diverged. TensorFlow, which has no part in this, is not imported.
 _PARENT = """
-import os, pathlib, signal, sys, time, types
-sys.modules['tff_fedfish.runtime.placement'] = types.SimpleNamespace(
-  limit_threads=lambda number: print(number, 'threads', flush=True))
+import os, pathlib, signal, sys, time
 from tff_fedfish.sweeping import jobs
 from tff_fedfish.sweeping.runs import Run
 from tff_fedfish.training.interruption import Interruption
 
 class Steps(Run):
   def pending_commands(self):
+    for name in ('TF_NUM_INTRAOP_THREADS', 'CUDA_VISIBLE_DEVICES'):
+      print(name, os.environ.get(name), flush=True)
     return self.name.split('-')
 
   def diverged_checkpoint(self):
@@ -34,6 +37,8 @@ def run_step(step):
   print('step', step, flush=True)
   if step == 'kill':
     os.kill(os.getpid(), signal.SIGKILL)
+  if step == 'import':
+    time.sleep(60)
   if step != 'wait':
     return int(step)
   with Interruption() as interruption:
@@ -85,6 +90,38 @@ def start(tmp_path):
   return begin
 
 
+def test_a_run_that_an_earlier_sweep_still_saves_is_waited_for(start, tmp_path):
+  log = _log(tmp_path, '0')
+  log.parent.mkdir()
+  log.write_text('an earlier failure\n')
+  with run_directory.lock(tmp_path / 'arms' / '0'):
+    process = start('0')
+    wait_until(lambda: 'note: waiting.' in log.read_text())
+    assert 'step' not in log.read_text()
+  code, out, errors = _ended(process)
+  assert (code, errors) == (0, '') and out.startswith('0 0 ')
+  assert log.read_text().startswith('an earlier failure\n')
+  assert log.read_text().endswith('step 0\n')
+
+
+def test_processes_take_the_gpus_in_turn(start, tmp_path, monkeypatch):
+  monkeypatch.setenv('CUDA_VISIBLE_DEVICES', '4,7')
+  assert _ended(start('0', '0-0'))[0] == 0
+  logs = [_log(tmp_path, name).read_text() for name in ('0', '0-0')]
+  assert 'CUDA_VISIBLE_DEVICES 4\n' in logs[0]
+  assert 'CUDA_VISIBLE_DEVICES 7\n' in logs[1]
+
+
+def test_a_run_that_is_starting_ends_without_a_traceback(start, tmp_path):
+  process = start('import')
+  log = _log(tmp_path, 'import')
+  wait_until(lambda: log.exists() and 'step import' in log.read_text())
+  process.send_signal(signal.SIGINT)
+  code, _, errors = _ended(process)
+  assert code == 130
+  assert 'Traceback' not in errors + log.read_text()
+
+
 def _log(directory, name):
   return directory / 'logs' / f'{name}.log'
 
@@ -125,9 +162,9 @@ def test_exit_codes_and_logs(start, tmp_path):
   assert found == codes | {'kill': '1', '0': '1'}
   num_threads = max(1, len(os.sched_getaffinity(0)) // 2)
   # What comes after a failure is not run.
-  assert _log(tmp_path, '0-4-0').read_text() == (
-    f'{num_threads} threads\nstep 0\nstep 4\n'
-  )
+  lines = _log(tmp_path, '0-4-0').read_text().splitlines()
+  assert lines[0] == f'TF_NUM_INTRAOP_THREADS {num_threads}'
+  assert lines[2:] == ['step 0', 'step 4']
   assert 'the run 3-0 ended with exit code 3: step 3 (all of its' in out
   assert (
     f"exit code 1: [Errno 21] Is a directory: '{_log(tmp_path, '0')}" in out

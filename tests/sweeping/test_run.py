@@ -219,6 +219,16 @@ def test_stopped_between_arms_it_does_what_is_left(
   assert evaluation.exists()
 
 
+def test_the_last_runs_have_as_many_threads(sweep_file, stand, tmp_path):
+  workdir, file = tmp_path / 'w', sweep_file(_SWEEP)
+  stand.stop_before = _ARMS[-1]
+  assert run.run_sweep(main, file, workdir, num_jobs=2) == 143
+  stand.stop_before = None
+  assert run.run_sweep(main, file, workdir, num_jobs=2) == 0
+  # One run was left: it does not get both runs' part of the cores.
+  assert stand.num_at_a_time == [2, 2]
+
+
 def test_values_added_to_the_grid_are_run(sweep_file, stand, tmp_path):
   workdir = tmp_path / 'w'
   assert run.run_sweep(main, sweep_file(_SWEEP), workdir) == 0

@@ -20,7 +20,7 @@ import sys
 import time
 from collections.abc import Sequence
 
-from tff_fedfish import corpora, files
+from tff_fedfish import corpora, environment, files
 from tff_fedfish.errors import UserError
 
 SUMMARY = 'see it all on the shipped corpora, in minutes'
@@ -86,7 +86,7 @@ def run_demo(
     for request in file.evaluations
   )
   file = dataclasses.replace(file, evaluations=evaluations)
-  num_jobs = min(len(os.sched_getaffinity(0)), 2)
+  num_jobs = min(environment.num_cores(), 2)
   try:
     arms = expand_arms(file, workdir)
     jobs.require_memory([arm.config for arm in arms], num_jobs)

@@ -12,7 +12,7 @@ from typing import Any
 from tff_fedfish import files
 from tff_fedfish.config import given, names, resolve
 from tff_fedfish.config.given import Given
-from tff_fedfish.config.schema import ResolvedConfig, TrainConfig
+from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.fields import ConfigError
 from tff_fedfish.methods import registry
@@ -107,8 +107,9 @@ def to_json_dict(config: TrainConfig) -> dict[str, Any]:
   """Returns the content of config.json: every setting, resolved, by section."""
   values = {'schema_version': given.SCHEMA_VERSION}
   values |= dataclasses.asdict(config)
-  if config.resolved == ResolvedConfig():
-    del values['resolved']
+  facts = values.pop('resolved').items()
+  if known := {name: value for name, value in facts if value is not None}:
+    values['resolved'] = known
   return values
 
 
@@ -151,9 +152,9 @@ def _places(values):
 def differences(first: TrainConfig, second: TrainConfig) -> list[str]:
   """Returns the names, as 'section.setting', in which two configs differ.
 
-  Spellings of one `training.start_from` do not differ.
-  `training.max_non_finite_rounds` is left out: it says when a run is given up
-  and changes none of its numbers.
+  Spellings of one `training.start_from` do not differ. Left out are
+  `training.max_non_finite_rounds`, which changes no number, and the threads,
+  which a run keeps.
   """
   sections = dataclasses.asdict(first), dataclasses.asdict(second)
   names_of_all = [
@@ -161,7 +162,7 @@ def differences(first: TrainConfig, second: TrainConfig) -> list[str]:
     for section, values in sections[0].items()
     for name, value in values.items()
     if sections[1][section].get(name, value) != value
-    and name != 'max_non_finite_rounds'
+    and name not in ('max_non_finite_rounds', 'num_threads')
   ]
   starts = first.training.start_from, second.training.start_from
   if None not in starts and files.are_same(*starts):

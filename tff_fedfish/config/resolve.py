@@ -39,13 +39,14 @@ def facts_of(values: Any) -> ResolvedConfig:
   """
   try:
     facts = ResolvedConfig(**values)
-    if len({value is None for value in dataclasses.astuple(facts)}) > 1:
+    of_images = *facts.image_shape, facts.classes
+    if len({value is None for value in of_images}) > 1:
       raise ValueError('a fact is missing')
     # Names may hold a wrong escape.
     _ = facts.classes and facts.class_names
   except (TypeError, ValueError) as error:
     raise ConfigError(
-      [f'`config.resolved` must hold facts of images, found {values!r}']
+      [f'`config.resolved` must hold facts of a run, found {values!r}']
     ) from error
   return facts
 
@@ -79,7 +80,8 @@ def _image_facts(data, facts):
   folder = list_folder(data.directory)
   # Other images are compared with the first when they are read.
   height, width, channels = read_image(folder.paths[0]).shape
-  return ResolvedConfig(
+  return dataclasses.replace(
+    facts,
     image_height=height,
     image_width=width,
     image_channels=channels,

@@ -39,7 +39,7 @@ _PART_FRACTION = 0.2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResolvedConfig(Section, section='resolved'):
-  """Facts of a folder of images, read when a run starts; no settings."""
+  """Facts that are read when a run starts; no settings."""
 
   image_height: int | None = number(None, at_least=16, below=129)
   """Height of the images. Unit: pixels."""
@@ -49,6 +49,8 @@ class ResolvedConfig(Section, section='resolved'):
   """1 (grey) or 3 (RGB)."""
   classes: str | None = None
   """Class directories, sorted by bytes, with slashes between: 'cat/dog'."""
+  num_threads: int | None = number(None, at_least=1)
+  """TensorFlow threads within an op; the last bits depend on them."""
 
   @property
   def class_names(self) -> tuple[bytes, ...]:

@@ -20,7 +20,7 @@ from typing import BinaryIO, TypeVar
 
 import numpy as np
 
-from tff_fedfish import files
+from tff_fedfish import environment, files
 from tff_fedfish.data import places, records, token_description
 from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.grouped_corpus import (
@@ -80,7 +80,7 @@ def write_token_store(
       store in the meantime.
   """
   tokenizer = load_tokenizer(vocabulary)
-  num_workers = num_workers or len(os.sched_getaffinity(0))
+  num_workers = num_workers or environment.num_cores()
   encoded = _encoded(tokenizer, _batches(corpus), num_workers)
   try:
     with files.write_directory_atomically(

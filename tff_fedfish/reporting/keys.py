@@ -52,7 +52,7 @@ _WITHOUT_RESULTS = frozenset(
   for method in registry.BUILT_IN.values()
   for name, field in names.fields_of(method).items()
   if not field.metadata.get('changes_results', True)
-)
+) | {'resolved.num_threads'}
 _SHORT_NAMES = {
   LOCAL_EPOCHS: 'E',
   NUM_ROUNDS: 'rounds',

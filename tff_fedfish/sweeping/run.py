@@ -163,7 +163,7 @@ class _Sweep:
       return jobs.run_jobs(
         run_command,
         pending,
-        min(self._num_jobs, len(pending)),
+        self._num_jobs,
         lambda run: progress.write_line(f'{run.name}: started'),
         on_end,
         on_wait,

@@ -13,13 +13,47 @@ from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods.one_shot.uploads import summary_models
 from tff_fedfish.planning import client_steps, disk, memory
-from tff_fedfish.printing import format_bytes
+from tff_fedfish.printing import count, format_bytes
 from tff_fedfish.run import cohorts
 from tff_fedfish.run.divergence import RoundHistory
 from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training.check import CheckedRun
 
 _NUM_SAMPLED_CLIENTS = 8
+_THREADS = 'TF_NUM_INTRAOP_THREADS'
+
+
+def with_threads(config: TrainConfig) -> TrainConfig:
+  """Fixes TensorFlow's threads, on whose number the last bits depend.
+
+  A run keeps the number that it was started with: TF_NUM_INTRAOP_THREADS or,
+  without it, the cores. Call it before TensorFlow runs anything.
+  """
+  given = os.environ.get(_THREADS, '')
+  here = int(given) if given.isdigit() else environment.num_cores()
+  here = max(1, here)
+  num_threads = config.resolved.num_threads or here
+  if num_threads != here:
+    print(
+      f'fedfish: note: the run uses {count(num_threads, "thread")}, as at its '
+      f'start, not {here}: its numbers depend on them.',
+      file=sys.stderr,
+    )
+  os.environ |= thread_variables(num_threads)
+  resolved = config.with_values('resolved', num_threads=num_threads)
+  return resolved.with_given(config.given)
+
+
+def thread_variables(num_threads: int) -> dict[str, str]:
+  """Returns the environment that gives TensorFlow so many threads.
+
+  Between ops there are at least two: with one, a function that reads a dataset
+  may wait for ever for the thread that it runs on.
+  """
+  return {
+    _THREADS: str(num_threads),
+    'TF_NUM_INTEROP_THREADS': str(max(2, num_threads)),
+  }
 
 
 def print_warnings(

@@ -1,0 +1,41 @@
+"""A run keeps the number of threads that it was started with."""
+
+import json
+
+import planned_configs
+import small_runs
+
+from tff_fedfish import environment
+from tff_fedfish.training import resources
+
+
+def test_a_resumed_run_uses_the_recorded_threads(
+  small_inputs, tmp_path, monkeypatch, capsys
+):
+  run = tmp_path / 'run'
+  settings = dict(evaluation__num_clients=0)
+  monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', '1')
+  monkeypatch.setenv('TF_NUM_INTEROP_THREADS', '2')
+  one = dict(training__num_rounds=1, **settings)
+  assert small_runs.train(small_inputs, run, **one) == 0
+  assert 'thread' not in capsys.readouterr().err
+
+  def recorded():
+    return json.loads((run / 'config.json').read_text())['resolved']
+
+  assert recorded() == {'num_threads': 1}
+  monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', '3')
+  two = dict(training__num_rounds=2, **settings)
+  assert small_runs.train(small_inputs, run, **two) == 0
+  assert (
+    'fedfish: note: the run uses 1 thread, as at its start, not 3: its numbers '
+    'depend on them.\n'
+  ) in capsys.readouterr().err
+  assert recorded() == {'num_threads': 1}
+
+
+def test_without_the_variable_threads_are_the_cores(monkeypatch):
+  for name in ('TF_NUM_INTRAOP_THREADS', 'TF_NUM_INTEROP_THREADS'):
+    monkeypatch.delenv(name, raising=False)
+  config = resources.with_threads(planned_configs.by_hand())
+  assert config.resolved.num_threads == environment.num_cores()
