@@ -80,15 +80,22 @@ def process_ids(workers) -> list[int]:
   return _ask(workers, lambda worker: os.getpid())
 
 
-def num_threads(workers) -> list[tuple[int, int]]:
-  """Returns TensorFlow's threads within an op and between ops in each."""
+def tensorflow_options(workers) -> list[tuple[int, int, bool, bool]]:
+  """Returns options of TensorFlow in each worker.
+
+  They are threads within an op and between ops, TensorFloat-32, and whether ops
+  are deterministic.
+  """
 
   def ask(worker):
-    from tensorflow.config import threading
+    from tensorflow.config import experimental, threading
+    from tensorflow.python.framework import config
 
     return (
       threading.get_intra_op_parallelism_threads(),
       threading.get_inter_op_parallelism_threads(),
+      experimental.tensor_float_32_execution_enabled(),
+      config.is_op_determinism_enabled(),
     )
 
   return _ask(workers, ask)
@@ -109,7 +116,7 @@ class LightWorker:
   A client is a word: 'fatal' ends the worker, 'wrong' raises.
   """
 
-  def __init__(self, num_threads: int, shows_gpus: bool, expected):
+  def __init__(self, num_threads, shows_gpus, expected, deterministic_ops):
     from tff_fedfish.runtime.ray_hosts import require_same
 
     require_same(expected)

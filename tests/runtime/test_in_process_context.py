@@ -55,6 +55,13 @@ def _multiply(x, y):
   return x * y
 
 
+def test_products_are_float32():
+  switch = tf.config.experimental.enable_tensor_float_32_execution
+  switch(True)
+  in_process_context.set_in_process_context()
+  assert not tf.config.experimental.tensor_float_32_execution_enabled()
+
+
 def _double():
   return tff.tensorflow.computation(lambda x: _multiply(x, 2.0), np.float32)
 

@@ -20,6 +20,7 @@ from tff_fedfish.rounds.compose import compose
 from tff_fedfish.rounds.kept import KeptSlot
 from tff_fedfish.runtime import (
   in_process_context,
+  ray_watch,
   ray_workers,
   round_options,
 )
@@ -54,7 +55,9 @@ def workers():
 
   ray.cloudpickle.register_pickle_by_value(ray_clients)
   others = set(psutil.Process().children(recursive=True))
-  with ray_workers.RayWorkers(2, threads_per_worker=1) as workers:
+  with ray_workers.RayWorkers(
+    2, threads_per_worker=1, deterministic_ops=True
+  ) as workers:
     workers.start()
     yield workers
     started = set(psutil.Process().children(recursive=True)) - others
@@ -138,7 +141,8 @@ def test_same_bits_as_one_process(process, workers, expected, loads):
   (failure,) = outcome.failures
   assert (failure.client_index, failure.reason) == (2, 'data')
   assert failure.message == 'OSError: client 2 is gone'
-  assert ray_clients.num_threads(workers) == [(1, 2)] * 2
+  options = (1, 2, False, True)
+  assert ray_clients.tensorflow_options(workers) == [options] * 2
   clients[2].num_failures = 5
   with pytest.raises(
     FailedError, match='Client 2 of the round failed: OSError: client 2 is gone'
@@ -182,6 +186,23 @@ def test_stop_does_not_wait_for_clients(process, workers, loads):
       workers,
       should_stop=lambda: bool(_process_ids(loads, 2)),
     )
+
+
+@pytest.mark.slow
+def test_tells_of_a_client_that_hangs(process, workers, loads, monkeypatch):
+  monkeypatch.setattr(ray_watch, '_MIN_LATE_SECONDS', 0.5)
+  lines = []
+
+  def let_go(line):
+    lines.append(line)
+    # The second line, after twice the time.
+    if len(lines) == 2:
+      (loads / 'go').touch()
+
+  clients = _clients(loads, waits_for='go')
+  _round(process, clients, workers, on_notice=let_go, num_partial_sums=5)
+  pattern = r'the worker on host \S+ \(\S+\) has been busy with client 2 of .*'
+  assert len(lines) == 2 and all(re.fullmatch(pattern, line) for line in lines)
 
 
 @pytest.mark.slow

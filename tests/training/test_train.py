@@ -111,6 +111,25 @@ def test_resumed_run_equals_uninterrupted_bit_for_bit(
 
 
 @pytest.mark.slow
+def test_deterministic_ops_draw_nothing_without_a_seed(
+  small_inputs, small_run, tmp_path
+):
+  # TensorFlow's switch cannot be undone in a process.
+  process = small_runs.start(
+    small_inputs, tmp_path / 'run', 1, engine__deterministic_ops=True
+  )
+  _, errors = process.communicate(timeout=300)
+  assert process.returncode == 0, errors
+  # Other kernels may differ in the last bits.
+  expected, found = (
+    checkpoints.load_checkpoint(checkpoints.resolve_checkpoint(run)).tensors
+    for run in (small_run, tmp_path / 'run')
+  )
+  for name, tensor in expected.items():
+    np.testing.assert_allclose(found[name], tensor, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.slow
 def test_max_delta_norm_has_a_column(small_inputs, small_run, tmp_path):
   column = 'train/num_clipped_clients'
   for row in tables.read_metrics(small_run / 'metrics.csv'):

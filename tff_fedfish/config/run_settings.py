@@ -222,3 +222,6 @@ class EngineConfig(Section, section='engine'):
   xla: bool = setting(False, read_with=_IS_TEXT)
   """Compiles forward and backward pass with XLA, for at most 8 layers; slower
   than without on a CPU."""
+  deterministic_ops: bool = False
+  """Trains with deterministic kernels of TensorFlow, which repeat a run's
+  results on a GPU, more slowly. CPUs repeat them anyway."""

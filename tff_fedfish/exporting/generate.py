@@ -113,7 +113,7 @@ class _Sampler:
         f'`--top_k` must be at most {shape.vocabulary_size}, the token ids of '
         f'the model, found {options.top_k}. Lower it, or leave it out.'
       )
-    placement.share_accelerators()
+    placement.set_up_devices()
     self._tokenizer, self._seed = tokenizer, options.seed
     end = tokenizer.end_of_text_id
     [prompt] = tokenizer.encode_batch([options.prompt])

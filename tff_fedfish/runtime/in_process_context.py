@@ -30,14 +30,18 @@ _CLOSING_SECONDS = 10
 
 
 def set_in_process_context(
-  default_num_clients: int = 0,
+  default_num_clients: int = 0, *, deterministic_ops: bool = False
 ) -> 'InProcessContext':
   """Makes TFF computations run in this process, in the calling thread.
+
+  Switches TensorFloat-32 off, so that float32 products are float32 on GPUs too.
 
   Args:
     default_num_clients: Number of clients of computations whose arguments do
       not tell it, as in TFF's own contexts; at least 0. Learning processes need
       none: they are given a list of datasets.
+    deterministic_ops: Whether TensorFlow uses deterministic kernels from now
+      on, at the cost of speed on a GPU. A process cannot take it back.
 
   Returns:
     The context, with all that it has compiled if it was already set with this
@@ -47,6 +51,7 @@ def set_in_process_context(
   Raises:
     ValueError: If the number is negative.
   """
+  placement.set_up_devices(deterministic_ops=deterministic_ops)
   current = tff.framework.get_context_stack().current
   if (
     isinstance(current, InProcessContext)
@@ -54,7 +59,6 @@ def set_in_process_context(
   ):
     return current
   context = InProcessContext(default_num_clients)
-  placement.share_accelerators()
   tff.framework.set_default_context(context)
   return context
 

@@ -10,14 +10,11 @@ import tensorflow as tf
 def accelerator() -> str | None:
   """Returns the name of this process's accelerator, None without one.
 
-  The first TPU or else GPU that TensorFlow lists. Further worker processes use
-  further ones, each of which is shown its own.
+  The first GPU that TensorFlow lists. Further worker processes use further
+  ones, each of which is shown its own.
   """
-  for kind in ('TPU', 'GPU'):
-    devices = tf.config.list_logical_devices(kind)
-    if devices:
-      return devices[0].name
-  return None
+  devices = tf.config.list_logical_devices('GPU')
+  return devices[0].name if devices else None
 
 
 def limit_threads(num_threads: int) -> None:
@@ -33,12 +30,20 @@ def limit_threads(num_threads: int) -> None:
   tf.config.threading.set_inter_op_parallelism_threads(max(2, num_threads))
 
 
-def share_accelerators() -> None:
-  """Makes TensorFlow take a GPU's memory as it needs it, not all at once.
+def set_up_devices(*, deterministic_ops: bool = False) -> None:
+  """Sets TensorFlow's options of devices, for this process.
 
-  For other processes on the same GPU. Without effect once TensorFlow has begun
-  to use its devices.
+  TensorFloat-32 is switched off: GPUs from NVIDIA's A100 on would round the
+  factors of float32 products to 10 bits. GPU memory is taken as it is needed,
+  not all at once, unless TensorFlow has begun to use its devices.
+
+  Args:
+    deterministic_ops: Also switch to deterministic kernels, which a process
+      cannot take back.
   """
+  tf.config.experimental.enable_tensor_float_32_execution(False)
+  if deterministic_ops:
+    tf.config.experimental.enable_op_determinism()
   for device in tf.config.list_physical_devices('GPU'):
     with contextlib.suppress(RuntimeError, ValueError):
       tf.config.experimental.set_memory_growth(device, True)

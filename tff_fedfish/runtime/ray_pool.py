@@ -71,6 +71,7 @@ class RayPool:
     gpus_per_worker: float | None = None,
     address: str = 'local',
     paths: Sequence[str] = (),
+    deterministic_ops: bool = False,
   ):
     """Connects to Ray and asks for the workers; none is up yet.
 
@@ -84,6 +85,7 @@ class RayPool:
         Where the program has called `ray.init` itself, workers use that Ray.
       paths: Files and directories that workers read. Hosts of a cluster must
         hold the same there as this one.
+      deterministic_ops: See `placement.set_up_devices`.
 
     Raises:
       UserError: If Ray is not installed, does not answer at the address, or is
@@ -120,7 +122,7 @@ class RayPool:
       if address != 'local':
         expected = host_facts([os.path.abspath(path) for path in paths])
       self._make_worker = lambda: actor.remote(
-        threads_per_worker, gpus > 0, expected
+        threads_per_worker, gpus > 0, expected, deterministic_ops
       )
       for _ in range(num_workers):
         self._add()

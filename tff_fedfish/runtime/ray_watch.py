@@ -1,11 +1,12 @@
-"""Tells of a Ray that is gone, before Ray ends this process without a word."""
+"""Tells of clients that hang and of a Ray that is gone, which Ray does not."""
 
 import contextlib
 import socket
+import statistics
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 
 # Between two questions whether Ray still runs, until one is given up, and until
 # a line says so: nothing listens there, or nothing answers. Unit: seconds.
@@ -13,8 +14,52 @@ _QUESTION_SECONDS = 1.0
 _ANSWER_SECONDS = 5.0
 _REFUSED_SECONDS = 2.0
 _SILENT_SECONDS = 10.0
+# Until a part of a cohort is late: as a multiple of the median of others, at
+# least, and while none has ended. Unit of the last two: seconds.
+_LATE_FACTOR = 10
+_MIN_LATE_SECONDS = 60.0
+_LATE_SECONDS_OF_FIRST = 600.0
 # Length of Ray's part of an error. Unit: characters.
 _MAX_ERROR_CHARS = 500
+
+
+class LateParts:
+  """Finds parts of a cohort that take far longer per client than the others.
+
+  A stuck disk raises nothing: without a line its round would hang in silence.
+  """
+
+  def __init__(self, clock: Callable[[], float] = time.monotonic):
+    """Has no part yet; the clock counts seconds."""
+    self._clock = clock
+    # Clients, time of the start, and seconds at the last line, by part.
+    self._running: dict[Hashable, tuple[int, float, float]] = {}
+    self._seconds_per_client: list[float] = []
+
+  def begin(self, part: Hashable, num_clients: int) -> None:
+    """Notes that a part with so many clients starts."""
+    self._running[part] = num_clients, self._clock(), 0.0
+
+  def end(self, part: Hashable) -> None:
+    """Notes that a part ended."""
+    num_clients, start, _ = self._running.pop(part)
+    self._seconds_per_client.append((self._clock() - start) / num_clients)
+
+  def due(self) -> Iterator[tuple[Hashable, float]]:
+    """Yields (part, its seconds) where a line is due: once late, then doubled.
+
+    A part is late after ten times the median of the clients of parts that
+    ended, but not before a minute; while none has, after ten minutes.
+    """
+    for part, (num_clients, start, told) in self._running.items():
+      limit = 2 * told or _LATE_SECONDS_OF_FIRST
+      if not told and self._seconds_per_client:
+        median = statistics.median(self._seconds_per_client) * num_clients
+        limit = max(_LATE_FACTOR * median, _MIN_LATE_SECONDS)
+      seconds = self._clock() - start
+      if seconds >= limit:
+        self._running[part] = num_clients, start, seconds
+        yield part, seconds
 
 
 def describe_error(error: BaseException) -> str:

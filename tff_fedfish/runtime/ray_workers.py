@@ -23,7 +23,7 @@ from tff_fedfish.runtime.ray_pool import (
   POLL_SECONDS,
   RayPool,
 )
-from tff_fedfish.runtime.ray_watch import describe_error
+from tff_fedfish.runtime.ray_watch import LateParts, describe_error
 from tff_fedfish.runtime.round_options import (
   ClientFailure,
   RoundInterrupted,
@@ -47,6 +47,7 @@ class RayWorkers(contextlib.AbstractContextManager):
     gpus_per_worker: float | None = None,
     address: str = 'local',
     paths: Sequence[str] = (),
+    deterministic_ops: bool = False,
   ):
     """Starts nothing yet; for the arguments see `ray_pool.RayPool`.
 
@@ -64,6 +65,7 @@ class RayWorkers(contextlib.AbstractContextManager):
       gpus_per_worker=gpus_per_worker,
       address=address,
       paths=paths,
+      deterministic_ops=deterministic_ops,
     )
     self._pool: RayPool | None = None
     self._sent_spec: tuple[Any, Any] | None = None
@@ -167,7 +169,11 @@ class RayWorker:
   """Actor: compiles what it is sent once, then runs parts of cohorts."""
 
   def __init__(
-    self, num_threads: int, shows_gpus: bool, expected: Mapping[str, str]
+    self,
+    num_threads: int,
+    shows_gpus: bool,
+    expected: Mapping[str, str],
+    deterministic_ops: bool,
   ):
     """Fixes TensorFlow's threads and devices before it starts.
 
@@ -181,7 +187,7 @@ class RayWorker:
     placement.limit_threads(num_threads)
     if not shows_gpus:
       tf.config.set_visible_devices([], 'GPU')
-    placement.share_accelerators()
+    placement.set_up_devices(deterministic_ops=deterministic_ops)
     self._spec = self._client_work = None
 
   def host(self) -> str:
@@ -239,6 +245,16 @@ class _Part:
   avoided: Any = None
   """The worker on which a client of it failed last."""
 
+  def describe(self) -> str:
+    """Returns the part's clients: ids where loaders have them, or positions."""
+    first, last = (
+      getattr(client, 'client_id', index)
+      for index, client in (self.clients[0], self.clients[-1])
+    )
+    if len(self.clients) == 1:
+      return f'client {first!r} of the round'
+    return f'clients {first!r} to {last!r} of the round'
+
 
 class _Round:
   """Gives the parts of one cohort to workers until each has its sum."""
@@ -249,6 +265,7 @@ class _Round:
     self._num_parts = len(parts)
     self._waiting = collections.deque(parts)
     self._busy: dict[Any, tuple[_Part, Any]] = {}
+    self._late = LateParts()
     self._done: dict[int, tuple[_Part, PartResult]] = {}
     self._options = options
     self._outcome = outcome
@@ -272,6 +289,7 @@ class _Round:
             raise RoundInterrupted
         for reference in [r for r in ready if r in self._busy]:
           self._receive(reference)
+        self._tell_of_late_parts()
         while next_index in self._done:
           part, result = self._done.pop(next_index)
           if not self._hand_on(part, result.outputs):
@@ -316,6 +334,18 @@ class _Round:
         ) from e
       idle.remove(worker)
       self._busy[reference] = (part, worker)
+      self._late.begin(reference, len(part.clients))
+
+  def _tell_of_late_parts(self):
+    for reference, seconds in self._late.due():
+      part, worker = self._busy[reference]
+      if self._options.on_notice is not None:
+        self._options.on_notice(
+          f'the worker on host {self._pool.up[worker]} has been busy with '
+          f'{part.describe()} for {seconds:.0f} s, far longer than others '
+          'take. If a disk hangs there, kill its process '
+          '(`ray::RayWorker.add_up`); its clients then run elsewhere.'
+        )
 
   def _idle(self):
     busy = [worker for _, worker in self._busy.values()]
@@ -328,6 +358,7 @@ class _Round:
     # Without the one that was at this part, which may be dead.
     idle = self._idle()
     part, worker = self._busy.pop(reference)
+    self._late.end(reference)
     try:
       result = ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -392,11 +423,10 @@ def _count_loss(part, error):
   """Counts a worker that took a part along; raises FailedError if too many."""
   part.num_lost_workers += 1
   if part.num_lost_workers == MAX_LOST_WORKERS:
-    indices = [index for index, _ in part.clients]
     raise FailedError(
       f'{MAX_LOST_WORKERS} worker processes died, one after the other, at '
-      f'clients {indices[0]} to {indices[-1]} of the round. They may need '
-      'more memory than there is: lower `--config.engine.num_workers`.'
+      f'{part.describe()}. They may need more memory than there is: lower '
+      '`--config.engine.num_workers`.'
     ) from error
 
 

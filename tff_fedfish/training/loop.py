@@ -84,7 +84,7 @@ def _build_run(config, workdir, checked):
   """Builds the process of the position, and restores or draws its state."""
   rows = row_source(config).training_rows(checked.corpus, checked.tokenizer)
   config = config.in_round(checked.round_num)
-  set_in_process_context()
+  set_in_process_context(deterministic_ops=config.engine.deterministic_ops)
   participating = row_source(config).training_clients(checked.split)
   process, evaluator = _build_process(config, participating)
   if checked.checkpoint is None:
@@ -159,6 +159,7 @@ def _ray_workers(config, workdir):
     gpus_per_worker=engine.gpus_per_worker,
     address=engine.ray_address,
     paths=client_data.paths_of_workers(config, workdir),
+    deterministic_ops=engine.deterministic_ops,
   )
 
 
