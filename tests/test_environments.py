@@ -1,4 +1,4 @@
-"""What sets up .venv and the directories beside it: when, from where, whole."""
+"""Set-up of .venv and of directories beside it: sources, failures, repeats."""
 
 import functools
 import hashlib

@@ -226,6 +226,8 @@ def _warn_in(module, category):
     ('tff_fedfish', DeprecationWarning),
     ('pipelines.job', UserWarning),
     ('models.x', UserWarning),
+    ('tests.x', RuntimeWarning),
+    ('elsewhere', ResourceWarning),
   ],
 )
 def test_a_warning_from_our_packages_fails_the_test(package, category):
