@@ -105,8 +105,8 @@ class TestHeldOut:
     errors = capsys.readouterr().err
     # 2 local epochs and a pass for the Fisher diagonal, twice, and 2 scorings.
     assert (
-      'Then the barrier: 3 clients of a round train twice and are scored twice, '
-      '8 passes over their rows (the round itself has 3)\n'
+      'Then the barrier: 3 clients of a round train twice and are scored '
+      'twice, 8 passes over their rows (the round itself has 3)\n'
     ) in errors
     # Each trains twice.
     assert 'barrier: client 6/6' in errors
