@@ -40,6 +40,7 @@ OPTIONS: dict[str, str] = {
   },
   'group --worker_pools': 'Use Spark or Dask, as docs/clusters.md says.',
   'group --write_dropped': 'The manifest has one example of each reason.',
+  'inspect --plots': 'Name a PNG file: --plot FILE.',
   'plan --group': 'Group a few files, and multiply.',
   'plan --input_bytes': 'Group a few files, and multiply.',
   'plan --num_workers': 'Group a few files, and multiply.',
