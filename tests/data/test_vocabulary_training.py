@@ -85,7 +85,7 @@ def test_time_grows_linearly_with_the_length_of_words():
       vocabulary_training._learn(words, 2)
       times.append(time.process_time() - start)
     seconds.append(min(times))
-  # It was 60 times the time for four times the length.
+  # It was 40 times the time for four times the length.
   assert seconds[1] < 12 * seconds[0]
 
 
