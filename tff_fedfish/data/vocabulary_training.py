@@ -298,7 +298,11 @@ def _learn(ranked: Sequence[tuple[str, int]], threshold: int) -> list[str]:
   pieces = {}
   for _ in range(_NUM_ITERATIONS):
     counts = collections.Counter()
-    longest = max(map(len, pieces), default=0)
+    # Beginning of two characters -> length of the longest piece.
+    longest = {}
+    for piece in pieces:
+      beginning = piece[: 4 if piece.startswith('##') else 2]
+      longest[beginning] = max(longest.get(beginning, 0), len(piece))
     for word, count in words:
       starts = _starts(word, pieces, longest) if pieces else range(len(word))
       for start in starts:
@@ -313,17 +317,18 @@ def _learn(ranked: Sequence[tuple[str, int]], threshold: int) -> list[str]:
 
 
 def _starts(
-  word: str, pieces: Mapping[str, int], longest: int
+  word: str, pieces: Mapping[str, int], longest: Mapping[str, int]
 ) -> Iterator[int]:
   """Yields where pieces begin if each is the longest that fits."""
   start = 0
   while start < len(word):
     yield start
-    end = min(len(word), start + longest)
-    rest = _continued(word[start:end]) if start else word[:end]
+    rest, prefix = (_continued(word[start:]), 2) if start else (word, 0)
+    # Every character is a piece.
+    rest = rest[: longest.get(rest[: prefix + 2], prefix + 1)]
     while rest not in pieces:
-      rest, end = rest[:-1], end - 1
-    start = end
+      rest = rest[:-1]
+    start += len(rest) - prefix
 
 
 def _continued(text: str) -> str:
