@@ -246,7 +246,7 @@ def _print_example(corpus: 'GroupedCorpus', words: 'np.ndarray') -> None:
   text = ' '.join(
     examples[0].get('text', b'').decode('utf-8', 'replace').split()
   )
-  print(f'  {_one_line(text[:_MAX_TEXT_CHARACTERS])}')
+  print(f'  {_one_line(" ".join(text.split())[:_MAX_TEXT_CHARACTERS])}')
 
 
 def _write_plot(
