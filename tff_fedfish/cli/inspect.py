@@ -243,9 +243,7 @@ def _print_example(corpus: 'GroupedCorpus', words: 'np.ndarray') -> None:
     f'{printing.count(len(examples), "example")}'
     + (f', {_one_line(span)}' if span else '')
   )
-  text = ' '.join(
-    examples[0].get('text', b'').decode('utf-8', 'replace').split()
-  )
+  text = examples[0].get('text', b'').decode('utf-8', 'replace')
   print(f'  {_one_line(" ".join(text.split())[:_MAX_TEXT_CHARACTERS])}')
 
 

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tff_fedfish.data import randomness, wordpiece
 from tff_fedfish.data.grouped_corpus import GroupedCorpus, example_texts
@@ -257,6 +257,7 @@ def _search(
   """
   low, high = 1, ranked[0][1] + 1
   smallest = largest = None
+  ends = _count_ends(_without_long(ranked))
   while low < high:
     threshold = math.isqrt(low * high)
     if smallest and largest:
@@ -265,7 +266,7 @@ def _search(
       share /= math.log(len(smallest) / len(largest))
       threshold = round((low - 1) * (high / (low - 1)) ** share)
       threshold = min(max(threshold, low), high - 1)
-    pieces = _learn(ranked, threshold)
+    pieces = _learn(ranked, ends, threshold)
     on_step(
       f'pieces that occur {threshold:,} times or more: {len(pieces):,} '
       f'(wanted: {wanted:,})'
@@ -281,15 +282,18 @@ def _search(
   return smallest or largest
 
 
-def _learn(ranked: Sequence[tuple[str, int]], threshold: int) -> list[str]:
+def _learn(
+  ranked: Sequence[tuple[str, int]], ends: Mapping[str, int], threshold: int
+) -> list[str]:
   """Returns the pieces at one threshold, reserved ones first.
 
   They are those of TensorFlow Text's `wordpiece_tokenizer_learner_lib`, which
   counts every part of a word, then takes from each the counts of all parts that
   it begins. What is left are the parts with which words end: only these are
-  counted here, so that time grows linearly with the length of words.
+  counted here, so that time grows linearly with the length of words. `ends` has
+  the counts of all of them, whatever the threshold.
   """
-  words = [item for item in ranked if len(item[0]) <= _MAX_PIECE_CHARACTERS]
+  words = _without_long(ranked)
   characters = sorted({c for word, _ in words for c in word})
   # Continuations only of characters that are within words: punctuation marks
   # are always words of their own.
@@ -297,23 +301,37 @@ def _learn(ranked: Sequence[tuple[str, int]], threshold: int) -> list[str]:
   spelling = dict.fromkeys((*characters, *map(_continued, characters)), 1)
   pieces = {}
   for _ in range(_NUM_ITERATIONS):
-    counts = collections.Counter()
-    # Beginning of two characters -> length of the longest piece.
-    longest = {}
-    for piece in pieces:
-      beginning = piece[: 4 if piece.startswith('##') else 2]
-      longest[beginning] = max(longest.get(beginning, 0), len(piece))
-    for word, count in words:
-      starts = _starts(word, pieces, longest) if pieces else range(len(word))
-      for start in starts:
-        end = word[start:]
-        counts[_continued(end) if start else end] += count
+    counts = _count_ends(words, pieces) if pieces else ends
     frequent = {piece: n for piece, n in counts.items() if n >= threshold}
     pieces = spelling | frequent
   for character in {*characters} - {*inner}:
     del pieces[_continued(character)]
   ranked_pieces = sorted(pieces, key=lambda piece: (-pieces[piece], piece))
   return list(dict.fromkeys((*RESERVED_PIECES, *characters, *ranked_pieces)))
+
+
+def _without_long(
+  ranked: Sequence[tuple[str, int]],
+) -> list[tuple[str, int]]:
+  return [item for item in ranked if len(item[0]) <= _MAX_PIECE_CHARACTERS]
+
+
+def _count_ends(
+  words: Iterable[tuple[str, int]], pieces: Mapping[str, int] | None = None
+) -> Mapping[str, int]:
+  """Counts the ends of words, from each start of a piece; None: from all."""
+  # Beginning of two characters -> length of the longest piece.
+  longest = {}
+  for piece in pieces or ():
+    beginning = piece[: 4 if piece.startswith('##') else 2]
+    longest[beginning] = max(longest.get(beginning, 0), len(piece))
+  counts = collections.Counter()
+  for word, count in words:
+    starts = _starts(word, pieces, longest) if pieces else range(len(word))
+    for start in starts:
+      end = word[start:]
+      counts[_continued(end) if start else end] += count
+  return counts
 
 
 def _starts(
