@@ -176,6 +176,7 @@ def _manifest(
       num_mixed_time_groups=sum(
         shard.num_mixed_time_groups for shard in shards
       ),
+      num_small_groups=sum(shard.num_small_groups for shard in shards),
     ),
     shards=tuple(shard.shard for shard in shards),
     options=job.options(),

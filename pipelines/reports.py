@@ -66,6 +66,8 @@ class ShardReport:
   """Examples stored."""
   num_mixed_time_groups: int = 0
   """Groups with times of several kinds: see `time_order`."""
+  num_small_groups: int = 0
+  """Groups dropped by `min_examples_per_group`."""
   drops: dict[str, Tally] = dataclasses.field(default_factory=dict)
   """Dropped records, by reason."""
 

@@ -115,6 +115,7 @@ def _if_enough(
   first = list(itertools.islice(rows, limit))
   if len(first) == limit:
     return itertools.chain(first, rows)
+  report.num_small_groups += 1
   _count_drops(report, 'small_group', first[0], len(first))
   return ()
 

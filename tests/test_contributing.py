@@ -18,24 +18,14 @@ def test_its_command_finds_the_method():
   text = (_ROOT / 'CONTRIBUTING.md').read_text('utf-8')
   command = 'PYTHONPATH=tests fedfish methods own_methods.magnitude_mean'
   assert f'\n{command}\n' in text
-  answers = []
-  # Without the current directory, as the installed command.
-  for path, directory in ((f'{_ROOT}/tests', '.'), (f'{_ROOT}', 'tests')):
-    answers.append(
-      subprocess.run(
-        [sys.executable, '-P', '-m', 'tff_fedfish', *command.split()[2:]],
-        env=os.environ | {'PYTHONPATH': f'{_ROOT}{os.pathsep}{path}'},
-        cwd=_ROOT / directory,
-        capture_output=True,
-        text=True,
-      )
+  # The current directory counts, too, for the installed command.
+  for path, directory in ((f'{_ROOT}/tests', '.'), ('', 'tests')):
+    found = subprocess.run(
+      [sys.executable, '-P', '-m', 'tff_fedfish', *command.split()[2:]],
+      env=os.environ | {'PYTHONPATH': f'{_ROOT}{os.pathsep}{path}'},
+      cwd=_ROOT / directory,
+      capture_output=True,
+      text=True,
     )
-  found, missing = answers
-  assert found.returncode == 0 and 'magnitude_power' in found.stdout
-  assert missing.returncode == 2
-  assert missing.stderr == (
-    "fedfish: error: `config.algorithm.name` 'own_methods.magnitude_mean' must "
-    "name an importable module, but importing 'own_methods.magnitude_mean' "
-    "raised ModuleNotFoundError: No module named 'own_methods'. Run "
-    '`PYTHONPATH=. fedfish ...`, as own_methods/ is here.\n'
-  )
+    assert found.returncode == 0, found.stderr
+    assert 'magnitude_power' in found.stdout

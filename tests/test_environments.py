@@ -1,4 +1,4 @@
-"""What sets up .venv and the directories beside it: when, from where, whole."""
+"""Set-up of .venv and of directories beside it: sources, failures, repeats."""
 
 import functools
 import hashlib
@@ -46,23 +46,6 @@ def _run(*command, **environment):
     text=True,
     timeout=300,
   )
-
-
-def test_a_python_that_does_not_serve_is_named_in_one_line():
-  done = _run(_REQUIREMENTS / 'find_python.sh')
-  assert (done.returncode, done.stdout) == (1, '')
-  assert done.stderr == (
-    'set-up: PYTHON=/bin/false is no CPython 3.11 with venv and ensurepip; '
-    'name another, or leave PYTHON out.\n'
-  )
-
-
-def test_found_python_serves():
-  done = _run(_REQUIREMENTS / 'find_python.sh', PYTHON=sys.executable)
-  assert done.returncode == 0
-  # Not the one in .venv, which set-up may have to remove.
-  found = pathlib.Path(done.stdout.strip())
-  assert found == pathlib.Path(sys._base_executable)
 
 
 @pytest.fixture

@@ -165,6 +165,33 @@ def test_set_up_files_name_no_index():
         assert word not in text, f'{path.name} holds {word!r}'
 
 
+def _find_python(python):
+  return subprocess.run(
+    [_REQUIREMENTS / 'find_python.sh'],
+    env={'PATH': '/usr/bin:/bin', 'HOME': '/none', 'PYTHON': python},
+    capture_output=True,
+    text=True,
+    timeout=300,
+  )
+
+
+def test_a_python_that_does_not_serve_is_named_in_one_line():
+  done = _find_python('/bin/false')
+  assert (done.returncode, done.stdout) == (1, '')
+  assert done.stderr == (
+    'set-up: PYTHON=/bin/false is no CPython 3.11 with venv and ensurepip; '
+    'name another, or leave PYTHON out.\n'
+  )
+
+
+def test_found_python_serves():
+  done = _find_python(sys.executable)
+  assert done.returncode == 0
+  # Not the one in .venv, which set-up may have to remove.
+  found = pathlib.Path(done.stdout.strip())
+  assert found == pathlib.Path(sys._base_executable)
+
+
 def test_make_says_last_how_to_call_the_command(tmp_path):
   shutil.copy(_ROOT / 'Makefile', tmp_path)
   binaries = tmp_path / '.venv' / 'bin'
@@ -226,6 +253,8 @@ def _warn_in(module, category):
     ('tff_fedfish', DeprecationWarning),
     ('pipelines.job', UserWarning),
     ('models.x', UserWarning),
+    ('tests.x', RuntimeWarning),
+    ('elsewhere', ResourceWarning),
   ],
 )
 def test_a_warning_from_our_packages_fails_the_test(package, category):

@@ -89,23 +89,19 @@ def write_directory_atomically(
   path = pathlib.Path(path)
   place = path if path.is_dir() else path.parent
   place.mkdir(parents=True, exist_ok=True)
-  prefix = f'.{path.name}.'
-  temporary = pathlib.Path(tempfile.mkdtemp(dir=place, prefix=prefix))
-  directories = [temporary]
+  temporary = _make_temporary(place, path.name)
   try:
     with naming(path):
       yield temporary
       sync(temporary)
     if place == path:
-      directories.append(tempfile.mkdtemp(dir=path, prefix=prefix))
-      _move_entries(temporary, path, marker, replaced, directories[1])
+      _move_entries(temporary, path, marker, replaced)
     else:
       os.chmod(temporary, 0o777 & ~umask())
       os.replace(temporary, path)
     sync(place)
   finally:
-    for directory in directories:
-      shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _move_entries(
@@ -113,11 +109,11 @@ def _move_entries(
   target: pathlib.Path,
   marker: str,
   replaced: Collection[str],
-  aside: str,
 ) -> None:
-  """Renames entries into a directory, replaced ones aside; all or none."""
+  """Renames entries into a directory instead of others; all or none."""
+  aside = _make_temporary(target, target.name)
   moves = [
-    (target / name, pathlib.Path(aside, name))
+    (target / name, aside / name)
     for name in sorted(replaced, key=lambda name: name != marker)
     if (target / name).exists()
   ]
@@ -128,12 +124,18 @@ def _move_entries(
     )
   ]
   with contextlib.ExitStack() as undo:
+    undo.callback(aside.rmdir)
     for path, new_path in moves:
       if new_path.exists():
         raise FileExistsError(errno.EEXIST, 'File exists', str(new_path))
       os.rename(path, new_path)
       undo.callback(os.rename, new_path, path)
     undo.pop_all()
+  shutil.rmtree(aside, ignore_errors=True)
+
+
+def _make_temporary(directory: pathlib.Path, name: str) -> pathlib.Path:
+  return pathlib.Path(tempfile.mkdtemp(dir=directory, prefix=f'.{name}.'))
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -45,6 +46,17 @@ if 'apache_beam.runners.worker.sdk_worker_main' in sys.orig_argv:
   {program}
 """)
   return os.pathsep.join([str(_ROOT), str(directory)])
+
+
+@pytest.mark.parametrize('closed', ['2>&-', '>&-'])
+def test_closed_output(raw, tmp_path, closed):
+  argv = ['group', 'c4', '--input', raw, '--output', tmp_path / 'out']
+  command = shlex.join([sys.executable, '-m', 'tff_fedfish', *map(str, argv)])
+  done = subprocess.run(
+    f'{command} {closed}', shell=True, cwd=_ROOT, capture_output=True, text=True
+  )
+  assert done.returncode == 0, done.stderr
+  assert (tmp_path / 'out' / 'manifest.json').exists()
 
 
 class TestInterruption:

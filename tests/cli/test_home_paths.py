@@ -14,7 +14,7 @@ from tff_fedfish.methods import registry
 COMMANDS = {'group': 'tff_fedfish.cli.group'}
 _PATH_OPTIONS = {
   *('checkpoint', 'config', 'corpus', 'data', 'directory', 'input'),
-  *('output', 'path', 'personalize_on', 'plots', 'runs', 'uploads'),
+  *('output', 'path', 'personalize_on', 'plot', 'runs', 'uploads'),
   *('vocabulary', 'workdir'),
 }
 _OTHER_TEXTS = {

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import unicodedata
-import xml.etree.ElementTree as ElementTree
 
 import pytest
 from grouping_jobs import group_lines
@@ -60,6 +59,32 @@ class TestNumbers:
     assert 'host1' not in shown
     shown = fedfish('inspect', corpus, '--num_largest', 0)[1]
     assert 'Largest groups' not in shown
+
+  def test_example_of_a_group_of_median_size(self, fedfish, tmp_path):
+    # By words the groups are of 1, 3 and 9.
+    lines = [
+      {'text': text, 'url': f'http://{host}/', 'timestamp': time}
+      for host, text, time in [
+        ('a', 'x', '2020'),
+        ('b', 'c', '2021-05-05'),
+        ('b', 'first\n\nof\x1b all', '2020-01-31'),
+        ('c', 'z ' * 9, '2020'),
+      ]
+    ]
+    shown = fedfish('inspect', group_lines(tmp_path, lines))[1]
+    assert shown.endswith(
+      'Example, from a group of median size: b, 2 examples, 2020-01-31 to '
+      '2021-05-05\n  first of%1B all\n'
+    )
+
+  def test_small_groups_are_counted_beside_their_records(
+    self, fedfish, tmp_path
+  ):
+    hosts = [*'aabbccc']
+    lines = [{'text': 'x', 'url': f'http://{host}/'} for host in hosts]
+    corpus = group_lines(tmp_path, lines, min_examples_per_group=3)
+    shown = fedfish('inspect', corpus)[1]
+    assert re.search(r'dropped: small_group \(2 groups\) +4 +group a', shown)
 
 
 class TestControlCharacters:
@@ -183,50 +208,25 @@ class TestVocabulary:
     assert 'count tokens: client 12/12' in errors
 
 
-class TestPlots:
-  def test_writes(self, fedfish, corpus, tmp_path):
-    plots = tmp_path / 'new' / 'plots'
-    code, shown, _ = fedfish('inspect', corpus, '--plots', plots)
+class TestPlot:
+  def test_writes_one_picture(self, fedfish, corpus, tmp_path):
+    plot = tmp_path / 'sizes.png'
+    plot.write_text('an earlier one')
+    code, shown, _ = fedfish('inspect', corpus, '--plot', plot)
     assert code == 0
-    assert shown.endswith(f'Plots: {plots}\n')
-    assert sorted(path.name for path in plots.iterdir()) == [
-      'group_sizes.csv',
-      'group_sizes.png',
-      'group_sizes.svg',
-      'group_sizes.txt',
-      'group_sizes_by_rank.png',
-      'group_sizes_by_rank.svg',
-      'group_sizes_by_rank_figure.csv',
-      'group_sizes_figure.csv',
-    ]
-    for path in plots.glob('*.svg'):
-      ElementTree.parse(path)
-    lines = (plots / 'group_sizes.csv').read_text().splitlines()
-    assert lines[0] == 'percentile,num_examples,num_words,num_bytes'
-    assert lines[-2].startswith('100,2,9,')
-    text = (plots / 'group_sizes.txt').read_text()
-    assert 'of all words, the largest group holds 45.0 %' in text
+    assert shown.endswith(f'Plot: {plot}\n')
+    assert plot.read_bytes().startswith(b'\x89PNG')
+    assert list(tmp_path.iterdir()) == [plot]
 
-  def test_replaces_its_own_and_keeps_others(self, fedfish, corpus, tmp_path):
-    (tmp_path / 'group_sizes.csv').write_text('old')
-    (tmp_path / 'mine').write_text('mine')
-    assert fedfish('inspect', corpus, '--plots', tmp_path)[0] == 0
-    assert (tmp_path / 'group_sizes.csv').read_text() != 'old'
-    assert (tmp_path / 'mine').read_text() == 'mine'
-
-  def test_file_in_the_way(self, fedfish, corpus, tmp_path):
-    (tmp_path / 'file').touch()
-    code, shown, errors = fedfish(
-      'inspect', corpus, '--plots', tmp_path / 'file'
-    )
+  def test_directory_in_the_way(self, fedfish, corpus, tmp_path):
+    code, shown, errors = fedfish('inspect', corpus, '--plot', tmp_path)
     assert (code, shown) == (2, '')
     assert errors == (
-      'fedfish: error: `--plots` must be a directory to write to, but '
-      f"'{tmp_path}/file' is none (File exists). Name another one, or change "
-      'its permissions.\n'
+      f"fedfish: error: `--plot` must be a file to write, but '{tmp_path}' is "
+      'none (Is a directory). Name another one, or change its permissions.\n'
     )
 
-  def test_nothing_heavy_without_plots(self, corpus):
+  def test_nothing_heavy_without_a_plot(self, corpus):
     program = (
       'import sys; from tff_fedfish.cli import inspect, main; '
       "main._COMMANDS = {'inspect': 'tff_fedfish.cli.inspect'}; "

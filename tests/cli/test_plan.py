@@ -22,7 +22,16 @@ def test_times_and_prints(fedfish, monkeypatch):
   code, out, _ = fedfish('plan', '--config', 'demo')
   assert code == 0
   # 8 clients of 2 steps and 2 gradients more.
-  assert 'Time of a round 16 s (' in ' '.join(out.split())
+  assert 'Time of a round 16 s; ' in ' '.join(out.split())
+
+
+def test_a_rate_in_place_of_timing(fedfish):
+  code, out, err = fedfish('plan', '--config', 'demo', '--tflops', '400')
+  assert (code, err) == (0, '')
+  assert 'Time at 400 TFLOP/s' in out and 'Time of a round' not in out
+  code, out, err = fedfish('plan', '--config', 'demo', '--tflops', '-1')
+  assert (code, out) == (2, '')
+  assert '--tflops must be above 0, found -1' in err
 
 
 def test_unknown_setting(fedfish):

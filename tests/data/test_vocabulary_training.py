@@ -3,7 +3,9 @@
 import collections
 import gzip
 import json
+import re
 import string
+import time
 
 import numpy as np
 import pytest
@@ -34,6 +36,64 @@ def _descriptions():
     for line in list(lines)[:40]:
       counts.update(json.loads(line)['text'].encode().split())
   return counts
+
+
+def _their_pieces(ranked, threshold):
+  """Returns the pieces that TensorFlow Text's learner finds."""
+  from tensorflow_text.tools.wordpiece_vocab import (
+    wordpiece_tokenizer_learner_lib as learner,
+  )
+
+  return learner.learn(
+    ranked,
+    vocab_size=len(ranked),
+    reserved_tokens=list(vocabulary_training.RESERVED_PIECES),
+    lower_thresh=threshold,
+    upper_thresh=threshold,
+    max_input_tokens=-1,
+    max_unique_chars=1000,
+  )
+
+
+def _random_words(num_words, length, letters='abcde'):
+  choices = np.random.default_rng(1).choice([*letters], (num_words, length))
+  return {''.join(choice): 1 for choice in choices}
+
+
+def _our_pieces(words, threshold):
+  ends = vocabulary_training._count_ends(
+    vocabulary_training._without_long(words)
+  )
+  return vocabulary_training._learn(words, ends, threshold)
+
+
+def test_pieces_are_those_of_tensorflow_text(descriptions):
+  words = collections.Counter()
+  for word, count in descriptions.items():
+    words[word.decode().strip('.,()"')] += count
+  # One more than what a piece can have.
+  words = {'a' * 51: 99, 'ab' * 25: 3} | _random_words(50, 9, 'ab') | words
+  ranked = sorted(words.items(), key=lambda item: (-item[1], item[0]))
+  for threshold in (1, 2, 3, 10, 50):
+    theirs = _their_pieces(ranked, threshold)
+    ours = _our_pieces(ranked, threshold)
+    assert ours == [piece for piece in theirs if piece in set(ours)]
+    # Continuations by a character that continues no word.
+    assert all(re.fullmatch('##.', piece) for piece in set(theirs) - set(ours))
+
+
+def test_time_grows_linearly_with_the_length_of_words():
+  seconds = []
+  for length in (12, 48):
+    words = sorted(_random_words(300, length).items())
+    times = []
+    for _ in range(3):
+      start = time.process_time()
+      _our_pieces(words, 2)
+      times.append(time.process_time() - start)
+    seconds.append(min(times))
+  # It was 40 times the time for four times the length.
+  assert seconds[1] < 12 * seconds[0]
 
 
 def test_a_small_corpus_fills_up_with_unused_pieces():

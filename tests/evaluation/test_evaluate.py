@@ -87,7 +87,7 @@ class TestHeldOut:
     assert 1 < evaluation.summary.effective_clients.mean < 2.99
 
   def test_barrier_replays_the_round_that_training_ran(
-    self, small_inputs, small_run, tmp_path, monkeypatch
+    self, small_inputs, small_run, tmp_path, monkeypatch, capsys
   ):
     rounds_of_rates, with_rates = [], build.with_rates
 
@@ -102,6 +102,14 @@ class TestHeldOut:
     third = small_run / 'checkpoints' / 'round_00000003'
     flags = ['--barrier', '--fractions', '0', '--max_clients', '1']
     assert _evaluate(third, small_inputs[0], output, *flags) == 0
+    errors = capsys.readouterr().err
+    # 2 local epochs and a pass for the Fisher diagonal, twice, and 2 scorings.
+    assert (
+      'Then the barrier: 3 clients of a round train twice and are scored '
+      'twice, 8 passes over their rows (the round itself has 3)\n'
+    ) in errors
+    # Each trains twice.
+    assert 'barrier: client 6/6' in errors
     barriers = results.read_evaluation(output).barriers
     found = barriers.set_index('client_id')['global_loss'].to_dict()
     config = run_directory.read_config(small_run)

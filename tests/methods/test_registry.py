@@ -121,7 +121,8 @@ def test_no_such_module():
   assert _error('no_package.method') == (
     "`config.algorithm.name` 'no_package.method' must name an importable "
     "module, but importing 'no_package.method' raised ModuleNotFoundError: No "
-    "module named 'no_package'. Correct it, or put it on PYTHONPATH."
+    "module named 'no_package'. Correct it, start `fedfish` in the directory "
+    'that holds its package, or put that on PYTHONPATH.'
   )
   assert registry.find_or_none('no_package.method') is None
 
@@ -190,7 +191,7 @@ def test_a_module_that_cannot_be_imported(text, words, write_module):
     "module, but importing 'my_package.wrong' raised "
   )
   assert words in found
-  assert found.endswith('. Correct it, or put it on PYTHONPATH.')
+  assert found.endswith('or put that on PYTHONPATH.')
 
 
 def test_kinds_that_may_be_none(write_module):

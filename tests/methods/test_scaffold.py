@@ -8,6 +8,7 @@ import stateful_rounds
 import tensorflow_federated as tff
 
 import tff_fedfish
+from tff_fedfish.optimizers import clip_by_global_norm
 
 _UNIFORM = tff.learning.ClientWeighting.UNIFORM
 _BY_ROWS = tff.learning.ClientWeighting.NUM_EXAMPLES
@@ -119,3 +120,20 @@ def test_a_client_that_is_not_finite_changes_nothing_of_others():
   before = _server_variate(rounds)
   rounds.run(broken, [2])
   assert _server_variate(rounds) == before != 0
+
+
+@pytest.mark.parametrize(
+  'optimizer',
+  [
+    linear_models.adam(0.1),
+    tff.learning.optimizers.build_sgdm(0.1, momentum=0.9),
+    clip_by_global_norm(linear_models.sgd(0.1), 1.0),
+  ],
+)
+def test_variates_of_other_steps_are_refused(optimizer):
+  with pytest.raises(ValueError, match='`client_optimizer` must be plain SGD'):
+    tff_fedfish.build_scaffold(
+      linear_models.linear_model(3),
+      client_optimizer=optimizer,
+      server_optimizer=linear_models.sgd(1.0),
+    )

@@ -55,6 +55,7 @@ def test_counts_by_hand(tmp_path):
       'drops': {'malformed_json': 2, 'not_an_object': 1},
       # Group a has two numbers.
       'num_mixed_time_groups': 0,
+      'num_small_groups': 0,
     },
     'options': {
       'num_shards': 3,

@@ -211,11 +211,13 @@ def test_sequences_without_a_bound_are_refused():
 
 
 def test_what_is_printed(capsys):
-  plan = _plan(engine__kind='ray')
+  plan = _plan(
+    engine__kind='ray', engine__num_workers=2, data__directory='absent'
+  )
   # Weights and Adam's two moments.
   assert plan.checkpoint_bytes == 3 * 720
   time = step_time.RoundTime(2.0, 51.0)
-  plan_lib.print_plan(dataclasses.replace(plan, time=time))
+  plan_lib.print_plan(dataclasses.replace(plan, time=time), tflops=1e-6)
   lines = [' '.join(x.split()) for x in capsys.readouterr().out.splitlines()]
   assert lines[:4] == [
     'A round of 3 clients, at most:',
@@ -228,17 +230,27 @@ def test_what_is_printed(capsys):
     'Operations 175 kFLOP: 62.3% local training, 31.1% after training, 6.6% '
     'updates'
   )
-  assert lines[5:8] == [
+  # Seven times that.
+  assert lines[5] == 'Operations of the run 1.22 MFLOP in 7 rounds'
+  assert lines[6:10] == [
     # 3 clients * 2 models * 720; 7 rounds.
     'Uplink 4.22 KiB; 29.5 KiB in 7 rounds',
     'Downlink 2.11 KiB; 14.8 KiB in 7 rounds',
     'Checkpoint 2.11 KiB',
+    'Tokenized corpus the corpus is not here; 2 bytes per token',
   ]
-  assert lines[8].startswith('Peak memory of the driver 892 MiB, most of it ')
-  assert lines[9].startswith('Peak memory of each worker 892 MiB, most of it ')
-  assert lines[10:] == [
+  assert lines[10].startswith('Peak memory of the driver 892 MiB, most of it ')
+  assert lines[11].startswith('Peak memory of each worker 892 MiB, most of it ')
+  # In the merge, and of a client: see test_memory.
+  assert [each.gpu_bytes for each in plan.memory] == [8640, 8288]
+  assert lines[12:] == [
+    # Three processes of 935 MB; 16,928 bytes.
+    'Peak memory of the machine 2.61 GiB, the driver and 2 workers (with GPUs '
+    'the driver and a worker share the first: 16.5 KiB)',
     'Time of a local step 2 s',
-    'Time of a round 51 s (2 tokens/s); 5 min 57 s in 7 rounds',
+    'Time of a round 51 s; 5 min 57 s in 7 rounds (2 tokens/s)',
+    # 174,600 operations, a million a second.
+    'Time at 1e-06 TFLOP/s 175 ms; 1.22 s in 7 rounds',
   ]
 
 

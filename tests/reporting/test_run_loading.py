@@ -205,7 +205,7 @@ def test_damaged_files_are_named(tmp_path, file, text, message):
 
 def test_a_method_that_cannot_be_loaded_is_named(tmp_path):
   run = write_run(tmp_path / 'run', algorithm='absent.gain')
-  with pytest.raises(UserError, match="'absent.gain'.* put it on PYTHONPATH"):
+  with pytest.raises(UserError, match="'absent.gain'.* put that on PYTHONPATH"):
     loading.load_runs([run])
 
 

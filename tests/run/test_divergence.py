@@ -232,7 +232,8 @@ def test_stops_and_counts_on_when_resumed(train, tmp_path, capsys, monkeypatch):
   assert 'stopped after round 5: 4 rounds' in capsys.readouterr().err
   limit['training__max_non_finite_rounds'] = 0
   assert train(workdir, **settings, **limit) == 0
-  assert divergence.diverged_checkpoint(workdir) is None
+  # It is over, and ends in non-finite rounds.
+  assert divergence.diverged_checkpoint(workdir) == good
   # All that equals a run that was left alone.
   whole = tmp_path / 'whole'
   assert train(whole, **settings, **limit) == 0
@@ -278,7 +279,7 @@ def test_evaluation_of_a_diverged_model(train, small_inputs, tmp_path, capsys):
   command += ['--max_clients', '2', '--output', str(tmp_path / 'out')]
   last = workdir / 'checkpoints' / 'round_00000002'
   good = workdir / 'checkpoints' / 'round_00000000'
-  assert main([*command, '--checkpoint', str(workdir), '--barrier']) == 0
+  assert main([*command, '--checkpoint', str(last), '--barrier']) == 0
   output = capsys.readouterr()
   sentence = (
     f"fedfish: warning: no client has a finite loss with the model in '{last}'."
@@ -290,10 +291,14 @@ def test_evaluation_of_a_diverged_model(train, small_inputs, tmp_path, capsys):
   summary = json.loads((tmp_path / 'out' / 'summary.json').read_text())
   assert summary['fractions'][0]['loss']['mean'] is None
   assert summary['client_server_barrier']['loss']['mean'] is None
-  # That one is: no sentence.
-  command[-1] = str(tmp_path / 'of_good')
-  assert main([*command, '--checkpoint', str(good)]) == 0
-  assert 'warning' not in capsys.readouterr().err
+  # The run stands for the good one, whose losses are finite.
+  command[-1] = str(tmp_path / 'of_run')
+  assert main([*command, '--checkpoint', str(workdir)]) == 0
+  errors = capsys.readouterr().err
+  assert 'takes its last good checkpoint, round_00000000.' in errors
+  assert 'warning' not in errors
+  summary = json.loads((tmp_path / 'of_run' / 'summary.json').read_text())
+  assert summary['checkpoint'] == {'round': 0}
   # Without metrics.csv nothing is known of a good one.
   (workdir / 'metrics.csv').unlink()
   command[-1] = str(tmp_path / 'again')

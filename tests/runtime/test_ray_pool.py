@@ -144,6 +144,20 @@ def test_ray_that_the_program_has_shut_down(light):
 
 
 @pytest.mark.slow
+def test_fewer_gpus_than_workers_are_said(programs_ray, monkeypatch, capsys):
+  # Logical ones: there is none here.
+  resources = {'CPU': 4.0, 'GPU': 2.0}
+  monkeypatch.setattr(programs_ray, 'cluster_resources', lambda: resources)
+  assert ray_pool._require_room(3, 0.0, None, 'local') == 0
+  assert 'no worker uses a GPU: there are 2 for 3 workers.' in (
+    capsys.readouterr().err
+  )
+  assert ray_pool._require_room(3, 0.0, 0.5, 'local') == 0.5
+  assert ray_pool._require_room(2, 0.0, None, 'local') == 1
+  assert capsys.readouterr().err == ''
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'kind, settings',
   [('CPU', dict(num_workers=3)), ('GPU', dict(gpus_per_worker=3.0))],

@@ -448,6 +448,11 @@ class TestRefusals:
         ('config.server.learning_rate = 0.5',),
         'in server.learning_rate. Take that back',
       ),
+      (
+        {},
+        ('config.training.max_non_finite_rounds = 3',),
+        'in training.max_non_finite_rounds. Take that back',
+      ),
     ],
   )
   def test_another_sweep(self, sweep_file, stand, tmp_path, sweep, base, words):

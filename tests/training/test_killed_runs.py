@@ -59,6 +59,18 @@ def test_killed_and_interrupted(small_images, tmp_path):
   _assert_ends_as_undisturbed(small_images, run, settings)
 
 
+def test_extended_it_keeps_the_same_checkpoints(small_images, tmp_path):
+  settings = _SHARED | dict(
+    algorithm__name='fed_avg',
+    checkpoints__every_num_rounds=3,
+    checkpoints__keep_last=2,
+  )
+  for num_rounds, kept in ((5, [0, 3, 5]), (6, [0, 3, 6])):
+    settings |= dict(training__num_rounds=num_rounds)
+    assert small_image_runs.train(small_images, tmp_path, **settings) == 0
+    assert checkpoints.list_rounds(tmp_path / 'checkpoints') == kept
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
   ('calls', 'settings'),

@@ -2,27 +2,33 @@
 
 Examples:
   fedfish inspect corpora/debian
-  fedfish inspect corpora/debian --plots plots/debian
+  fedfish inspect corpora/debian --plot debian.png
   fedfish inspect corpora/debian --vocabulary corpora/debian_vocabulary
 """
 
 import argparse
-import pathlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tff_fedfish import printing
 from tff_fedfish.errors import UserError
+from tff_fedfish.files import write_atomically
 
 if TYPE_CHECKING:
   import numpy as np
 
+  from tff_fedfish.data.grouped_corpus import GroupedCorpus
   from tff_fedfish.data.manifest import DropExample, Manifest
 
 SUMMARY = 'show what a grouped corpus holds'
 
 _MAX_EXCERPT_CHARACTERS = 60
 _MAX_USELESS = 20
+# Of the example of a document.
+_MAX_TEXT_CHARACTERS = 400
+# Counts of a group; the columns of the index.
+_MEASURES = ('num_examples', 'num_words', 'num_bytes')
+_PERCENTILES = (0, 10, 25, 50, 75, 90, 99, 100)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,11 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     help='largest groups to list (default: %(default)s)',
   )
   parser.add_argument(
-    '--plots',
-    metavar='DIR',
-    help='directory to write plots of the group sizes to (PNG and SVG), with '
-    'their captions (group_sizes.txt), their numbers (*_figure.csv) and '
-    'percentiles (group_sizes.csv); earlier ones there are replaced',
+    '--plot',
+    metavar='FILE',
+    help='PNG file to draw how many groups are how large',
   )
   parser.add_argument(
     '--vocabulary',
@@ -54,13 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Prints counts, sizes and drops of a grouped corpus."""
-  from tff_fedfish.cli.group_sizes import MEASURES
   from tff_fedfish.data.grouped_corpus import GroupedCorpus
 
   corpus = GroupedCorpus(arguments.directory)
-  plots = tokenizer = None
-  if arguments.plots is not None:
-    plots = _make_directory(arguments.plots)
+  sizes = {measure: corpus.sizes(measure) for measure in _MEASURES}
+  if arguments.plot is not None:
+    _write_plot(sizes, corpus.manifest, arguments.plot)
+  tokenizer = None
   if arguments.vocabulary is not None:
     from tff_fedfish import corpora
     from tff_fedfish.data.tokenizers import load_tokenizer
@@ -79,12 +83,11 @@ def run(arguments: argparse.Namespace) -> int:
         corpus, tokenizer, bar.advance
       )
     print(unknown_tokens.describe(fraction))
-  sizes = {measure: corpus.sizes(measure) for measure in MEASURES}
   _print_sizes(sizes)
   _print_largest(sizes, corpus.client_ids, arguments.num_largest)
-  if plots is not None:
-    _write_plots(sizes, corpus.manifest, plots)
-    print(f'Plots: {arguments.plots}')
+  _print_example(corpus, sizes['num_words'])
+  if arguments.plot is not None:
+    print(f'Plot: {arguments.plot}')
   return 0
 
 
@@ -97,6 +100,8 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
     # Posts have their authors elsewhere.
     if reason == 'missing_author' and manifest.source != 'stack_overflow':
       label += ' (no field "author")'
+    if reason == 'small_group' and counts.num_small_groups:
+      label += f' ({printing.count(counts.num_small_groups, "group")})'
     example = _show_example(manifest.drop_examples.get(reason))
     rows.append((label, f'{num_dropped:,}', *example))
   rows.append(('examples stored', f'{counts.records_out:,}'))
@@ -152,38 +157,43 @@ def _show_example(example: 'DropExample | None') -> tuple[str, str]:
 
 def _print_sizes(sizes: 'Mapping[str, np.ndarray]') -> None:
   """Prints percentiles, and what the largest groups hold of the whole."""
-  from tff_fedfish.cli.group_sizes import (
-    PERCENTILES,
-    percentiles,
-    top_shares,
-  )
+  import numpy as np
 
   names = [measure.removeprefix('num_') for measure in sizes]
+  ordered = [np.sort(values) for values in sizes.values()]
+  num_groups = len(ordered[0])
+  # Percentiles that occur as sizes, not values between two of them.
+  ranks = [max(-(-p * num_groups // 100), 1) for p in _PERCENTILES]
   printing.print_table(
     'Size of a group, by percentile (words: separated by white space)',
-    ['', *(f'p{percentile}' for percentile in PERCENTILES), 'mean'],
+    ['', *(f'p{percentile}' for percentile in _PERCENTILES), 'mean'],
     [
       [
         name,
-        *(f'{size:,}' for size in percentiles(values, PERCENTILES)),
+        *(f'{values[rank - 1]:,}' for rank in ranks),
         f'{values.mean():,.1f}',
       ]
-      for name, values in zip(names, sizes.values(), strict=True)
+      for name, values in zip(names, ordered, strict=True)
     ],
   )
-  shares = [*zip(*map(top_shares, sizes.values()), strict=True)]
-  if shares:
+  wanted = {'1': 1, '10': 10, '100': 100}
+  for percent in (1, 10):
+    if num_groups * percent >= 100:
+      wanted[f'{percent} %'] = -(-num_groups * percent // 100)
+  rows = [
+    [
+      label,
+      f'{number:,}',
+      *(f'{v[-number:].sum() / max(v.sum(), 1):.1%}' for v in ordered),
+    ]
+    for label, number in wanted.items()
+    if number < num_groups
+  ]
+  if rows:
     printing.print_table(
       'What the largest groups hold of the whole',
       ['largest', 'groups', *names],
-      [
-        [
-          tops[0].label,
-          f'{tops[0].num_groups:,}',
-          *(f'{top.share:.1%}' for top in tops),
-        ]
-        for tops in shares
-      ],
+      rows,
       text_columns=(),
     )
 
@@ -217,46 +227,64 @@ def _print_largest(
     )
 
 
-def _make_directory(name: str) -> pathlib.Path:
-  directory = pathlib.Path(name)
+def _print_example(corpus: 'GroupedCorpus', words: 'np.ndarray') -> None:
+  """Prints the first document of the group of the median size."""
+  import numpy as np
+
+  from tff_fedfish.data.client_ids import client_id_to_text
+
+  median = np.argsort(words, kind='stable')[(len(words) - 1) // 2]
+  client_id = corpus.client_ids[median]
+  examples = corpus.examples(client_id)
+  times = [example.get('timestamp', b'').decode() for example in examples]
+  span = ' to '.join(dict.fromkeys(filter(None, (times[0], times[-1]))))
+  print(
+    f'Example, from a group of median size: {client_id_to_text(client_id)}, '
+    f'{printing.count(len(examples), "example")}'
+    + (f', {_one_line(span)}' if span else '')
+  )
+  text = examples[0].get('text', b'').decode('utf-8', 'replace')
+  print(f'  {_one_line(" ".join(text.split())[:_MAX_TEXT_CHARACTERS])}')
+
+
+def _write_plot(
+  sizes: 'Mapping[str, np.ndarray]', manifest: 'Manifest', path: str
+) -> None:
+  """Draws how many groups are how large; a panel for examples and words."""
+  # matplotlib and pandas take half a second.
+  import numpy as np
+  import pandas as pd
+
+  from tff_fedfish.reporting.plots import plot
+
+  points = []
+  for measure in ('num_examples', 'num_words'):
+    panel = f'{measure.removeprefix("num_")} per group'
+    exponents = np.frexp(sizes[measure][sizes[measure] > 0])[1] - 1
+    for k, number in enumerate(np.bincount(exponents)):
+      points += [(panel, 2**k, number)] * bool(number)
+  picture = plot(
+    pd.DataFrame(points, columns=['panel', 'x', 'y']),
+    name='group_sizes',
+    title=f'Groups of 1, 2 to 3, 4 to 7, ...: {manifest.corpus} by '
+    f'{manifest.key}',
+    caption='',
+    kind='line',
+    x='',
+    y='Groups',
+    panels='x',
+    log_x=True,
+    log_y=True,
+    places=0,
+  )
   try:
-    directory.mkdir(parents=True, exist_ok=True)
+    with write_atomically(path, 'wb') as file:
+      file.write(picture.file('png'))
   except OSError as error:
     raise UserError(
-      f'`--plots` must be a directory to write to, but {name!r} is none '
+      f'`--plot` must be a file to write, but {path!r} is none '
       f'({error.strerror}). Name another one, or change its permissions.'
     ) from error
-  return directory
-
-
-def _write_plots(
-  sizes: 'Mapping[str, np.ndarray]',
-  manifest: 'Manifest',
-  directory: pathlib.Path,
-) -> None:
-  from tff_fedfish.cli.group_sizes import group_size_plots, percentile_table
-  from tff_fedfish.files import write_atomically
-
-  plots = group_size_plots(
-    f'{manifest.corpus} by {manifest.key}'
-    + (f', {manifest.split.name}' if manifest.split else '')
-    + f': {printing.count(manifest.counts.num_groups, "group")}',
-    {name: sizes[name] for name in ('num_examples', 'num_words')},
-  )
-  captions = [f'{plot.name}: {plot.title}\n{plot.caption}\n' for plot in plots]
-  contents = {
-    'group_sizes.csv': percentile_table(sizes),
-    'group_sizes.txt': '\n'.join(captions),
-  }
-  for plot in plots:
-    contents[f'{plot.name}.svg'] = f'{plot.svg}\n'
-    # Not group_sizes.csv: that name is taken by the percentiles.
-    contents[f'{plot.name}_figure.csv'] = plot.csv
-    contents[f'{plot.name}.png'] = plot.file('png')
-  for name, content in contents.items():
-    is_text = isinstance(content, str)
-    with write_atomically(directory / name, 'w' if is_text else 'wb') as file:
-      file.write(content)
 
 
 def _one_line(text: str) -> str:

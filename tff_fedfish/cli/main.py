@@ -60,6 +60,9 @@ def main(argv: Sequence[str] | None = None) -> int:
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # tensorflow_hub, imported by tensorflow_text, still uses it.
   warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
+  # A closed one is None, and its number would be given to the next file.
+  sys.stdout = sys.stdout or open(os.devnull, 'w')
+  sys.stderr = sys.stderr or open(os.devnull, 'w')
   if isinstance(sys.stdout, io.TextIOWrapper):
     # As on standard error.
     sys.stdout.reconfigure(errors='backslashreplace')

@@ -1,7 +1,7 @@
 r"""Predict the memory, traffic and time of a run.
 
 Examples:
-  fedfish plan --config c4_1_5b --no_timing
+  fedfish plan --config c4_1_5b --tflops 400
   fedfish plan --config small_c4 \
       --config.cohorts.cohort_size=64 --config.engine.kind=ray
 
@@ -12,6 +12,7 @@ formulas.
 """
 
 import argparse
+import math
 
 SUMMARY = 'predict the memory, traffic and time of a run'
 TAKES_EXTRA = '--config.'
@@ -30,6 +31,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     action='store_true',
     help='time nothing, and answer at once',
   )
+  parser.add_argument(
+    '--tflops',
+    type=float,
+    metavar='N',
+    help='give the time at N * 10^12 operations per second; times nothing here',
+  )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,6 +44,10 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.config import load
   from tff_fedfish.planning.plan import plan_round, print_plan
 
+  tflops = arguments.tflops
+  if tflops is not None and not 0 < tflops < math.inf:
+    arguments.parser.error(f'--tflops must be above 0, found {tflops:g}')
   config = load.load_config(arguments.config, arguments.extra)
-  print_plan(plan_round(config, timing=not arguments.no_timing))
+  timing = not arguments.no_timing and tflops is None
+  print_plan(plan_round(config, timing=timing), tflops)
   return 0

@@ -121,7 +121,8 @@ def _train(arguments: argparse.Namespace) -> int:
     f'{vocabulary.num_distinct_words:,} distinct '
     f'({words.num_forgotten_words:,} rare ones not counted, to bound memory)\n'
     f'{tokenizer.size:,} pieces ({vocabulary.num_unused:,} unused); '
-    f'{unknown:.3%} of the words are unknown (rare characters)\n'
+    f'{unknown:.3%} of the words are unknown (rare characters, '
+    'or more than 100 bytes)\n'
     f'Written to {output}'
   )
   return 0

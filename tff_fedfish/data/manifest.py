@@ -49,6 +49,9 @@ class Counts:
   """Dropped records by reason."""
   num_mixed_time_groups: int = 0
   """Groups that hold times of several kinds: see `time_order`."""
+  num_small_groups: int = 0
+  """Groups that `min_examples_per_group` dropped; not told by earlier versions.
+  """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from tff_fedfish.data import randomness, wordpiece
 from tff_fedfish.data.grouped_corpus import GroupedCorpus, example_texts
@@ -25,6 +25,9 @@ MAX_VOCABULARY_SIZE = 1_000_000
 _CHARACTER_COVERAGE = 0.9999
 # The learner's time grows with distinct words; rarer ones hardly matter to it.
 _MAX_LEARNER_WORDS = 200_000
+# As TensorFlow Text's learner has them.
+_MAX_PIECE_CHARACTERS = 50
+_NUM_ITERATIONS = 4
 # A vocabulary at most this much too large is trimmed instead of learned again.
 _TRIMMED_SHARE = 0.1
 
@@ -117,8 +120,8 @@ def train_vocabulary(
 ) -> TrainedVocabulary:
   """Learns a WordPiece vocabulary (Schuster and Nakajima, 2012).
 
-  The learner of TensorFlow Text turns a frequency threshold into a vocabulary
-  of roughly predictable size. Here the threshold is searched, and the smallest
+  A frequency threshold gives a vocabulary of roughly predictable size. The
+  threshold is searched, and the smallest
   vocabulary found that is large enough loses its rarest pieces, but no
   character, until the size is exact. The result depends on the arguments only,
   not on the order of `word_counts`.
@@ -254,6 +257,7 @@ def _search(
   """
   low, high = 1, ranked[0][1] + 1
   smallest = largest = None
+  ends = _count_ends(_without_long(ranked))
   while low < high:
     threshold = math.isqrt(low * high)
     if smallest and largest:
@@ -262,7 +266,7 @@ def _search(
       share /= math.log(len(smallest) / len(largest))
       threshold = round((low - 1) * (high / (low - 1)) ** share)
       threshold = min(max(threshold, low), high - 1)
-    pieces = _learn(ranked, threshold)
+    pieces = _learn(ranked, ends, threshold)
     on_step(
       f'pieces that occur {threshold:,} times or more: {len(pieces):,} '
       f'(wanted: {wanted:,})'
@@ -278,30 +282,75 @@ def _search(
   return smallest or largest
 
 
-def _learn(ranked: Sequence[tuple[str, int]], threshold: int) -> list[str]:
-  """Returns the pieces at one threshold, reserved ones first."""
-  from tensorflow_text.tools.wordpiece_vocab import (
-    wordpiece_tokenizer_learner_lib as learner,
-  )
+def _learn(
+  ranked: Sequence[tuple[str, int]], ends: Mapping[str, int], threshold: int
+) -> list[str]:
+  """Returns the pieces at one threshold, reserved ones first.
 
-  # Equal bounds: the learner's own search ends at its first step.
-  pieces = learner.learn(
-    ranked,
-    vocab_size=len(ranked),
-    reserved_tokens=list(RESERVED_PIECES),
-    lower_thresh=threshold,
-    upper_thresh=threshold,
-    max_input_tokens=-1,
-    max_unique_chars=len({c for word, _ in ranked for c in word}),
-  )
-  # The learner also makes a continuation of every character, even of those,
-  # such as punctuation, that are always words of their own.
-  inner = {character for word, _ in ranked for character in word[1:]}
-  return [
-    piece
-    for piece in pieces
-    if not _is_continued_character(piece) or piece[2:] in inner
-  ]
+  They are those of TensorFlow Text's `wordpiece_tokenizer_learner_lib`, which
+  counts every part of a word, then takes from each the counts of all parts that
+  it begins. What is left are the parts with which words end: only these are
+  counted here, so that time grows linearly with the length of words. `ends` has
+  the counts of all of them, whatever the threshold.
+  """
+  words = _without_long(ranked)
+  characters = sorted({c for word, _ in words for c in word})
+  # Continuations only of characters that are within words: punctuation marks
+  # are always words of their own.
+  inner = sorted({c for word, _ in ranked for c in word[1:]})
+  spelling = dict.fromkeys((*characters, *map(_continued, characters)), 1)
+  pieces = {}
+  for _ in range(_NUM_ITERATIONS):
+    counts = _count_ends(words, pieces) if pieces else ends
+    frequent = {piece: n for piece, n in counts.items() if n >= threshold}
+    pieces = spelling | frequent
+  for character in {*characters} - {*inner}:
+    del pieces[_continued(character)]
+  ranked_pieces = sorted(pieces, key=lambda piece: (-pieces[piece], piece))
+  return list(dict.fromkeys((*RESERVED_PIECES, *characters, *ranked_pieces)))
+
+
+def _without_long(
+  ranked: Sequence[tuple[str, int]],
+) -> list[tuple[str, int]]:
+  return [item for item in ranked if len(item[0]) <= _MAX_PIECE_CHARACTERS]
+
+
+def _count_ends(
+  words: Iterable[tuple[str, int]], pieces: Mapping[str, int] | None = None
+) -> Mapping[str, int]:
+  """Counts the ends of words, from each start of a piece; None: from all."""
+  # Beginning of two characters -> length of the longest piece.
+  longest = {}
+  for piece in pieces or ():
+    beginning = piece[: 4 if piece.startswith('##') else 2]
+    longest[beginning] = max(longest.get(beginning, 0), len(piece))
+  counts = collections.Counter()
+  for word, count in words:
+    starts = _starts(word, pieces, longest) if pieces else range(len(word))
+    for start in starts:
+      end = word[start:]
+      counts[_continued(end) if start else end] += count
+  return counts
+
+
+def _starts(
+  word: str, pieces: Mapping[str, int], longest: Mapping[str, int]
+) -> Iterator[int]:
+  """Yields where pieces begin if each is the longest that fits."""
+  start = 0
+  while start < len(word):
+    yield start
+    rest, prefix = (_continued(word[start:]), 2) if start else (word, 0)
+    # Every character is a piece.
+    rest = rest[: longest.get(rest[: prefix + 2], prefix + 1)]
+    while rest not in pieces:
+      rest = rest[:-1]
+    start += len(rest) - prefix
+
+
+def _continued(text: str) -> str:
+  return f'##{text}'
 
 
 def _trim(pieces: list[str], vocabulary_size: int) -> list[str]:

@@ -9,6 +9,7 @@ clients train again, one after the other, as the process trains them.
 Most of the barrier is there before any aggregation: it ranks nothing.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from tff_fedfish.evaluation.effective_clients import MassSums, client_mass
 from tff_fedfish.evaluation.evaluator import ClientEvaluator, build_evaluator
 from tff_fedfish.evaluation.summary import EffectiveClients
 from tff_fedfish.evaluation.tables import ClientBarrier
-from tff_fedfish.progress import Progress, stage
+from tff_fedfish.progress import Progress
 from tff_fedfish.run import build, cohorts, model_state
 from tff_fedfish.run.checkpoints import Checkpoint
 from tff_fedfish.run.client_inputs import ClientInputs
@@ -74,21 +75,27 @@ def replay_round(
     state.aggregator,
     plain_mean_fraction=plain_mean_fraction,
   )
-  options = round_options.RoundOptions(num_partial_sums=config.num_partial_sums)
-  with round_options.use_round_options(options):
-    with stage('replaying the round'):
+  # Each client trains in the round, and once more to give its model.
+  with Progress('barrier', 2 * len(cohort), unit='client') as progress:
+    asked = itertools.count()
+    options = round_options.RoundOptions(
+      num_partial_sums=config.num_partial_sums,
+      # Asked before each client: those before it are done.
+      should_stop=lambda: next(asked) > 0 and progress.advance() is not None,
+    )
+    with round_options.use_round_options(options):
       new_state = process.next(state, list(cohort)).state
-    with Progress('barrier', len(cohort), unit='client') as progress:
-      barriers = measure_clients(
-        process,
-        state,
-        process.get_model_weights(new_state).trainable,
-        build_evaluator(config),
-        _advancing(cohort, progress),
-        on_client_trained=lambda trained: sums.add(
-          trained['update'], trained['client_weight']
-        ),
-      )
+    progress.advance()
+    barriers = measure_clients(
+      process,
+      state,
+      process.get_model_weights(new_state).trainable,
+      build_evaluator(config),
+      _advancing(cohort, progress),
+      on_client_trained=lambda trained: sums.add(
+        trained['update'], trained['client_weight']
+      ),
+    )
   return barriers, sums.summary()
 
 

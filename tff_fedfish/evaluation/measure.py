@@ -31,6 +31,7 @@ from tff_fedfish.evaluation.plan import Plan
 from tff_fedfish.evaluation.results import write_evaluation
 from tff_fedfish.evaluation.summary import Summary, summarize_evaluation
 from tff_fedfish.evaluation.tables import ClientEvaluation
+from tff_fedfish.planning.client_steps import client_steps
 from tff_fedfish.printing import count
 from tff_fedfish.progress import Progress, stage
 from tff_fedfish.run import checkpoints, model_state
@@ -251,6 +252,18 @@ def _announce(
     left_out = count(left_out, 'client')
     line += f' ({left_out} left out: --max_clients all takes all)'
   print(line, file=sys.stderr)
+  if plan.options.barrier:
+    config = plan.config
+    num_passes = client_steps(config).num_passes
+    size = config.cohort_size or len(
+      row_source(config).training_clients(plan.split)
+    )
+    print(
+      f'Then the barrier: {count(size, "client")} of a round train twice and '
+      f'are scored twice, {2 * num_passes + 2:g} passes over their rows (the '
+      f'round itself has {num_passes:g})',
+      file=sys.stderr,
+    )
 
 
 def _work(halves: Halves, options: EvaluationOptions) -> float:

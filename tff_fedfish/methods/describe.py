@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from models.image_model_config import EMNIST_SHAPE, ImageModelConfig
+from tff_fedfish.errors import UserError
 from tff_fedfish.fields import docs_of
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import AlgorithmConfig, kind_of, own_fields
@@ -26,8 +27,24 @@ def to_json_dict(method: Method) -> dict[str, Any]:
   Returns:
     name, title, summary, source, `settings` (name, kind, choices, bounds,
     default, doc), `traffic`: models up and down per client and round, and
-    `slots`: what a client keeps, both with the default settings.
+    `slots`: what a client keeps, both with the default settings. There are no
+    `slots` where they depend on other sections.
+
+  Raises:
+    UserError: If the traffic depends on other sections.
   """
+  config = _default_config(method)
+  try:
+    traffic = method.traffic(config)
+  except AttributeError as error:
+    raise UserError(
+      f'`traffic` of the method {method.name!r} must read `config.algorithm` '
+      f'and `config.model_shape()` only, but raised {error}.'
+    ) from error
+  try:
+    slots = method.slots(config)
+  except AttributeError:
+    slots = ()
   return {
     'name': method.name,
     'title': method.title,
@@ -35,8 +52,8 @@ def to_json_dict(method: Method) -> dict[str, Any]:
     'source': method.source,
     'settings': _own_settings(method),
     'shared_settings': _shared_settings(),
-    'traffic': method.traffic(_default_config(method))._asdict(),
-    'slots': [slot._asdict() for slot in method.slots(_default_config(method))],
+    'traffic': traffic._asdict(),
+    'slots': [slot._asdict() for slot in slots],
   }
 
 

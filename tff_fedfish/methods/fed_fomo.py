@@ -214,12 +214,14 @@ def choose_downloads(
   tied = generator.permutation(len(pool))
   values = np.asarray(affinity)[pool[tied]]
   by_affinity = pool[tied][np.argsort(-values, kind='stable')].tolist()
-  chosen = []
+  # Each goes on where it stopped: what it has passed is chosen.
+  at_random, by_affinity = iter(at_random), iter(by_affinity)
+  chosen = {}
   while len(chosen) < min(num_models, len(pool)):
     explores = generator.random_sample() < epsilon
     order = at_random if explores else by_affinity
-    chosen.append(next(n for n in order if n not in chosen))
-  return chosen
+    chosen[next(n for n in order if n not in chosen)] = True
+  return list(chosen)
 
 
 METHOD = Method(

@@ -72,7 +72,8 @@ class Method:
   """Memory and work of a client."""
   slots: Callable[['TrainConfig'], tuple[Slot, ...]] = lambda config: ()
   """Tensors that a client keeps between rounds. Its builder gives `compose`
-  slots of the same names."""
+  slots of the same names. `fedfish methods` shows those that follow from
+  `algorithm` and `model_shape` only."""
   columns: Callable[['TrainConfig'], tuple[Column, ...]] = lambda config: ()
   """Columns that it adds to metrics.csv."""
   phases: Callable[['TrainConfig'], tuple[Phase, ...]] = lambda config: ()

@@ -9,7 +9,6 @@ import dataclasses
 import difflib
 import functools
 import importlib
-import importlib.util
 import os
 import sys
 import types
@@ -125,6 +124,9 @@ def readers(setting: str) -> list[str]:
 def _from_module(module_name):
   """Imports a module and returns its METHOD."""
   typed = f'`config.algorithm.name` {module_name!r}'
+  # An installed `fedfish` does not look there by itself, as `python -m` does.
+  if not {'', os.getcwd()} & set(sys.path):
+    sys.path.append(os.getcwd())
   try:
     # What a module prints is no part of a command's answer.
     with contextlib.redirect_stdout(sys.stderr):
@@ -133,8 +135,8 @@ def _from_module(module_name):
     text = ' '.join(f'{type(error).__name__}: {error}'.split())
     raise UserError(
       f'{typed} must name an importable module, but importing '
-      f'{module_name!r} raised {text.rstrip(".")}. '
-      f'{_remedy(module_name)}.'
+      f'{module_name!r} raised {text.rstrip(".")}. Correct it, start `fedfish` '
+      'in the directory that holds its package, or put that on PYTHONPATH.'
     ) from error
   method = getattr(module, 'METHOD', None)
   if not isinstance(method, Method):
@@ -145,13 +147,3 @@ def _from_module(module_name):
     )
   _found[module_name] = method
   return method
-
-
-def _remedy(module_name):
-  """Returns what to do where a module cannot be imported."""
-  top = module_name.partition('.')[0]
-  if top not in sys.modules and importlib.util.find_spec(top) is None:
-    for name in (f'{top}/', f'{top}.py'):
-      if os.path.exists(name):
-        return f'Run `PYTHONPATH=. fedfish ...`, as {name} is here'
-  return 'Correct it, or put it on PYTHONPATH'

@@ -44,24 +44,29 @@ _PLAIN_SGD = (
 
 
 def build_scaffold(
-  model: Any, *, num_clients: int | None = None, **training: Any
+  model: Any,
+  *,
+  client_optimizer: Any,
+  num_clients: int | None = None,
+  **training: Any,
 ) -> Any:
   """Builds SCAFFOLD. Its first round is a round of FedAvg.
 
   Args:
     model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.
+    client_optimizer: Plain SGD: option II takes the sum of its steps for eta
+      times the sum of gradients.
     num_clients: K, the clients that may take part. None: those that have taken
       part so far.
-    **training: See `rounds.compose.compose`. `client_optimizer` must be plain
-      SGD: option II takes the sum of its steps for eta times the sum of
-      gradients. The client weights also weigh the control variates.
+    **training: See `rounds.compose.compose`. The client weights also weigh the
+      control variates.
 
   Returns:
     The learning process, a `FederatedProcess` whose clients keep tensors.
 
   Raises:
-    ValueError: With `max_delta_norm` or `delta_bits`, as variates are means of
-      whole deltas.
+    ValueError: With another client optimizer; with `max_delta_norm` or
+      `delta_bits`, as variates are means of whole deltas.
   """
   import tensorflow as tf
 
@@ -69,6 +74,8 @@ def build_scaffold(
   from tff_fedfish.rounds.gradients import plus_mean_gradient
   from tff_fedfish.rounds.kept import KeptSlot
 
+  is_plain = _is_plain_sgd(client_optimizer)
+  require(is_plain, 'client_optimizer', 'plain SGD', client_optimizer)
   bound = training.get('max_delta_norm')
   require(bound is None, 'max_delta_norm', 'None', bound)
   bits = training.get('delta_bits', FLOAT_BITS)
@@ -87,6 +94,7 @@ def build_scaffold(
 
   return compose(
     model,
+    client_optimizer=client_optimizer,
     make_update=lambda client: client.model_delta(),
     build_correct_gradient=_build_correct_gradient,
     kept_slots={
@@ -98,6 +106,23 @@ def build_scaffold(
     method_state=_server_state(num_clients),
     **training,
   )
+
+
+def _is_plain_sgd(optimizer):
+  """Returns whether two steps at rate 1 take exactly their gradients.
+
+  Momentum, moments, clipping, decay and noise change one of them.
+  """
+  import tensorflow as tf
+
+  state = optimizer.initialize(tf.TensorSpec([], tf.float32))
+  rate = {**optimizer.get_hparams(state), 'learning_rate': 1.0}
+  state, weight = optimizer.set_hparams(state, rate), tf.constant(1.0)
+  for gradient, expected in ((4096.0, -4095.0), (-8192.0, 4097.0)):
+    state, weight = optimizer.next(state, weight, tf.constant(gradient))
+    if float(weight) != expected:
+      return False
+  return True
 
 
 def _correction(start):

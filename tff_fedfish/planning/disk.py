@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from models.model_shapes import num_parameters
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.data import token_store
+from tff_fedfish.data import token_description, token_store
 from tff_fedfish.data.places import StoreError
 from tff_fedfish.data.sequences import ClientRows
 from tff_fedfish.errors import UserError
@@ -15,6 +15,7 @@ FEATURE_BYTES = 2
 """Size of a feature, float16."""
 _FLOAT_BYTES = _LABEL_BYTES = 4
 _FLOAT64_BYTES = 8
+_TEXT_BYTES_PER_TOKEN = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +88,21 @@ def clients_of_corpus(config: TrainConfig) -> int | None:
     return None
   held_out = config.client_splits.held_out_fraction or 0.0
   return max(round(manifest.counts.num_groups * (1 - held_out)), 1)
+
+
+def bytes_per_token(config: TrainConfig) -> int:
+  """Returns the size of a token in a tokenized corpus."""
+  return token_description.token_dtype(config.model.vocabulary_size).itemsize
+
+
+def tokenized_bytes(config: TrainConfig) -> int | None:
+  """Returns the estimated size of the corpus's tokens; None: it is not here."""
+  try:
+    shards = token_store.manifest_of(config.data.directory).shards
+  except (UserError, StoreError):
+    return None
+  num_tokens = sum(shard.num_bytes for shard in shards) // _TEXT_BYTES_PER_TOKEN
+  return num_tokens * bytes_per_token(config)
 
 
 def feature_bytes(

@@ -25,10 +25,7 @@ _NUM_SHOWN_PARTS = 3
 
 @dataclasses.dataclass(frozen=True)
 class ProcessMemory:
-  """Memory of one kind of process.
-
-  With an accelerator all but the part 'process' lies in its memory.
-  """
+  """Memory of one kind of process."""
 
   name: str
   """'the process'; with Ray 'the driver' or 'each worker'."""
@@ -36,6 +33,13 @@ class ProcessMemory:
   """Most that it takes."""
   largest_parts: Parts
   """The three largest parts of the peak, the largest first."""
+  host_bytes: int
+  """Part of the peak that stays in the host's memory with a GPU."""
+
+  @property
+  def gpu_bytes(self) -> int:
+    """Part of the peak that lies in a GPU's memory if there is one."""
+    return self.peak_bytes - self.host_bytes
 
 
 def process_memory(config: TrainConfig) -> tuple[ProcessMemory, ...]:
@@ -93,13 +97,18 @@ def models_summed(config: TrainConfig) -> float:
   return max(1, config.method.traffic(config).uplink)
 
 
+def num_local_workers(config: TrainConfig) -> int:
+  """Returns the workers beside the driver; those of a cluster are elsewhere."""
+  engine = config.engine
+  is_local = engine.kind == 'ray' and engine.ray_address == 'local'
+  return engine.num_workers if is_local else 0
+
+
 def run_bytes(config: TrainConfig) -> int:
   """Returns the most that all processes of a run take on this machine."""
   first, *others = process_memory(config)
-  engine = config.engine
-  # The workers of a cluster are elsewhere.
-  num_workers = engine.num_workers if engine.ray_address == 'local' else 0
-  return first.peak_bytes + num_workers * sum(w.peak_bytes for w in others)
+  workers = sum(worker.peak_bytes for worker in others)
+  return first.peak_bytes + num_local_workers(config) * workers
 
 
 def _solve_stages(config, state):
@@ -142,4 +151,5 @@ def _at_peak(name, stages):
   parts = max(stages, key=lambda parts: sum(parts.values()))
   largest = sorted(parts, key=parts.get, reverse=True)[:_NUM_SHOWN_PARTS]
   shown = {part: parts[part] for part in largest if parts[part]}
-  return ProcessMemory(name, sum(parts.values()), shown)
+  host = sum(parts.get(name, 0) for name in ('process', 'images'))
+  return ProcessMemory(name, sum(parts.values()), shown, host)

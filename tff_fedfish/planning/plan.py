@@ -10,6 +10,7 @@ from tff_fedfish.planning import client_steps, communication, disk, memory
 from tff_fedfish.planning.communication import Communication
 from tff_fedfish.planning.flops import RoundFlops, round_flops
 from tff_fedfish.printing import (
+  count,
   format_bytes,
   format_flops,
   format_seconds,
@@ -41,12 +42,18 @@ class RoundPlan:
   """Operations of a round."""
   memory: tuple[memory.ProcessMemory, ...]
   """Memory by kind of process: one in process, driver and worker with Ray."""
+  num_local_workers: int
+  """Workers beside the driver on one machine; 0: there are none."""
   round_sent: Communication
   """Models and bytes that the clients of a round send and receive."""
   run_sent: Communication
   """The same of all rounds."""
   checkpoint_bytes: int
   """A checkpoint's weights and optimizer state on the disk."""
+  bytes_per_token: int
+  """Size of a token in a tokenized corpus."""
+  tokenized_bytes: int | None
+  """Estimated size of the corpus's tokens; None: the corpus is not here."""
   client_states: disk.StatesOnDisk | None
   """None if clients keep nothing."""
   phases: tuple[str, ...]
@@ -108,17 +115,25 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
     client_steps=client_steps.client_steps(config),
     flops=round_flops(config),
     memory=memory.process_memory(config),
+    num_local_workers=memory.num_local_workers(config),
     round_sent=sent[0],
     run_sent=sent[1],
     checkpoint_bytes=communication.BYTES_PER_WEIGHT * num_weights * num_models,
+    bytes_per_token=disk.bytes_per_token(config),
+    tokenized_bytes=disk.tokenized_bytes(config),
     client_states=disk.states_on_disk(config),
     phases=phase_lines(config),
     time=time,
   )
 
 
-def print_plan(plan: RoundPlan) -> None:
-  """Prints a plan to standard output, a line for each cost."""
+def print_plan(plan: RoundPlan, tflops: float | None = None) -> None:
+  """Prints a plan to standard output, a line for each cost.
+
+  Args:
+    plan: The plan.
+    tflops: Operations per second to give times for. Unit: 10^12.
+  """
   steps, flops = plan.client_steps, plan.flops
   print(
     f'A round of {plan.cohort_size:,} clients, at most:'
@@ -138,6 +153,11 @@ def print_plan(plan: RoundPlan) -> None:
       f'{steps.num_sequences:,} sequences',
     ),
     ('Operations', f'{format_flops(flops.total)}: {shares}'),
+    (
+      'Operations of the run',
+      f'{format_flops(plan.num_rounds * flops.total)} in '
+      f'{plan.num_rounds:,} rounds',
+    ),
   ]
   for way in ('uplink', 'downlink'):
     of_round, of_run = (
@@ -148,9 +168,19 @@ def print_plan(plan: RoundPlan) -> None:
       (way.capitalize(), f'{of_round}; {of_run} in {plan.num_rounds:,} rounds')
     )
   facts.append(('Checkpoint', format_bytes(plan.checkpoint_bytes)))
+  corpus = 'the corpus is not here'
+  if plan.tokenized_bytes is not None:
+    corpus = f'about {format_bytes(plan.tokenized_bytes)}'
+  corpus += f'; {plan.bytes_per_token} bytes per token'
+  facts.append(('Tokenized corpus', corpus))
   if plan.client_states is not None:
     facts.append(('Client states', str(plan.client_states)))
-  print_facts([*facts, *map(_memory_fact, plan.memory), *_time_facts(plan)])
+  facts += [*map(_memory_fact, plan.memory), *_machine_facts(plan)]
+  facts += _time_facts(plan)
+  if tflops is not None:
+    seconds = flops.total / (tflops * 1e12)
+    facts.append((f'Time at {tflops:g} TFLOP/s', _times(plan, seconds)))
+  print_facts(facts)
   for line in plan.phases:
     print(line)
 
@@ -161,22 +191,45 @@ def _memory_fact(process):
     for part, size in process.largest_parts.items()
   )
   peak = format_bytes(process.peak_bytes)
-  return f'Peak memory of {process.name}', f'{peak}, most of it {parts}'
+  host, gpu = map(format_bytes, (process.host_bytes, process.gpu_bytes))
+  return (
+    f'Peak memory of {process.name}',
+    f'{peak}, most of it {parts} (with a GPU {gpu} there, {host} on the host)',
+  )
+
+
+def _machine_facts(plan):
+  """Returns the memory of a machine that driver and workers share."""
+  if not plan.num_local_workers:
+    return []
+  driver, worker = plan.memory
+  total = driver.peak_bytes + plan.num_local_workers * worker.peak_bytes
+  shared = format_bytes(driver.gpu_bytes + worker.gpu_bytes)
+  return [
+    (
+      'Peak memory of the machine',
+      f'{format_bytes(total)}, the driver and '
+      f'{count(plan.num_local_workers, "worker")} (with GPUs the driver and a '
+      f'worker share the first: {shared})',
+    )
+  ]
 
 
 def _time_facts(plan):
   if plan.time is None:
     return []
-  seconds, num_rounds = plan.time.round_seconds, plan.num_rounds
+  seconds = plan.time.round_seconds
   speed = plan.tokens_per_round / max(seconds, 1e-9)
   return [
     ('Time of a local step', format_seconds(plan.time.local_step_seconds)),
-    (
-      'Time of a round',
-      f'{format_seconds(seconds)} ({speed:,.0f} tokens/s); '
-      f'{format_seconds(num_rounds * seconds)} in {num_rounds:,} rounds',
-    ),
+    ('Time of a round', f'{_times(plan, seconds)} ({speed:,.0f} tokens/s)'),
   ]
+
+
+def _times(plan, seconds):
+  """Returns the time of a round and of the run."""
+  of_run = format_seconds(plan.num_rounds * seconds)
+  return f'{format_seconds(seconds)}; {of_run} in {plan.num_rounds:,} rounds'
 
 
 def phase_lines(config: TrainConfig) -> tuple[str, ...]:

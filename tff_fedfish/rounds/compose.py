@@ -35,6 +35,7 @@ from tff_fedfish.rounds.kept import KeptSlot, Start
 from tff_fedfish.rounds.privacy import LocalPrivacy
 from tff_fedfish.rounds.private_gradients import private_gradients
 from tff_fedfish.rounds.trained_models import FederatedProcess
+from tff_fedfish.runtime.graph_function import without_garbage_collection
 
 OPTIMIZER_SLOT = 'optimizer'
 """Slot of the kept state of a client optimizer."""
@@ -43,6 +44,7 @@ Structure = Any
 Model = tff.learning.models.FunctionalModel | ModelSpec
 
 
+@without_garbage_collection()
 def compose(
   model: Model,
   *,

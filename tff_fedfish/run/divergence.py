@@ -42,6 +42,7 @@ class RoundHistory:
 
   Attributes:
     num_in_a_row: Non-finite rounds at the end.
+    last_round: The last round.
   """
 
   def __init__(
@@ -50,7 +51,7 @@ class RoundHistory:
     self._run = pathlib.Path(run)
     self._limit = limit
     self.num_in_a_row = 0
-    self._last_round = 0
+    self.last_round = 0
     self._non_finite = set()
     self._totals = collections.Counter()
     for row in rows:
@@ -58,13 +59,13 @@ class RoundHistory:
 
   def add(self, row: Row) -> None:
     """Adds the row of the next round."""
-    self._last_round = row['round']
+    self.last_round = row['round']
     for name, value in row.items():
       if isinstance(value, int):
         self._totals[name] += value
     if columns.is_non_finite(row):
       self.num_in_a_row += 1
-      self._non_finite.add(self._last_round)
+      self._non_finite.add(self.last_round)
     else:
       self.num_in_a_row = 0
 
@@ -86,7 +87,7 @@ class RoundHistory:
       what = f'the {"solution" if is_solved else "mean of the clients"} is no'
     limit = f', the run stops at {self._limit}' if self._limit else ''
     return (
-      f'Round {self._last_round}: non-finite, {what} finite update; the model '
+      f'Round {self.last_round}: non-finite, {what} finite update; the model '
       f'stays as it was ({self.num_in_a_row} in a row{limit}).'
     )
 
@@ -101,7 +102,7 @@ class RoundHistory:
       r
       for r in (*rounds, *saved_rounds)
       # A later one is damaged: the run did not continue from it.
-      if r <= self._last_round and r not in self._non_finite
+      if r <= self.last_round and r not in self._non_finite
     ]
     good = [r for r in finite if r + 1 not in self._non_finite]
     return max(good, default=0), max(finite, default=0)
@@ -116,7 +117,7 @@ class RoundHistory:
     if self.has_diverged:
       raise FailedError(
         f'The run in {str(self._run)!r} stopped after round '
-        f'{self._last_round}: {self.num_in_a_row} rounds in a row were '
+        f'{self.last_round}: {self.num_in_a_row} rounds in a row were '
         'non-finite, and `--config.training.max_non_finite_rounds` is '
         f'{self._limit}. The last good checkpoint is '
         f'{str(self.last_good_checkpoint())!r}. Lower '
@@ -164,17 +165,27 @@ def read_history(
 
 
 def diverged_checkpoint(run: str | os.PathLike) -> pathlib.Path | None:
-  """Returns the last good checkpoint of a run that stopped as it diverged.
+  """Returns the last good checkpoint of a run that diverged.
 
-  None for every other run, and for a directory that is none.
+  It stopped, or is over, and its last rounds are non-finite. None for every
+  other run, and for a directory that is none.
   """
+  history, num_rounds = _history_of(run)
+  if history is None or not history.num_in_a_row:
+    return None
+  is_over = history.has_diverged or history.last_round == num_rounds
+  return history.last_good_checkpoint() if is_over else None
+
+
+def _history_of(run):
+  """Returns the history of a run and its rounds; (None, 0) of no run."""
   try:
-    limit = run_directory.read_config(run).training.max_non_finite_rounds
-    history = read_history(run, limit)
+    training = run_directory.read_config(run).training
+    history = read_history(run, training.max_non_finite_rounds)
   except UserError:
     # `fedfish train` says what is wrong with it.
-    return None
-  return history.last_good_checkpoint() if history.has_diverged else None
+    return None, 0
+  return history, training.num_rounds
 
 
 def resolve_checkpoint(
@@ -182,17 +193,18 @@ def resolve_checkpoint(
 ) -> pathlib.Path:
   """Returns the checkpoint that an option means, verified.
 
-  A run's directory stands for its last checkpoint. Of a run that stopped as it
-  diverged, it stands for the last good one; a line on standard error says so.
+  A run's directory stands for its last checkpoint. Where its last rounds are
+  non-finite it stands for the last good one; a line on standard error says so.
 
   Raises:
     UserError: See `checkpoints.resolve_checkpoint`.
   """
-  good = diverged_checkpoint(path)
-  if good is not None:
+  good, (history, _) = None, _history_of(path)
+  if history is not None and history.num_in_a_row:
+    good = history.last_good_checkpoint()
     print(
-      f'fedfish: note: the run in {str(path)!r} diverged; `{option}` takes its '
-      f'last good checkpoint, {good.name}.',
+      f'fedfish: note: the last rounds of the run in {str(path)!r} are '
+      f'non-finite; `{option}` takes its last good checkpoint, {good.name}.',
       file=sys.stderr,
     )
   return checkpoints.resolve_checkpoint(good or path, option)

@@ -89,8 +89,9 @@ class RoundStore:
     Raises:
       OSError: If nothing can be written.
     """
+    is_new = not self.directory.exists()
     self.directory.mkdir(parents=True, exist_ok=True)
-    if syncs:
+    if syncs and is_new:
       files.sync(self.directory.parent)
     return RoundWriter(self, round_num, syncs)
 

@@ -17,7 +17,10 @@ from tff_fedfish.runtime import (
   tff_internals,
   values,
 )
-from tff_fedfish.runtime.graph_function import GraphFunction
+from tff_fedfish.runtime.graph_function import (
+  GraphFunction,
+  without_garbage_collection,
+)
 
 NO_FORM_ERRORS = (
   TypeError,
@@ -29,6 +32,7 @@ NO_FORM_ERRORS = (
 BroadcastForm, and by `graph_function.unpack`."""
 
 
+@without_garbage_collection()
 def build_execution(computation: tff.Computation):
   """Returns a callable on the packed argument of `computation`.
 

@@ -343,7 +343,15 @@ def _require_room(num_workers, cpus, gpus_per_worker, address):
 
   total = ray.cluster_resources()
   if gpus_per_worker is None:
-    gpus_per_worker = 1.0 if total.get('GPU', 0) >= num_workers else 0.0
+    num_gpus = total.get('GPU', 0)
+    gpus_per_worker = 1.0 if num_gpus >= num_workers else 0.0
+    if num_gpus and not gpus_per_worker:
+      print(
+        f'fedfish: note: no worker uses a GPU: there are {num_gpus:g} for '
+        f'{num_workers} workers. Lower `--config.engine.num_workers`, or share '
+        'them, such as by `--config.engine.gpus_per_worker=0.5`.',
+        file=sys.stderr,
+      )
   for kind, option, wanted in (
     ('CPU', 'num_workers', cpus),
     ('GPU', 'gpus_per_worker', gpus_per_worker),

@@ -127,11 +127,14 @@ def _differences(
     parsed['reference_local_epochs'] = (
       parsed['reference_local_epochs'] or base.client_work.num_local_epochs
     )
-  return [
-    name
-    for name in load.differences(base, file.base)
-    if not _has_moved(name, base, file.base)
-  ] + [f'`{key}`' for key in KEYS if before[key] != now[key]]
+  changed = load.differences(base, file.base)
+  limits = [each.training.max_non_finite_rounds for each in (base, file.base)]
+  if limits[0] != limits[1]:
+    # Runs that are done keep the limit that they stopped at.
+    changed.append('training.max_non_finite_rounds')
+  return [name for name in changed if not _has_moved(name, base, file.base)] + [
+    f'`{key}`' for key in KEYS if before[key] != now[key]
+  ]
 
 
 def _has_moved(name: str, before: TrainConfig, now: TrainConfig) -> bool:

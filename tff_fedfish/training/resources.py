@@ -40,8 +40,7 @@ def with_threads(config: TrainConfig) -> TrainConfig:
       file=sys.stderr,
     )
   os.environ |= thread_variables(num_threads)
-  resolved = config.with_values('resolved', num_threads=num_threads)
-  return resolved.with_given(config.given)
+  return config.with_values('resolved', num_threads=num_threads)
 
 
 def thread_variables(num_threads: int) -> dict[str, str]:

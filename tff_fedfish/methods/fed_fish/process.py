@@ -47,6 +47,7 @@ class Squares(NamedTuple):
   num_batches: tf.Tensor
 
 
+@tf.autograph.experimental.do_not_convert
 def no_squares(trainable: Any, plain: Collection[int] = ()) -> Squares:
   """Returns the sums over no batches; those at `plain` are not needed."""
   shapes = [
@@ -56,6 +57,7 @@ def no_squares(trainable: Any, plain: Collection[int] = ()) -> Squares:
   return Squares(tuple(map(tf.zeros, shapes)), tf.constant(0, tf.int64))
 
 
+@tf.autograph.experimental.do_not_convert
 def add_squares(
   squares: Squares, gradients: Any, plain: Collection[int] = ()
 ) -> Squares:
@@ -143,6 +145,7 @@ class FisherWeights:
   plain_tensors: Collection[int] = ()
   """Positions of the tensors with F = 1, of shape [1, ...]."""
 
+  @tf.autograph.experimental.do_not_convert
   def __call__(self, squares: Squares) -> tuple[tf.Tensor, ...]:
     """Returns the weights; an axis that is averaged over stays, of length 1."""
     return tuple(

@@ -60,7 +60,8 @@ def build_one_shot(
     shape: Its shape.
     summary: See `UploadKind`.
     compression: See `UploadKind`.
-    **training: See `compose`.
+    **training: See `compose`. The summary is made of whole batches, whatever
+      `micro_batch_size` is.
 
   Raises:
     TypeError: If `model` is no ModelSpec.

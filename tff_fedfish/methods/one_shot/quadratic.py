@@ -36,7 +36,7 @@ class Quadratic(NamedTuple):
   r: Tensors
 
   def residual_norm(self, w: Tensors) -> float:
-    """Returns |H w - r|, formed in float64."""
+    """Returns |H w - r|; its squares are summed in float64."""
     return _norm(_plus(self.r, -1.0, self.apply(w)))
 
 
