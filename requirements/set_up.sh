@@ -47,8 +47,7 @@ else
   requirements/uv.sh --version >/dev/null
   rm -f .venv/complete
   rm -rf .venv
-  # With pip, for what users add; uv keeps it.
-  "$PYTHON" -m venv .venv 9<&-
+  requirements/uv.sh venv --quiet --python "$PYTHON" .venv
   # One package exists as source only; what builds it is locked, too.
   requirements/uv.sh pip sync --python .venv --require-hashes \
     --build-constraints "$lock" --require-build-hashes \

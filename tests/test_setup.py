@@ -254,7 +254,6 @@ def _warn_in(module, category):
     ('pipelines.job', UserWarning),
     ('models.x', UserWarning),
     ('tests.x', RuntimeWarning),
-    ('elsewhere', ResourceWarning),
   ],
 )
 def test_a_warning_from_our_packages_fails_the_test(package, category):
