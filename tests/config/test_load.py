@@ -524,6 +524,21 @@ class TestSettingsOfAnotherMethod:
       'algorithm.fisher_estimator\n'
     )
 
+  def test_required_settings_that_are_not_read(self, capsys):
+    # A method whose server takes no step, and runs without scores.
+    overrides = [
+      '--config.algorithm.name=local_only',
+      '--config.server.max_gradient_norm=1',
+      '--config.evaluation.num_clients=0',
+    ]
+    load_config('mnist_personal', overrides)
+    assert capsys.readouterr().err == (
+      'fedfish: note: local_only ignores server.max_gradient_norm, '
+      'server.optimizer, server.learning_rate\n'
+      'fedfish: note: `config.evaluation.every_num_rounds` is read only with '
+      'num_clients set, found 5\n'
+    )
+
   @pytest.mark.parametrize('is_first', [True, False])
   def test_as_a_flag_it_is_an_error_in_any_order(self, is_first):
     flags = ['--config.algorithm.name=fed_avg']

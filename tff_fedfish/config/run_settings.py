@@ -14,6 +14,7 @@ TEXT_PRESETS = (*PRESETS, 'custom', FROM_DIRECTORY)
 _TEXT = {'preset': TEXT_PRESETS}
 _DP_SGD = {'clip_norm': SET}
 _IS_TEXT = {'data.corpus': ('grouped_text',)}
+_WITH_WORKERS = {'kind': ('ray',)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,7 +152,9 @@ class TrainingConfig(Section, section='training'):
 class EvaluationConfig(Section, section='evaluation'):
   """Scores while a run trains, on a fixed sample of clients."""
 
-  every_num_rounds: int = number(at_least=0, changes_results=False)
+  every_num_rounds: int = number(
+    at_least=0, changes_results=False, read_with={'num_clients': SET}
+  )
   """Score every N rounds, and always round 0 and the last. 0: only those."""
   num_clients: int = number(at_least=0, changes_results=False)
   """Held-out clients in the sample; of a method with personal models the first
@@ -161,11 +164,10 @@ class EvaluationConfig(Section, section='evaluation'):
   """Most sequences of a client, half of them scored; of a client's own test
   rows all are. 0: all."""
   split_unit: Literal['documents', 'sequences'] = setting(
-    'documents', changes_results=False
+    'documents', changes_results=False, read_with=_IS_TEXT
   )
   """Unit of the halves of a held-out client, one of which is scored: whole
-  documents, or 'sequences', blocks of the joined text. Images are split one by
-  one."""
+  documents, or 'sequences', blocks of the joined text."""
   batch_size: int = number(16, at_least=1)
   """Sequences per step of an evaluation or of a client's validation; changes
   the speed, and the last bits of losses."""
@@ -186,7 +188,11 @@ class CheckpointsConfig(Section, section='checkpoints'):
   keep_last: int = number(0, at_least=0, changes_results=False, may_change=True)
   """Latest checkpoints to keep, besides that of round 0. 0: all."""
   keep_every_num_rounds: int = number(
-    0, at_least=0, changes_results=False, may_change=True
+    0,
+    at_least=0,
+    changes_results=False,
+    may_change=True,
+    read_with={'keep_last': SET},
   )
   """Also keep the checkpoints of every Nth round. 0: none."""
 
@@ -200,17 +206,27 @@ class EngineConfig(Section, section='engine'):
   )
   """'in_process', or 'ray': worker processes, on one machine or a cluster."""
   num_workers: int = number(
-    1, at_least=1, changes_results=False, may_change=True
+    1,
+    at_least=1,
+    changes_results=False,
+    may_change=True,
+    read_with=_WITH_WORKERS,
   )
-  """Worker processes of 'ray'; changes the speed only."""
-  threads_per_worker: int = number(1, at_least=1)
+  """Worker processes; changes the speed only."""
+  threads_per_worker: int = number(1, at_least=1, read_with=_WITH_WORKERS)
   """TensorFlow threads of a worker; may change the last bits."""
   gpus_per_worker: float | None = number(
-    None, at_least=0, changes_results=False, may_change=True
+    None,
+    at_least=0,
+    changes_results=False,
+    may_change=True,
+    read_with=_WITH_WORKERS,
   )
   """GPUs that Ray reserves for a worker, such as 1 or 0.5. None: 1 where the
   cluster has one for every worker."""
-  ray_address: str = setting('local', changes_results=False, may_change=True)
+  ray_address: str = setting(
+    'local', changes_results=False, may_change=True, read_with=_WITH_WORKERS
+  )
   """'local' starts Ray on this machine; 'auto' or HOST:PORT joins a cluster."""
   num_partial_sums: int = number(0, at_least=0)
   """Parts of a cohort that are summed up one by one, which fixes the last bits
