@@ -5,10 +5,9 @@ import datetime
 import json
 import pathlib
 import shlex
+import sys
 from collections.abc import Mapping
 from typing import Any
-
-import psutil
 
 from tff_fedfish import environment, files
 from tff_fedfish.run import store
@@ -28,9 +27,10 @@ def add(
       None: there is none.
   """
   now = datetime.datetime.now(datetime.UTC)
+  program, *arguments = sys.argv
   facts = {
     'time': now.isoformat(timespec='seconds'),
-    'command': shlex.join(psutil.Process().cmdline()),
+    'command': shlex.join([pathlib.Path(program).name, *arguments]),
     'reads': {name: _source(path) for name, path in read.items() if path},
     'environment': environment.environment_facts() | {'threads': num_threads},
   }
