@@ -163,7 +163,9 @@ def unmet_requirement(value: Any, field: dataclasses.Field) -> str:
   """Returns the requirement of `field` that `value` breaks, '' if none."""
   choices = typing.get_args(field.type)
   if typing.get_origin(field.type) is Literal:
-    return '' if value in choices else f'one of {", ".join(map(str, choices))}'
+    # 8.0 and True equal ints, but are none.
+    is_choice = any(value == c and type(value) is type(c) for c in choices)
+    return '' if is_choice else f'one of {", ".join(map(str, choices))}'
   accepts_none = isinstance(field.type, types.UnionType)
   expected = choices[0] if accepts_none else field.type
   if value is None and accepts_none:

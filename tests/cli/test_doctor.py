@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import subprocess
 import sys
 
@@ -92,6 +93,8 @@ def test_environment_facts_are_json_and_name_no_one():
   text = json.dumps(facts)
   assert facts['fedfish'] == __version__
   assert facts['packages']['tensorflow'] == '2.14.1'
+  assert facts['packages'].keys() > {*environment.PACKAGES, 'absl-py'}
+  assert re.fullmatch('[0-9a-f]{64}', facts['sources_sha256'])
   assert facts['cores'] >= 1
   assert facts['memory_bytes'] > _GIB
   assert 'CPU' in facts['devices']

@@ -129,6 +129,9 @@ def test_the_answer_stands_on_top(report_of_pair):
     )
   ]
   assert places == sorted(places)
+  assert '2.14.1' in text
+  # Its user's command, paths and other packages are no one else's business.
+  assert '/home/ann' not in text and 'ann-secret' not in text
   # On a phone the columns after the fourth are folded.
   head = text[text.index('table-comparisons_1">\n<thead>') :]
   head = head[: head.index('</thead>')]
@@ -157,7 +160,7 @@ def test_absent_sections_are_named(tmp_path):
 def test_a_run_without_any_round(tmp_path):
   directory = write_run(tmp_path / 'run')
   (directory / 'metrics.csv').write_text('round\n')
-  for name in ('timings.csv', 'environment.json'):
+  for name in ('timings.csv', 'starts.jsonl'):
     (directory / name).unlink()
   path = report.write_report(
     loading.load_runs([directory]), tmp_path / 'report'

@@ -26,6 +26,7 @@ from tff_fedfish.reporting.runs import (
   finite_rows,
   with_barriers,
 )
+from tff_fedfish.run import starts
 from tff_fedfish.run.corpus_identity import read_identity
 from tff_fedfish.run.run_directory import VOCABULARY_NAME
 from tff_fedfish.run.tables import read_metrics
@@ -77,7 +78,6 @@ def _load_run(directory: pathlib.Path) -> Run:
   config = {k: v for k, v in config.items() if k != given.DIRECTORY}
   remarks: list[str] = []
   timings = directory / 'timings.csv'
-  environment = directory / 'environment.json'
   return Run(
     directory=directory,
     config=config,
@@ -86,7 +86,7 @@ def _load_run(directory: pathlib.Path) -> Run:
     ),
     metrics=tuple(read_metrics(directory / 'metrics.csv')),
     timings=tuple(read_metrics(timings)) if timings.exists() else (),
-    environment=_read_object(environment) if environment.exists() else {},
+    environment=starts.last_environment(directory),
     identity=read_identity(directory),
     vocabulary=_vocabulary(directory),
     evaluations=tuple(_load_evaluations(directory, remarks)),
