@@ -276,7 +276,7 @@ def test_a_config_dict_is_accepted(config_file):
     'from ml_collections import ConfigDict',
     'config = ConfigDict(config).lock()',
   )
-  assert load_config(path, ['--config.training.num_rounds=30']) == load_config(
+  assert load_config(path, ['--config.training.num_rounds=20']) == load_config(
     'demo'
   )
   assert os.listdir(path.parent) == ['mine.py']
