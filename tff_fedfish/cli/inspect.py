@@ -156,46 +156,22 @@ def _show_example(example: 'DropExample | None') -> tuple[str, str]:
 
 
 def _print_sizes(sizes: 'Mapping[str, np.ndarray]') -> None:
-  """Prints percentiles, and what the largest groups hold of the whole."""
+  """Prints percentiles of the sizes of groups."""
   import numpy as np
 
-  names = [measure.removeprefix('num_') for measure in sizes]
-  ordered = [np.sort(values) for values in sizes.values()]
-  num_groups = len(ordered[0])
+  num_groups = len(sizes['num_words'])
   # Percentiles that occur as sizes, not values between two of them.
-  ranks = [max(-(-p * num_groups // 100), 1) for p in _PERCENTILES]
+  ranks = [max(-(-p * num_groups // 100), 1) - 1 for p in _PERCENTILES]
+  rows = []
+  for measure, values in sizes.items():
+    numbers = [f'{size:,}' for size in np.sort(values)[ranks]]
+    mean = f'{values.mean():,.1f}'
+    rows.append([measure.removeprefix('num_'), *numbers, mean])
   printing.print_table(
     'Size of a group, by percentile (words: separated by white space)',
     ['', *(f'p{percentile}' for percentile in _PERCENTILES), 'mean'],
-    [
-      [
-        name,
-        *(f'{values[rank - 1]:,}' for rank in ranks),
-        f'{values.mean():,.1f}',
-      ]
-      for name, values in zip(names, ordered, strict=True)
-    ],
+    rows,
   )
-  wanted = {'1': 1, '10': 10, '100': 100}
-  for percent in (1, 10):
-    if num_groups * percent >= 100:
-      wanted[f'{percent} %'] = -(-num_groups * percent // 100)
-  rows = [
-    [
-      label,
-      f'{number:,}',
-      *(f'{v[-number:].sum() / max(v.sum(), 1):.1%}' for v in ordered),
-    ]
-    for label, number in wanted.items()
-    if number < num_groups
-  ]
-  if rows:
-    printing.print_table(
-      'What the largest groups hold of the whole',
-      ['largest', 'groups', *names],
-      rows,
-      text_columns=(),
-    )
 
 
 def _print_largest(
