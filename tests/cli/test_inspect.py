@@ -48,13 +48,11 @@ class TestNumbers:
     # 9 of 20 words.
     assert re.search(r'\n +big +2 +9 +45.0% ', shown)
 
-  def test_number_of_largest(self, fedfish, corpus):
-    shown = fedfish('inspect', corpus, '--num_largest', 2)[1]
-    # Equal groups stay in the order of their ids.
-    assert 'host0' in shown
-    assert 'host1' not in shown
-    shown = fedfish('inspect', corpus, '--num_largest', 0)[1]
-    assert 'Largest groups' not in shown
+  def test_ten_largest(self, fedfish, corpus):
+    shown = fedfish('inspect', corpus)[1]
+    # Equal groups are in the order of their ids: host0, host1, host10, host2.
+    assert 'host7' in shown
+    assert 'host8' not in shown
 
   def test_example_of_a_group_of_median_size(self, fedfish, tmp_path):
     # By words the groups are of 1, 3 and 9.

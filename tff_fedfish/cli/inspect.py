@@ -24,6 +24,7 @@ SUMMARY = 'show what a grouped corpus holds'
 
 _MAX_EXCERPT_CHARACTERS = 60
 _MAX_USELESS = 20
+_NUM_LARGEST = 10
 # Of the example of a document.
 _MAX_TEXT_CHARACTERS = 400
 # Counts of a group; the columns of the index.
@@ -35,13 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of `fedfish inspect`."""
   parser.add_argument(
     'directory', metavar='DIR', help='a directory that `fedfish group` wrote'
-  )
-  parser.add_argument(
-    '--num_largest',
-    type=int,
-    default=10,
-    metavar='N',
-    help='largest groups to list (default: %(default)s)',
   )
   parser.add_argument(
     '--plot',
@@ -84,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
       )
     print(unknown_tokens.describe(fraction))
   _print_sizes(sizes)
-  _print_largest(sizes, corpus.client_ids, arguments.num_largest)
+  _print_largest(sizes, corpus.client_ids)
   _print_example(corpus, sizes['num_words'])
   if arguments.plot is not None:
     print(f'Plot: {arguments.plot}')
@@ -128,13 +122,10 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
   for file in manifest.inputs:
     if file.damage:
       # The damage itself counts as a record.
-      line = (
-        f'{_one_line(f"{file.name}: {file.damage}")}, {file.records_in - 1:,} '
-        'records read.'
-      )
+      read = f'{file.records_in - 1:,} records read.'
       if file.damage_byte is not None:
-        line += f' It could be used up to byte {file.damage_byte:,}.'
-      print(line)
+        read += f' It could be used up to byte {file.damage_byte:,}.'
+      print(f'{_one_line(f"{file.name}: {file.damage}")}, {read}')
   useless = [file for file in manifest.inputs if file.is_useless]
   for file in useless[:_MAX_USELESS]:
     records = printing.count(file.records_in, 'record')
@@ -175,9 +166,7 @@ def _print_sizes(sizes: 'Mapping[str, np.ndarray]') -> None:
 
 
 def _print_largest(
-  sizes: 'Mapping[str, np.ndarray]',
-  client_ids: Sequence[bytes],
-  num_largest: int,
+  sizes: 'Mapping[str, np.ndarray]', client_ids: Sequence[bytes]
 ) -> None:
   import numpy as np
 
@@ -185,22 +174,21 @@ def _print_largest(
 
   words = sizes['num_words']
   # Stable, so that equal groups stay in the order of their ids.
-  order = np.argsort(-words, kind='stable')[: max(num_largest, 0)]
-  if len(order):
-    printing.print_table(
-      'Largest groups, by words',
-      ['group', 'examples', 'words', 'share of words', 'bytes'],
+  order = np.argsort(-words, kind='stable')[:_NUM_LARGEST]
+  printing.print_table(
+    'Largest groups, by words',
+    ['group', 'examples', 'words', 'share of words', 'bytes'],
+    [
       [
-        [
-          client_id_to_text(client_ids[position]),
-          f'{sizes["num_examples"][position]:,}',
-          f'{words[position]:,}',
-          f'{words[position] / max(words.sum(), 1):.1%}',
-          f'{sizes["num_bytes"][position]:,}',
-        ]
-        for position in order
-      ],
-    )
+        client_id_to_text(client_ids[position]),
+        f'{sizes["num_examples"][position]:,}',
+        f'{words[position]:,}',
+        f'{words[position] / max(words.sum(), 1):.1%}',
+        f'{sizes["num_bytes"][position]:,}',
+      ]
+      for position in order
+    ],
+  )
 
 
 def _print_example(corpus: 'GroupedCorpus', words: 'np.ndarray') -> None:

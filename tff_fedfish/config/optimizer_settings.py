@@ -7,10 +7,7 @@ from tff_fedfish.fields import SET, Section, number, setting
 
 DEFAULT_LEARNING_RATES = {
   'client_work': {'sgd': 0.1, 'adamw': 1e-3},
-  'server': {
-    **{'sgd': 1.0, 'adam': 1e-3, 'adamw': 1e-3},
-    **{'yogi': 1e-2, 'adagrad': 1e-2},
-  },
+  'server': dict(sgd=1.0, adam=1e-3, adamw=1e-3, yogi=1e-2, adagrad=1e-2),
 }
 """Learning rates of optimizers that a command line changes, by section; see
 docs/optimizers.md."""
