@@ -114,7 +114,6 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
     ['', 'count', *(['first at', 'its beginning'] if counts.drops else [''])],
     rows,
     text_columns=(0, 2, 3),
-    whole_columns=(3,),
   )
   if split := manifest.split:
     names = _one_line(f'{split.name} of {", ".join(split.names)}')

@@ -157,7 +157,7 @@ def read_values(
     field = names.fields_of(method).get(dotted) or names.field_of_any(dotted)
     if field is not None:
       settings[dotted] = _parse(text, field.type)
-    elif not names.is_of_missing_module(dotted, name):
+    elif method is not None or not dotted.startswith('algorithm.'):
       problems.append(names.unknown(dotted, PREFIX, method))
   return dataclasses.replace(
     values.with_settings(settings, values.source),
