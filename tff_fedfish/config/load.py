@@ -214,10 +214,10 @@ def _known_settings(values, method, required, problems):
   for dotted, value in values.settings.items():
     if dotted in fields:
       known[dotted] = value
-    elif names.is_of_missing_module(dotted, name):
-      continue
     elif not names.field_of_any(dotted):
-      problems.append(names.unknown(dotted, 'config.', method))
+      # Without its method, nothing is known of a setting of `algorithm`.
+      if method is not None or not dotted.startswith('algorithm.'):
+        problems.append(names.unknown(dotted, 'config.', method))
     elif dotted in required and method:
       readers = registry.readers(dotted)
       problems.append(
