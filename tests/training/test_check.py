@@ -91,7 +91,7 @@ def test_what_happens_before_round_1_is_printed(
   assert stages == [
     'opening the corpus',
     'dividing the clients',
-    'importing TensorFlow, reading the vocabulary',
+    'importing TensorFlow',
     'choosing held-out clients',
     'importing TensorFlow Federated',
     'building the model and its learning process',

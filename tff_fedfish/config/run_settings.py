@@ -18,11 +18,11 @@ _IS_TEXT = {'data.corpus': ('grouped_text',)}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(Section, section='model'):
-  """The model. Sizes left at None become the preset's."""
+  """The model. Sizes left at None become the preset's or the vocabulary's."""
 
   preset: Literal[*TEXT_PRESETS, *IMAGE_MODELS]
   """A preset (below), of which the sizes given here replace its own; 'custom':
-  all four sizes are given here; 'from_directory': those of
+  all sizes but the vocabulary's are given here; 'from_directory': those of
   `training.start_from` (docs/export.md). For images one of the last five, which
   read nothing else of this section."""
   num_layers: int | None = number(None, at_least=1, read_with=_TEXT)
@@ -32,7 +32,8 @@ class ModelConfig(Section, section='model'):
   num_heads: int | None = number(None, at_least=1, read_with=_TEXT)
   """Attention heads."""
   vocabulary_size: int | None = number(None, at_least=1, read_with=_TEXT)
-  """Token ids, special ones included; the vocabulary must have this size."""
+  """Token ids, special ones included. None: those of `data.vocabulary`; the
+  preset's while there is no such vocabulary yet."""
   position_embedding: Literal['learned', 'rotary'] = setting(
     'learned', read_with=_TEXT
   )
