@@ -25,9 +25,9 @@ def get_config() -> dict:
       sequence_length=64,
     ),
     cohorts=dict(cohort_size=8),
-    training=dict(num_rounds=30),
+    training=dict(num_rounds=20),
     evaluation=dict(
-      every_num_rounds=5, num_clients=24, max_sequences_per_client=16
+      every_num_rounds=5, num_clients=16, max_sequences_per_client=16
     ),
     checkpoints=dict(every_num_rounds=10, keep_last=2),
   )
@@ -35,7 +35,7 @@ def get_config() -> dict:
 
 def get_sweep() -> dict:
   """Returns what varies and what is measured; docs/sweep.md lists it all."""
-  sizes = dict(max_clients=24, max_sequences_per_client=16)
+  sizes = dict(max_clients=16, max_sequences_per_client=16)
   return dict(
     # Longest first: of two runs at a time, short ones fill the gaps.
     grid={

@@ -34,6 +34,6 @@ def get_config() -> dict:
     cohorts=dict(cohort_size=16),
     client_splits=dict(held_out_fraction=0.0),
     training=dict(num_rounds=1_500),
-    evaluation=dict(every_num_rounds=100, num_clients=0),
+    evaluation=dict(every_num_rounds=0, num_clients=0),
     checkpoints=dict(every_num_rounds=100, keep_last=3),
   )

@@ -158,6 +158,10 @@ CASES = (
     'was made with another vocabulary than',
     lambda place: (place.run, _change_case(place)),
   ),
+  damaged(
+    'holds a run that has done round 4, but no checkpoint to continue from',
+    lambda place: shutil.rmtree(place.run / 'checkpoints'),
+  ),
   # Its metrics.
   removed('but it does not exist. Name a run directory', _METRICS),
   changed(

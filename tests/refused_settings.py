@@ -80,7 +80,10 @@ CASES = (
     engine__kind='ray',
     engine__ray_address='nowhere',
   ),
-  from_settings('nowhere/v.txt', data__vocabulary='nowhere/v.txt'),
+  from_settings(
+    "nowhere/v.txt' does not exist. Name one (of `train`: `--config.data.voc",
+    data__vocabulary='nowhere/v.txt',
+  ),
   # Vocabularies that are files.
   _vocabulary('is neither. Name one', 'v.pdf', b''),
   _vocabulary('byte 6 is not UTF-8', 'v.txt', b'[PAD]\n\xff\n'),

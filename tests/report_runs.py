@@ -111,9 +111,15 @@ def write_run(
       for r in range(last_round + 1)
     ],
   )
-  (directory / 'environment.json').write_text(
-    json.dumps({'versions': {'tensorflow': '2.14.1'}, 'num_cores': 2})
-  )
+  start = {
+    'command': '/home/ann/bin/fedfish train',
+    'reads': {'checkpoint': {'path': '/home/ann/runs'}},
+    'environment': {
+      'packages': {'tensorflow': '2.14.1', 'ann-secret': '1.0'},
+      'cores': 2,
+    },
+  }
+  (directory / 'starts.jsonl').write_text(json.dumps(start) + '\n{"cut o')
   return directory
 
 

@@ -85,6 +85,21 @@ def train(inputs, workdir, *options, **settings) -> int:
   )
 
 
+def starts(run: pathlib.Path) -> list[dict]:
+  """Returns the lines of a run's `starts.jsonl`."""
+  lines = (run / 'starts.jsonl').read_text('utf-8').splitlines()
+  return list(map(json.loads, lines))
+
+
+def round_read(path: pathlib.Path) -> dict:
+  """Returns what a start records of the directory of a round."""
+  return {
+    'path': str(path),
+    'round': int(path.name.removeprefix('round_')),
+    'sha256': {'manifest.json': files.sha256_of(path / 'manifest.json')},
+  }
+
+
 def write_config(run: pathlib.Path, values) -> None:
   """Writes config.json of a copied run, and its checkpoints' settings."""
   (run / 'config.json').write_text(json.dumps(values))

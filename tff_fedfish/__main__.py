@@ -5,4 +5,5 @@ import sys
 from tff_fedfish.cli.main import main
 
 if __name__ == '__main__':
+  sys.argv[0] = 'fedfish'
   sys.exit(main())

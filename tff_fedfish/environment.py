@@ -1,8 +1,9 @@
 """Versions and the machine, on which results depend besides the config.
 
-Names no user, host or path: these facts are published with a run.
+Names no user, host or path.
 """
 
+import hashlib
 import importlib.metadata
 import math
 import os
@@ -25,7 +26,10 @@ PACKAGES = (
   'jaxlib',
   'numpy',
   'apache-beam',
+  'ray',
   'dataset-grouper',
+  'dp-accounting',
+  'tokenizers',
   'protobuf',
   'pyarrow',
   'safetensors',
@@ -37,6 +41,7 @@ PACKAGES = (
   'rich',
 )
 
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
 _CGROUP = pathlib.Path('/sys/fs/cgroup')
 _OWN_CGROUP = pathlib.Path('/proc/self/cgroup')
 
@@ -48,15 +53,29 @@ def environment_facts() -> dict[str, Any]:
   """
   return {
     'fedfish': __version__,
-    **git_facts(pathlib.Path(__file__).resolve().parents[1]),
+    **git_facts(_ROOT),
+    'sources_sha256': sources_sha256(),
     'python': platform.python_version(),
     'platform': platform.platform(),
     'cpu': cpu_model(),
     'cores': num_cores(),
     'memory_bytes': memory_bytes()['total'],
     'devices': devices(),
-    'packages': package_versions(),
+    'packages': {
+      str(package.name).lower().replace('_', '-'): package.version
+      # The first of a name is the one that is imported.
+      for package in reversed([*importlib.metadata.distributions()])
+    },
   }
+
+
+def sources_sha256() -> str:
+  """Returns the SHA-256 of this project's Python sources and their names."""
+  digest = hashlib.sha256()
+  for package in ('tff_fedfish', 'pipelines', 'models', 'configs'):
+    for path in sorted((_ROOT / package).rglob('*.py')):
+      digest.update(str(path.relative_to(_ROOT)).encode() + path.read_bytes())
+  return digest.hexdigest()
 
 
 def package_versions(

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 from tff_fedfish.errors import UserError
 
 SET: Any = object()
-"""Stands in `read_with` for every value but the default."""
+"""Stands in `read_with` for every value but the default, or 0 if required."""
 
 _MAX_FLOAT32 = 3.4028234e38
 # How a value meets each kind of bound.
@@ -57,8 +57,9 @@ def setting(
       last bits. Runs that differ only in other settings are compared.
     may_change: Whether a resumed run may have another value.
     read_with: Conditions under which the setting is read, as values by
-      setting: {'optimizer': ('sgd',)}, or SET for any but the default. A
-      setting of another section is named 'section.setting'.
+      setting: {'optimizer': ('sgd',)}, or SET for any but the default, or 0
+      where there is none. A setting of another section is named
+      'section.setting'.
     required: Whether None is refused where the setting is read.
     **metadata: Bounds, see `number`.
 
@@ -162,7 +163,9 @@ def unmet_requirement(value: Any, field: dataclasses.Field) -> str:
   """Returns the requirement of `field` that `value` breaks, '' if none."""
   choices = typing.get_args(field.type)
   if typing.get_origin(field.type) is Literal:
-    return '' if value in choices else f'one of {", ".join(map(str, choices))}'
+    # 8.0 and True equal ints, but are none.
+    is_choice = any(value == c and type(value) is type(c) for c in choices)
+    return '' if is_choice else f'one of {", ".join(map(str, choices))}'
   accepts_none = isinstance(field.type, types.UnionType)
   expected = choices[0] if accepts_none else field.type
   if value is None and accepts_none:
@@ -191,24 +194,34 @@ def _unmet_bound(value: float, bounds: Mapping[str, Any]) -> str:
 def problems_of_reading(section: Section, config: Any) -> list[str]:
   """Returns clauses on a section of a config by the conditions of its fields.
 
-  A setting must not be given where nothing reads it, nor be None where it is
-  required.
+  A setting with a default must not be given where nothing reads it, nor be None
+  where it is required.
   """
-  problems, changed = [], section.changed()
+  problems = []
   for field in dataclasses.fields(section):
     name = f'`config.{section.section}.{field.name}`'
     conditions = list(_conditions(section, field, config))
-    problems += [
-      f'{name} is read only with {wanted}, found {changed[field.name]!r}; '
-      'leave it out'
-      for holds, wanted, _ in conditions
-      if not holds and field.name in changed
-    ]
+    if field.default is not dataclasses.MISSING:
+      clauses = clauses_on_unread(section, field, config)
+      problems += [f'{clause}; leave it out' for clause in clauses]
     is_read = conditions and all(holds for holds, *_ in conditions)
     is_missing = getattr(section, field.name) is None
     if is_read and is_missing and field.metadata['required']:
       problems.append(f'{name} is required with {conditions[0][-1]}')
   return problems
+
+
+def clauses_on_unread(
+  section: Section, field: dataclasses.Field, config: Any
+) -> list[str]:
+  """Returns a clause for each condition that a given setting does not meet."""
+  value = getattr(section, field.name)
+  return [
+    f'`config.{section.section}.{field.name}` is read only with {wanted}, '
+    f'found {value!r}'
+    for holds, wanted, _ in _conditions(section, field, config)
+    if not holds and value != field.default
+  ]
 
 
 def unread(section: Section, config: Any) -> set[str]:
@@ -241,7 +254,8 @@ def _conditions(section, field, config):
     value = getattr(owner, name)
     if wanted is SET:
       default = type(owner).__dataclass_fields__[name].default
-      holds, words = value != default, f'{key} set'
+      unset = 0 if default is dataclasses.MISSING else default
+      holds, words = value != unset, f'{key} set'
     else:
       holds, words = value in wanted, f'{key} {either(wanted)}'
     yield holds, words, f'{key} {value!r}'

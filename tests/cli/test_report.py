@@ -67,6 +67,18 @@ def test_writes_a_page_and_says_where(run_directory, tmp_path, capsys):
   assert (output / 'figures' / 'curves.png').is_file()
 
 
+def test_an_earlier_report_among_the_runs(run_directory, tmp_path, capsys):
+  report = tmp_path / 'report'
+  for runs in ([run_directory], [run_directory, report]):
+    command = ['report', '--runs', *map(str, runs), '--output', str(report)]
+    assert main(command) == 0
+  note = f'fedfish: note: skipped the report {str(report)!r}'
+  assert capsys.readouterr().err == f'{note}\n'
+  command = ['report', '--runs', str(report), '--output', str(tmp_path / 'b')]
+  assert main(command) == 2
+  assert 'names only reports' in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
   'file_format, start',
   [('png', b'\x89PNG'), ('svg', b'<svg '), ('pdf', b'%PDF-')],

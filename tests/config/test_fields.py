@@ -28,6 +28,7 @@ from tff_fedfish.fields import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Section(Section, section='mine'):
+  bits: Literal[32, 8, 1] = 32
   kind: Literal['a', 'b', None] = 'a'
   """The kind.
 
@@ -58,6 +59,8 @@ def _problems(**values):
   [
     (dict(kind='z'), "`kind` must be one of a, b, None, found 'z'"),
     (dict(kind=[]), '`kind` must be one of a, b, None, found []'),
+    (dict(bits=8.0), '`bits` must be one of 32, 8, 1, found 8.0'),
+    (dict(bits=True), '`bits` must be one of 32, 8, 1, found True'),
     (dict(size=0), '`size` must be at least 1 and below 10, found 0'),
     (
       dict(size=10**20),

@@ -276,7 +276,7 @@ def test_a_config_dict_is_accepted(config_file):
     'from ml_collections import ConfigDict',
     'config = ConfigDict(config).lock()',
   )
-  assert load_config(path, ['--config.training.num_rounds=30']) == load_config(
+  assert load_config(path, ['--config.training.num_rounds=20']) == load_config(
     'demo'
   )
   assert os.listdir(path.parent) == ['mine.py']
@@ -560,6 +560,21 @@ class TestSettingsOfAnotherMethod:
     assert capsys.readouterr().err == (
       'fedfish: note: fed_avg ignores algorithm.relative_floor, '
       'algorithm.fisher_estimator\n'
+    )
+
+  def test_required_settings_that_are_not_read(self, capsys):
+    # A method whose server takes no step, and runs without scores.
+    overrides = [
+      '--config.algorithm.name=local_only',
+      '--config.server.max_gradient_norm=1',
+      '--config.evaluation.num_clients=0',
+    ]
+    load_config('mnist_personal', overrides)
+    assert capsys.readouterr().err == (
+      'fedfish: note: local_only ignores server.max_gradient_norm, '
+      'server.optimizer, server.learning_rate\n'
+      'fedfish: note: `config.evaluation.every_num_rounds` is read only with '
+      'num_clients set, found 5\n'
     )
 
   @pytest.mark.parametrize('is_first', [True, False])

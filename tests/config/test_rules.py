@@ -126,6 +126,16 @@ demo STEPS algorithm.name=fed_sgd
   client_work.num_local_steps` must be None with algorithm.name 'fed_sgd'
 demo engine.kind=ray engine.num_workers=9
   engine.num_workers` must be at most the number of parts into which a co
+demo engine.num_workers=2 engine.gpus_per_worker=0.5 engine.ray_address=auto
+  + engine.threads_per_worker=2
+  engine.num_workers` is read only with kind 'ray', found 2; leave it out
+  engine.threads_per_worker` is read only with kind 'ray', found 2
+  engine.gpus_per_worker` is read only with kind 'ray', found 0.5
+  engine.ray_address` is read only with kind 'ray', found 'auto'
+demo checkpoints.keep_last=0 checkpoints.keep_every_num_rounds=5
+  checkpoints.keep_every_num_rounds` is read only with keep_last set, found 5
+mnist_by_writer evaluation.split_unit=sequences
+  evaluation.split_unit` is read only with data.corpus 'grouped_text', found
 # Personal models.
 demo client_splits.validation_fraction=0.5 client_splits.test_fraction=0.5
   client_splits.validation_fraction` and `config.client_splits.test_fract

@@ -297,7 +297,11 @@ def test_a_store_that_does_not_answer(monkeypatch):
 @pytest.mark.parametrize(
   ('name', 'words'),
   [
-    ('nowhere', "nowhere' is not a grouped corpus: it does not exist. Run"),
+    (
+      'nowhere',
+      "nowhere' is not a grouped corpus: it does not exist. Run "
+      r'`fedfish group` .* \(of `train`: `--config.data.directory`\)',
+    ),
     ('file', 'is not a grouped corpus: it is a file'),
   ],
 )

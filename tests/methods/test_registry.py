@@ -114,7 +114,7 @@ def test_a_module_by_its_name(write_module):
   write_module('my_package.my_method')
   assert registry.find('my_package.my_method').title == 'Mine'
   assert registry.find_or_none('my_package.my_method').title == 'Mine'
-  assert registry.readers('mu') == ['fed_prox', 'moon']
+  assert registry.readers('algorithm.mu') == ['fed_prox', 'moon']
 
 
 def test_no_such_module():

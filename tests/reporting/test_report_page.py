@@ -1,6 +1,7 @@
 """The page as a whole: self-contained, well-formed, safe, replaced whole."""
 
 import html.parser
+import os
 import shutil
 
 import pytest
@@ -129,6 +130,9 @@ def test_the_answer_stands_on_top(report_of_pair):
     )
   ]
   assert places == sorted(places)
+  assert '2.14.1' in text
+  # Its user's command, paths and other packages are no one else's business.
+  assert '/home/ann' not in text and 'ann-secret' not in text
   # On a phone the columns after the fourth are folded.
   head = text[text.index('table-comparisons_1">\n<thead>') :]
   head = head[: head.index('</thead>')]
@@ -157,7 +161,7 @@ def test_absent_sections_are_named(tmp_path):
 def test_a_run_without_any_round(tmp_path):
   directory = write_run(tmp_path / 'run')
   (directory / 'metrics.csv').write_text('round\n')
-  for name in ('timings.csv', 'environment.json'):
+  for name in ('timings.csv', 'starts.jsonl'):
     (directory / name).unlink()
   path = report.write_report(
     loading.load_runs([directory]), tmp_path / 'report'
@@ -257,13 +261,16 @@ def test_other_directories_are_left_alone(copied, tmp_path):
 def test_a_failure_while_writing_leaves_the_earlier_report(
   copied, one_plot, monkeypatch
 ):
-  before = _files(copied)
+  before, rename, renamed = _files(copied), os.rename, []
 
-  def fail(*_):
-    raise OSError(28, 'No space left on device')
+  def fail_once(path, new_path):
+    renamed.append(new_path)
+    if new_path == copied / 'index.html' and renamed.count(new_path) == 1:
+      raise OSError(28, 'No space left on device')
+    rename(path, new_path)
 
-  # The last thing that happens: the new directory takes its place.
-  monkeypatch.setattr('tff_fedfish.files.os.chmod', fail)
+  # The last thing that happens: the page takes its place.
+  monkeypatch.setattr('tff_fedfish.files.os.rename', fail_once)
   with pytest.raises(OSError, match='No space left'):
     report.write_report(one_plot, copied)
   assert _files(copied) == before

@@ -74,7 +74,7 @@ def test_a_run_in_progress(tmp_path):
     file.write('3,6.0')  # Being appended; no line end yet.
   (directory / 'evaluations' / '.half.x').mkdir(parents=True)
   (directory / 'timings.csv').unlink()
-  (directory / 'environment.json').unlink()
+  (directory / 'starts.jsonl').unlink()
   [run] = loading.load_runs([directory])
   assert (run.last_round, run.num_rounds) == (2, 10)
   assert (run.remarks, run.environment, run.timings) == ((), {}, ())
@@ -189,7 +189,6 @@ def test_a_run_named_twice(tmp_path):
       'config.json', '[' * 100_000, 'nested too deeply', id='nested'
     ),
     ('config.json', '{"schema_version": 99}', 'found 99. Update fedfish'),
-    ('environment.json', '', r"environment\.json' must hold a JSON object"),
     ('metrics.csv', 'round,train/loss\n1,six\n', "metrics.csv.*'six'"),
     ('timings.csv', 'round\n2\n2\n', 'timings.csv.*line 3 .* 2, found 2'),
   ],

@@ -1,6 +1,7 @@
 """A checkpoint is tied to its vocabulary and settings."""
 
 import dataclasses
+import hashlib
 import json
 import pathlib
 import shutil
@@ -88,8 +89,6 @@ def other_vocabulary(small_inputs, tmp_path_factory):
   # Two words change places.
   pieces[-1], pieces[-2] = pieces[-2], pieces[-1]
   file.write_text('\n'.join(pieces) + '\n', 'utf-8')
-  import hashlib
-
   metadata = json.loads((directory / 'tokenizer.json').read_text('utf-8'))
   metadata['sha256'] = hashlib.sha256(file.read_bytes()).hexdigest()
   (directory / 'tokenizer.json').write_text(json.dumps(metadata), 'utf-8')
@@ -119,6 +118,7 @@ class TestRunOnDisk:
       ['evaluate', *run, '--data', str(corpus), *output],
       ['export', *run, *output],
       ['generate', *run, '--prompt', 'the'],
+      ['verify', str(workdir)],
     ]
 
   def test_another_vocabulary_in_the_run(
@@ -129,8 +129,28 @@ class TestRunOnDisk:
       assert main(command) == 2
       error = _error(capsys)
       assert 'was made with another vocabulary than' in error
-      assert 'or name the one of the run.' in error
+      assert 'Restore it, or name that of the run as' in error
     assert not (tmp_path / 'out').exists()
+
+  @pytest.mark.parametrize('named', [None, 'the same path'])
+  def test_another_vocabulary_before_the_first_checkpoint(
+    self, named, workdir, small_inputs, other_vocabulary
+  ):
+    # As after a kill; with the same path, its files were replaced.
+    shutil.rmtree(workdir / 'checkpoints')
+    (workdir / 'metrics.csv').unlink()
+    if named:
+      path = workdir / 'config.json'
+      values = json.loads(path.read_text('utf-8'))
+      values['data']['vocabulary'] = str(other_vocabulary)
+      path.write_text(json.dumps(values), 'utf-8')
+    inputs = (small_inputs[0], other_vocabulary)
+    assert small_runs.train(inputs, workdir, training__num_rounds=1) == 0
+    pieces = [p / 'vocab.txt' for p in (workdir / 'vocabulary', inputs[1])]
+    assert pieces[0].read_bytes() == pieces[1].read_bytes()
+    assert main(['verify', str(workdir)]) == 0
+    more = ['--config.training.num_rounds=2']
+    assert main(['train', '--workdir', str(workdir), *more]) == 0
 
   def test_another_config_in_the_run(
     self, workdir, small_inputs, tmp_path, capsys

@@ -52,6 +52,16 @@ def test_arms_by_hand(sweep_file):
   assert load.differences(file.base, arms[4].config) == ['training.num_rounds']
 
 
+def test_a_method_without_a_server_step_has_one_arm(sweep_file):
+  grid = {
+    'algorithm.name': ['fed_avg', 'local_only'],
+    'server.learning_rate': [0.5, 2],
+  }
+  arms = expand.expand_arms(sweep_file({'grid': grid}))
+  names = ['fed_avg-server_lr0.5', 'fed_avg-server_lr2', 'local_only']
+  assert [arm.name for arm in arms] == names
+
+
 def test_search_runs_by_hand(sweep_file):
   file = sweep_file(
     {

@@ -137,6 +137,9 @@ def test_solving_kept_uploads_is_training_again(
 @pytest.mark.slow
 def test_solving_again_gives_the_same_bits(kept, tmp_path):
   assert _solve(kept / 'uploads', tmp_path / 'again') == 0
+  (start,) = small_runs.starts(tmp_path / 'again')
+  uploads = kept / 'uploads' / 'round_00000001'
+  assert start['reads'] == {'uploads': small_runs.round_read(uploads)}
   assert _rows(tmp_path / 'again') == _rows(kept)
   for found, wanted in zip(
     _weights(tmp_path / 'again'),

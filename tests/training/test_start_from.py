@@ -64,6 +64,10 @@ class TestText:
     workdir = tmp_path_factory.mktemp('started') / 'run'
     settings = dict(training__start_from=start, training__num_rounds=1)
     assert small_runs.train(small_inputs, workdir, **settings) == 0
+    (begun,) = small_runs.starts(workdir)
+    assert begun['reads'] == {
+      'start_from': small_runs.round_read(_round(start, 4))
+    }
     shutil.rmtree(start)
     return workdir
 

@@ -10,6 +10,7 @@ import small_runs
 import tensorflow_federated as tff
 
 from models.model_shapes import weight_shapes
+from tff_fedfish import files
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.exporting.trained_model import load_trained_model
 from tff_fedfish.run import build, checkpoints
@@ -44,6 +45,14 @@ def test_weights_and_sizes_are_those_of_the_directory(
   assert f"Initial weights from '{gone}'" in capsys.readouterr().err
   for name, weight in _weights(small_run, 4).items():
     np.testing.assert_array_equal(_weights(run, 0)[name], weight)
+  (start,) = small_runs.starts(run)
+  weights = gone / 'model.safetensors'
+  assert start['reads'] == {
+    'start_from': {
+      'path': str(gone),
+      'sha256': {weights.name: files.sha256_of(weights)},
+    }
+  }
   # Its other vocabulary is that of the run; the first is transformers'.
   inputs = _inputs(small_inputs, gone / 'vocabulary')
   other = tmp_path / 'other'

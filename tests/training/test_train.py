@@ -50,7 +50,9 @@ def test_what_a_run_leaves_behind(small_run):
   assert all(row['seconds'] > 0 for row in timings[1:])
   assert timings[-1]['peak_memory_bytes'] > 100e6
   assert checkpoints.list_rounds(small_run / 'checkpoints') == [0, 1, 2, 3, 4]
-  assert json.loads((small_run / 'environment.json').read_text())
+  (start,) = small_runs.starts(small_run)
+  assert start['reads'] == {}
+  assert start['environment']['threads'] == 1
   assert list((small_run / 'tensorboard').iterdir())
 
 
@@ -106,8 +108,13 @@ def test_resumed_run_equals_uninterrupted_bit_for_bit(
   # The last round of the short run was scored, which the long one's is not:
   # continue from the checkpoint before it.
   shutil.rmtree(workdir / 'checkpoints' / 'round_00000003')
+  path = workdir / 'starts.jsonl'
+  path.write_text(path.read_text() + '{"time": "cut o')
+  begun = small_runs.round_read(workdir / 'checkpoints' / 'round_00000002')
   assert small_runs.train(small_inputs, workdir) == 0
   _assert_same_run(workdir, small_run)
+  *_, last = path.read_text().splitlines()
+  assert json.loads(last)['reads'] == {'checkpoint': begun}
 
 
 @pytest.mark.slow
@@ -146,7 +153,8 @@ def test_max_delta_norm_has_a_column(small_inputs, small_run, tmp_path):
 
 def test_finished_run_does_nothing_more(small_inputs, small_run, capsys):
   def times():
-    return {p: p.stat().st_mtime_ns for p in small_run.rglob('*')}
+    # A dot: the lock, which is held for a moment.
+    return {p: p.stat().st_mtime_ns for p in small_run.rglob('[!.]*')}
 
   before = times()
   assert small_runs.train(small_inputs, small_run) == 0

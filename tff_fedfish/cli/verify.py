@@ -1,8 +1,9 @@
 """Read a grouped corpus, its tokens, or a run, once, and check every byte.
 
-Of a corpus also every record and count; of a run its checkpoints and, where its
-clients keep tensors, those of the last checkpoint. Stops at the first thing
-that is damaged and names it.
+Of a corpus also every record and count; of a run its checkpoints, whether they
+were made with its config and vocabulary and, where its clients keep tensors,
+those of the last checkpoint. Stops at the first thing that is damaged and names
+it.
 
 Examples:
   fedfish verify corpora/debian

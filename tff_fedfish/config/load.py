@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from tff_fedfish import files
-from tff_fedfish.config import given, names, resolve
+from tff_fedfish.config import given, names, resolve, rules
 from tff_fedfish.config.given import Given
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
@@ -56,8 +56,12 @@ def load_config(
   if workdir is not None:
     values = _continued(values, pathlib.Path(workdir))
   config, unread = build_config(values, required=overridden)
+  if not config.method.takes_server_step:
+    unread += [f'server.{name}' for name in config.server.changed()]
   if unread:
     print_unread([config.algorithm.name], unread)
+  for clause in rules.unread_required(config):
+    print(f'fedfish: note: {clause}', file=sys.stderr)
   return config
 
 
@@ -220,7 +224,7 @@ def _known_settings(values, method, required, problems):
     elif not names.field_of_any(dotted):
       problems.append(names.unknown(dotted, 'config.', method))
     elif dotted in required and method:
-      readers = registry.readers(dotted.partition('.')[2])
+      readers = registry.readers(dotted)
       problems.append(
         f'`{names.PREFIX}{dotted}` is not read by {name}, but by '
         f'{", ".join(readers)}; leave it out, or set '

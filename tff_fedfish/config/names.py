@@ -51,7 +51,9 @@ MAY_MOVE = PATHS & MAY_CHANGE
 def field_of_any(dotted: str) -> dataclasses.Field | None:
   """Returns the field of a setting that another method reads."""
   section, _, name = dotted.partition('.')
-  readers = registry.readers(name) if section == AlgorithmConfig.section else ()
+  if section != AlgorithmConfig.section:
+    return None
+  readers = registry.readers(dotted)
   return (
     registry.settings_of(registry.find(readers[0]))[name] if readers else None
   )

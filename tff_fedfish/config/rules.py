@@ -9,7 +9,11 @@ from models.image_model_config import IMAGE_MODELS
 from tff_fedfish.config.data_settings import IMAGE_SCHEMES
 from tff_fedfish.config.run_settings import TEXT_PRESETS
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
-from tff_fedfish.fields import either, problems_of_reading
+from tff_fedfish.fields import (
+  clauses_on_unread,
+  either,
+  problems_of_reading,
+)
 from tff_fedfish.rounds.compression import FLOAT_BITS
 
 if typing.TYPE_CHECKING:
@@ -42,6 +46,18 @@ def problems_of(config: 'TrainConfig') -> list[str]:
     # Methods may ask for the model's shape.
     problems += list(_model(config)) or _method(config)
   return problems
+
+
+def unread_required(config: 'TrainConfig') -> list[str]:
+  """Returns a clause for each setting that must be given, but is not read."""
+  sections = [getattr(config, f.name) for f in dataclasses.fields(config)]
+  return [
+    clause
+    for section in sections
+    for field in dataclasses.fields(section)
+    if getattr(section, field.name)
+    for clause in clauses_on_unread(section, field, config)
+  ]
 
 
 def _rules(config) -> Iterator[tuple[str, tuple[Any, ...], str]]:

@@ -205,7 +205,10 @@ def _not_a_corpus(directory: str | os.PathLike) -> UserError:
       'tokens on a local disk.'
     )
   found = f'has no {MANIFEST_NAME}'
-  advice = 'Run `fedfish group` to make one, or name its output directory.'
+  advice = (
+    'Run `fedfish group` to make one, or name its output directory (of '
+    '`train`: `--config.data.directory`).'
+  )
   if not places.is_remote(directory) and not os.path.isdir(directory):
     found = 'is a file' if os.path.exists(directory) else 'does not exist'
     if not os.path.isabs(directory):

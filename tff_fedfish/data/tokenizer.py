@@ -101,7 +101,9 @@ class Tokenizer(abc.ABC):
     with files.write_directory_atomically(
       directory, marker=METADATA_FILE
     ) as temporary:
-      (temporary / self.vocabulary_file).write_bytes(self.vocabulary)
+      file = temporary / self.vocabulary_file
+      file.write_bytes(self.vocabulary)
+      files.sync(file)
       files.write_json(temporary / METADATA_FILE, metadata)
 
   def _kept(self, token_ids: Iterable[int]) -> list[int]:

@@ -59,8 +59,9 @@ def load_tokenizer(path: str | os.PathLike) -> Tokenizer:
   raise UserError(
     f'A vocabulary must be a directory with {METADATA_FILE}, a WordPiece '
     f'`.txt` file or a SentencePiece `.model` file, but {str(path)!r} '
-    f'{"is neither" if path.exists() else "does not exist"}. Name one, or make '
-    'one with `fedfish tokenizer train`.'
+    f'{"is neither" if path.exists() else "does not exist"}. Name one (of '
+    '`train`: `--config.data.vocabulary`), or make one with `fedfish tokenizer '
+    'train`.'
   )
 
 

@@ -264,6 +264,7 @@ METHOD = Method(
     config, _EXPECTED, "with algorithm.name 'fed_fomo'"
   ),
   example='mnist_personal',
+  takes_server_step=False,
   hue='#332288',
   hatch='\\\\\\\\',
 )

@@ -65,6 +65,7 @@ METHOD = Method(
   personal=lambda config: PersonalModels(),
   problems=_problems,
   example='mnist_personal',
+  takes_server_step=False,
   hue='#888888',
   hatch='||||',
 )

@@ -103,6 +103,9 @@ class Method:
   """Clauses on settings of different sections that do not go together."""
   example: str = 'demo'
   """Name of a shipped config that it can train."""
+  takes_server_step: bool = True
+  """Whether the server's optimizer takes a step. If not, no setting of `server`
+  is read."""
   hue: str | None = None
   """Colour in plots, '#RRGGBB'; None: the next free one."""
   hatch: str | None = None

@@ -35,6 +35,7 @@ from tff_fedfish.methods.one_shot import (
   pfnm,
   reg_mean,
 )
+from tff_fedfish.methods.settings import AlgorithmConfig
 
 # A method of the package is one line here.
 _MODULES = (
@@ -100,15 +101,23 @@ def settings_of(method: Method) -> dict[str, dataclasses.Field]:
   return {field.name: field for field in dataclasses.fields(method.settings)}
 
 
+def reads(method: Method, setting: str) -> bool:
+  """Returns whether a method reads a setting, as 'section.setting'."""
+  section, _, name = setting.partition('.')
+  if section == AlgorithmConfig.section:
+    return name in settings_of(method)
+  return section != 'server' or method.takes_server_step
+
+
 def readers(setting: str) -> list[str]:
-  """Returns the names of the methods that read a setting of `algorithm`.
+  """Returns the names of the methods that read a setting.
 
   Args:
-    setting: Without the section. Methods that were found by their module before
-      count too.
+    setting: As 'section.setting'. Methods that were found by their module
+      before count too.
   """
   methods = BUILT_IN | _found
-  return [name for name, m in methods.items() if setting in settings_of(m)]
+  return [name for name, m in methods.items() if reads(m, setting)]
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import os
 import pathlib
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -18,12 +19,14 @@ from tff_fedfish.config.load import CONFIG_NAME
 from tff_fedfish.data.tokenizers import METADATA_FILE
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import read_evaluation
+from tff_fedfish.reporting.report import is_report
 from tff_fedfish.reporting.runs import (
   NamedEvaluation,
   Run,
   finite_rows,
   with_barriers,
 )
+from tff_fedfish.run import starts
 from tff_fedfish.run.corpus_identity import read_identity
 from tff_fedfish.run.run_directory import VOCABULARY_NAME
 from tff_fedfish.run.tables import read_metrics
@@ -33,13 +36,24 @@ def load_runs(directories: Iterable[str | os.PathLike]) -> list[Run]:
   """Returns the runs in `directories`, with unique labels, in their order.
 
   A sweep stands for those of its runs that have begun. A run may still be in
-  progress. A damaged evaluation is left out; the run's remarks say so.
+  progress. A damaged evaluation is left out; the run's remarks say so. Earlier
+  reports are skipped, with a line on standard error for each.
 
   Raises:
     UserError: If a directory is no run, is named twice, or holds a damaged
-      file.
+      file, or there are only reports.
   """
-  paths = [run for path in directories for run in _runs_in(pathlib.Path(path))]
+  paths = []
+  for path in map(pathlib.Path, directories):
+    if is_report(path):
+      print(f'fedfish: note: skipped the report {str(path)!r}', file=sys.stderr)
+    else:
+      paths += _runs_in(path)
+  if not paths:
+    raise UserError(
+      '`--runs` must name run directories, as `fedfish train` writes them, but '
+      'names only reports. Name the workdir of a run.'
+    )
   first_named: dict[pathlib.Path, pathlib.Path] = {}
   for path in paths:
     earlier = first_named.setdefault(path.resolve(), path)
@@ -64,7 +78,6 @@ def _load_run(directory: pathlib.Path) -> Run:
   config = {k: v for k, v in config.items() if k != given.DIRECTORY}
   remarks: list[str] = []
   timings = directory / 'timings.csv'
-  environment = directory / 'environment.json'
   return Run(
     directory=directory,
     config=config,
@@ -73,7 +86,7 @@ def _load_run(directory: pathlib.Path) -> Run:
     ),
     metrics=tuple(read_metrics(directory / 'metrics.csv')),
     timings=tuple(read_metrics(timings)) if timings.exists() else (),
-    environment=_read_object(environment) if environment.exists() else {},
+    environment=starts.last_environment(directory),
     identity=read_identity(directory),
     vocabulary=_vocabulary(directory),
     evaluations=tuple(_load_evaluations(directory, remarks)),

@@ -29,6 +29,16 @@ _GENERATOR_TAG = re.compile(
 )
 
 
+def is_report(directory: str | os.PathLike) -> bool:
+  """Returns whether a directory holds a report."""
+  try:
+    path = pathlib.Path(directory) / _PAGE
+    with path.open(encoding='utf-8', errors='replace') as file:
+      return bool(_GENERATOR_TAG.search(file.read(4_096)))
+  except OSError:
+    return False
+
+
 def check_output(output: str | os.PathLike) -> pathlib.Path:
   """Checks, before any work, that a report can be written to `output`.
 
@@ -42,9 +52,8 @@ def check_output(output: str | os.PathLike) -> pathlib.Path:
   output = require_usable_output(output, '--output', marker=_PAGE)
   if (output / _PAGE).exists():
     foreign = sorted({e.name for e in output.iterdir()} - _CONTENTS)
-    with (output / _PAGE).open(encoding='utf-8', errors='replace') as file:
-      if not _GENERATOR_TAG.search(file.read(4_096)):
-        foreign = [_PAGE]
+    if not is_report(output):
+      foreign = [_PAGE]
     if foreign:
       raise UserError(
         '`--output` must be empty or new, or hold an earlier report and '

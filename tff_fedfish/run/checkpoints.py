@@ -141,8 +141,8 @@ def latest_checkpoint(
   if rounds:
     raise UserError(
       f'{str(directory)!r} must hold an undamaged checkpoint to resume '
-      f'from, but all {len(rounds)} are damaged. Restore one, or remove the '
-      'directory to start from the beginning.'
+      f'from, but all {len(rounds)} are damaged. Restore one, or name another '
+      '--workdir to start from the beginning.'
     )
   return None
 

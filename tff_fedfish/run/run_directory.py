@@ -9,7 +9,7 @@ import os
 import pathlib
 import shutil
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from models.model_shapes import ModelShape
@@ -18,9 +18,14 @@ from tff_fedfish.config import load as config_loading
 from tff_fedfish.config import names
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.tokenizers import Tokenizer
-from tff_fedfish.environment import environment_facts
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoints, corpus_identity, store, tables
+from tff_fedfish.run import (
+  checkpoints,
+  corpus_identity,
+  starts,
+  store,
+  tables,
+)
 from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 CONFIG_NAME = config_loading.CONFIG_NAME
@@ -35,7 +40,7 @@ _WRITTEN_NAMES = (
   CONFIG_NAME,
   corpus_identity.CORPUS_NAME,
   VOCABULARY_NAME,
-  'environment.json',
+  starts.STARTS_NAME,
   'metrics.csv',
   'timings.csv',
   'privacy.csv',
@@ -84,13 +89,20 @@ def checkpoint_to_resume(
       'leave out --config and overrides of these. For a new run, name another '
       '--workdir.'
     )
-  directory = workdir / store.CHECKPOINTS
-  if not checkpoints.list_rounds(directory):
+  directory, metrics = workdir / store.CHECKPOINTS, workdir / 'metrics.csv'
+  logged_rounds = set()
+  if metrics.exists() or checkpoints.list_rounds(directory):
+    logged_rounds = tables.logged_rounds(metrics)
+  path = checkpoints.latest_checkpoint(directory, logged_rounds=logged_rounds)
+  if path is None:
+    # The checkpoint of round 0 is whole before round 1 begins.
+    if any(logged_rounds):
+      raise UserError(
+        f'`--workdir` {str(workdir)!r} holds a run that has done round '
+        f'{max(logged_rounds)}, but no checkpoint to continue from. Restore '
+        f'{str(directory)!r}, or name another --workdir.'
+      )
     return None
-  path = checkpoints.latest_checkpoint(
-    directory,
-    logged_rounds=tables.logged_rounds(workdir / 'metrics.csv'),
-  )
   checkpoint = checkpoints.load_checkpoint(path, None, verify=False)
   if checkpoint.round_num > config.training.num_rounds:
     raise UserError(
@@ -121,6 +133,8 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
     file.write(f'process {os.getpid()} on {socket.gethostname()}')
     file.flush()
     try:
+      for directory in missing:
+        files.sync(directory.parent)
       yield
     finally:
       file.truncate(0)
@@ -136,11 +150,13 @@ def start(
   workdir: str | os.PathLike,
   tokenizer: Tokenizer | None,
   corpus: CorpusIdentity,
+  read: Mapping[str, pathlib.Path | None],
 ) -> None:
   """Writes what a run keeps beside its results.
 
   The config is written first: it marks the directory as a run's. The vocabulary
-  (None with images) is saved once, so that evaluation needs no other file.
+  (None with images) is saved, so that evaluation needs no other file; a run
+  that continues keeps its own. See `starts.add` for `read`.
   """
   workdir = pathlib.Path(workdir)
   for name in _WRITTEN_NAMES:
@@ -150,9 +166,12 @@ def start(
   config_loading.write_config(workdir / CONFIG_NAME, config)
   corpus_identity.write_identity(workdir, corpus)
   vocabulary = workdir / VOCABULARY_NAME
+  if read['checkpoint'] is None and vocabulary.exists():
+    # Of a start that was killed before it kept anything else.
+    shutil.rmtree(vocabulary)
   if tokenizer is not None and not vocabulary.exists():
     tokenizer.save(vocabulary)
-  files.write_json(workdir / 'environment.json', environment_facts())
+  starts.add(workdir, config.resolved.num_threads, read)
 
 
 def checkpoint_contents(
@@ -221,8 +240,8 @@ def require_same_run(
   if found.get(_VOCABULARY_KEY) != vocabulary_fingerprint(tokenizer):
     raise UserError(
       f'The checkpoint {str(path)!r} was made with another vocabulary '
-      f'than {str(vocabulary)!r} holds. Leave out `--config.data.vocabulary`, '
-      'or name the one of the run.'
+      f'than {str(vocabulary)!r} holds. Restore it, or name that of the run as '
+      '`--config.data.vocabulary`.'
     )
   # Another version may have added settings, or removed some.
   made_with = found.get(_SETTINGS_KEY) or {}

@@ -7,7 +7,13 @@ import pathlib
 from collections.abc import Callable
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.run import checkpoints, features, run_directory, store
+from tff_fedfish.run import (
+  checkpoints,
+  client_data,
+  features,
+  run_directory,
+  store,
+)
 from tff_fedfish.run.client_state import ClientStates
 
 
@@ -36,6 +42,7 @@ def verify_run(
 ) -> Verified:
   """Reads all checkpoints of a run, and what its clients keep at the last.
 
+  Config and vocabulary must be those that the checkpoints were made with.
   Calls `on_step` after each checkpoint and each client.
 
   Raises:
@@ -45,16 +52,19 @@ def verify_run(
   config = run_directory.read_config(directory)
   path = pathlib.Path(directory) / store.CHECKPOINTS
   rounds, verified = checkpoints.list_rounds(path), Verified()
+  vocabulary = path.parent / run_directory.VOCABULARY_NAME
   if not rounds:
     raise UserError(
       f'{str(directory)!r} must hold checkpoints to be verified, but has none. '
       'Name a run that has started.'
     )
+  tokenizer = client_data.open_tokenizer(config, vocabulary)
   # From the newest on, from which the run would continue.
   for round_num in reversed(rounds):
     checkpoint = checkpoints.load_checkpoint(
       checkpoints.path_of(path, round_num), None
     )
+    run_directory.require_same_run(checkpoint, config, tokenizer, vocabulary)
     state = checkpoint.path / checkpoints.STATE_FILE
     verified.num_checkpoints += 1
     verified.num_bytes += state.stat().st_size

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import pathlib
 import platform
 from collections.abc import Mapping, Sequence
 
@@ -25,17 +24,13 @@ def host_name() -> str:
 def host_facts(paths: Sequence[str]) -> dict[str, str]:
   """Returns the facts of this host on which results depend.
 
-  They are versions of packages and a digest of this package's sources, by name,
+  They are versions of packages and a digest of this project's sources, by name,
   and of the files under absolute paths, by path. Ray itself compares the
   versions of Python and Ray.
   """
   names = ('tensorflow', 'tensorflow-federated')
   facts = {k: f'{v}' for k, v in environment.package_versions(names).items()}
-  root, digest = pathlib.Path(__file__).resolve().parents[1], hashlib.sha256()
-  for folder in (root, root.parent / 'models'):
-    for path in sorted(folder.rglob('*.py')):
-      digest.update(path.read_bytes())
-  facts['tff_fedfish'] = f'{__version__} ({digest.hexdigest()[:8]})'
+  facts['tff_fedfish'] = f'{__version__} ({environment.sources_sha256()[:8]})'
   return facts | {path: _describe_path(path) for path in paths}
 
 

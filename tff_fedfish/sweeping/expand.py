@@ -204,7 +204,7 @@ def _require_read(
   """Raises UserError for the first setting that no run reads."""
   for name in _unread_by_all(configs, names):
     methods = dict.fromkeys(config.algorithm.name for config in configs)
-    readers = ', '.join(registry.readers(name.partition('.')[2]))
+    readers = ', '.join(registry.readers(name))
     raise UserError(
       f'{name!r} in {place} is read by no run of the sweep: their methods are '
       f'{", ".join(methods)}, and {readers} read it. Leave it out.'

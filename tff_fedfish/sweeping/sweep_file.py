@@ -11,7 +11,6 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.method import Method
-from tff_fedfish.methods.settings import AlgorithmConfig
 from tff_fedfish.sweeping import grid
 from tff_fedfish.sweeping.evaluations import EvaluationRequest, parse_evaluation
 from tff_fedfish.sweeping.grid import Axis, Settings
@@ -156,12 +155,7 @@ def read_sweep_file(
 
 def is_unread(setting: str, method: Method) -> bool:
   """Returns whether only methods other than this one read a setting."""
-  section, _, leaf = setting.partition('.')
-  return (
-    section == AlgorithmConfig.section
-    and leaf not in registry.settings_of(method)
-    and bool(registry.readers(leaf))
-  )
+  return not registry.reads(method, setting) and bool(registry.readers(setting))
 
 
 def parse_definition(sweep: Mapping[str, Any]) -> dict[str, Any]:

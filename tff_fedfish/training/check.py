@@ -147,24 +147,23 @@ class _Check:
   def find_checkpoint(self):
     if self._workdir is None:
       return
+    checkpoint = run_directory.checkpoint_to_resume(self._config, self._workdir)
+    if checkpoint is None:
+      return
+    self._checkpoint = checkpoint
+    self._directory = checkpoint.path.parents[1]
+    self.run.checkpoint = checkpoint.path
+    self.run.round_num = checkpoint.round_num
+    self.run.history = divergence.read_history(
+      self._directory, self._limit, checkpoint.round_num
+    )
     vocabulary = self._directory / run_directory.VOCABULARY_NAME
     # Its own copy; another one that is named must have the same content.
     if vocabulary.exists() and self._keeps_vocabulary():
       self._vocabulary = vocabulary
-    checkpoint = run_directory.checkpoint_to_resume(self._config, self._workdir)
-    if checkpoint is not None:
-      self._checkpoint = checkpoint
-      self._directory = checkpoint.path.parents[1]
-      self.run.checkpoint = checkpoint.path
-      self.run.round_num = checkpoint.round_num
-      self.run.history = divergence.read_history(
-        self._directory, self._limit, checkpoint.round_num
-      )
 
   def _keeps_vocabulary(self):
     path = self._directory / run_directory.CONFIG_NAME
-    if not path.exists():
-      return True
     kept = given.read_values(path).settings.get('data.vocabulary')
     places = {
       given.place_of('data.vocabulary', typed)

@@ -52,7 +52,14 @@ def run_rounds(
   """
   run = _build_run(config, workdir, checked)
   with contextlib.ExitStack() as stack:
-    run_directory.start(config, workdir, checked.tokenizer, checked.identity)
+    read = {
+      'checkpoint': checked.checkpoint,
+      'start_from': checked.start and checked.start.checkpoint,
+      'uploads': kept_uploads and kept_uploads.directory,
+    }
+    run_directory.start(
+      config, workdir, checked.tokenizer, checked.identity, read
+    )
     stack.enter_context(checked.log)
     interruption = stack.enter_context(Interruption('client'))
     sinks = [trackers.TensorBoard('tensorboard', workdir)]

@@ -102,6 +102,9 @@ class Checkpoints:
     self._recorded = dataclasses.replace(done, state_before=None)
     if self._is_regular(done.round_num):
       self.save()
+    if done.round_num == 0:
+      # Waits: without a checkpoint a round could not be continued from.
+      self.save()
 
   def save(self) -> None:
     """Saves the last recorded round, unless that is done.

@@ -101,6 +101,7 @@ class KeptUploads:
   """The uploads of the first round of a run, for another solve.
 
   Attributes:
+    directory: Where they are.
     num_uploads: Clients that uploaded.
   """
 
@@ -143,6 +144,7 @@ class KeptUploads:
       if name.startswith('train/')
     }
     shape = config.model_shape()
+    self.directory = RoundStore(run / store.UPLOADS).path(1)
     self._uploads = StoredUploads(run / store.UPLOADS, 1, shape, given)
     self._uploads.check()
     self.num_uploads = len(self._uploads)
