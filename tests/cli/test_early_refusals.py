@@ -89,4 +89,3 @@ def test_refused_by_files(small_inputs, small_tokens, unfinished, tmp_path):
     assert (exit_code, output, is_late) == (2, '', False), (words, errors)
     assert words in errors
   assert not (tmp_path / 'new').exists()
-
