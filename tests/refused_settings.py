@@ -28,7 +28,9 @@ _SPECIAL = b'[PAD]\n[UNK]\n[END]\n'
 def _vocabulary(words, name, content):
   return Case(
     words,
-    lambda place: place.arguments(data__vocabulary=place.file(name, content)),
+    lambda place: place.arguments(
+      data__vocabulary=place.file(name, content), model__vocabulary_size=None
+    ),
   )
 
 

@@ -5,5 +5,4 @@ import sys
 from tff_fedfish.cli.main import main
 
 if __name__ == '__main__':
-  sys.argv[0] = 'fedfish'
   sys.exit(main())

@@ -41,6 +41,9 @@ PACKAGES = (
   'rich',
 )
 
+command: list[str] = []
+"""The command line as typed; `cli.main` sets it, so empty for Python callers."""
+
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _CGROUP = pathlib.Path('/sys/fs/cgroup')
 _OWN_CGROUP = pathlib.Path('/proc/self/cgroup')

@@ -47,14 +47,14 @@ def test_facts_of_the_corpus_are_not_guessed(small_inputs, capsys):
   assert 'Tokens per round, at most all that there are ' in printed
 
 
-def test_images_are_counted(capsys):
-  arguments = ['--config', small_image_runs.CONFIG, '--dry_run']
-  # The corpus is not there.
-  assert main(['train', *arguments]) == 2
+def test_images_are_counted(small_images, capsys):
+  settings = small_image_runs.overrides(small_images)
+  arguments = ['--config', small_image_runs.CONFIG, '--dry_run', *settings]
+  assert main(['train', *arguments]) == 0
   printed = ' '.join(capsys.readouterr().out.split())
   assert 'Model parameters 1,199,882 in 8 tensors' in printed
-  # 32 clients x 100 images x 4 local epochs
-  assert 'Images per round, at most 12,800 (4 local epochs)' in printed
+  # 4 clients x 6 images x 2 local epochs
+  assert 'Images per round, at most 48 (2 local epochs)' in printed
 
 
 def test_label_skew(tmp_path, capsys):

@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
+from tff_fedfish import environment
 from tff_fedfish.cli.options import refuse_unknown
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.progress import never_failing
@@ -69,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
   sys.stderr = never_failing(sys.stderr)
   try:
     argv = sys.argv[1:] if argv is None else argv
+    environment.command = ['fedfish', *argv]
     parser = _build_parser(argv[:1])
     command = argv[0] if argv else ''
     near = difflib.get_close_matches(command, _COMMANDS, n=1)

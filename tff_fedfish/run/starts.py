@@ -5,7 +5,6 @@ import datetime
 import json
 import pathlib
 import shlex
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,10 +26,9 @@ def add(
       None: there is none.
   """
   now = datetime.datetime.now(datetime.UTC)
-  program, *arguments = sys.argv
   facts = {
     'time': now.isoformat(timespec='seconds'),
-    'command': shlex.join([pathlib.Path(program).name, *arguments]),
+    'command': shlex.join(environment.command),
     'reads': {name: _source(path) for name, path in read.items() if path},
     'environment': environment.environment_facts() | {'threads': num_threads},
   }

@@ -175,8 +175,6 @@ def _carry_out(
   os.environ |= {'TF_CPP_MIN_LOG_LEVEL': '3'} | os.environ | place
   _wait_until_free(run)
   train, *evaluations = run.pending_commands()
-  # The run records the command that starts it.
-  sys.argv = ['fedfish', *train]
   code = run_command(train)
   if code and not (code == 1 and run.diverged_checkpoint()):
     sys.exit(code)
