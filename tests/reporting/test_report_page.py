@@ -1,6 +1,7 @@
 """The page as a whole: self-contained, well-formed, safe, replaced whole."""
 
 import html.parser
+import os
 import shutil
 
 import pytest
@@ -262,11 +263,16 @@ def test_a_failure_while_writing_leaves_the_earlier_report(
 ):
   before = _files(copied)
 
-  def fail(*_):
-    raise OSError(28, 'No space left on device')
+  rename, failed = os.rename, []
 
-  # The last thing that happens: the new directory takes its place.
-  monkeypatch.setattr('tff_fedfish.files.os.chmod', fail)
+  def fail(source, target):
+    # The last thing that happens: the new page takes its place.
+    if target == copied / 'index.html' and not failed:
+      failed.append(target)
+      raise OSError(28, 'No space left on device')
+    rename(source, target)
+
+  monkeypatch.setattr(os, 'rename', fail)
   with pytest.raises(OSError, match='No space left'):
     report.write_report(one_plot, copied)
   assert _files(copied) == before
