@@ -30,14 +30,6 @@ class GroupJob:
     source_name: One of `SOURCE_NAMES`.
     paths: The raw files. Their order does not matter.
     key: One of `KEYS`; for json_lines, the path of the field.
-    num_shards: Number of TFRecord files; for each part, if the corpus is split.
-    max_record_bytes: A group whose examples take more is stored in several
-      records.
-    max_document_bytes: A longer text is dropped.
-    min_examples_per_group: Smaller groups are dropped; None: none.
-    drop_duplicates: Whether to keep only the first, in stored order, of the
-      examples of a group that have the same text.
-    strict: Whether a record that cannot be used ends the job.
     split: How to split the corpus; None: one corpus.
     fields: For json_lines: what to read.
     name: The corpus' name in the manifest; None: that of the source.
@@ -53,11 +45,20 @@ class GroupJob:
   paths: tuple[str, ...]
   key: str
   num_shards: int = 8
+  """Number of TFRecord files, per part of a split; also the most workers that
+  can write at once."""
   max_record_bytes: int = 256 << 20
+  """Store a group with more bytes in several records."""
   max_document_bytes: int = 64 << 20
+  """Drop texts with more bytes."""
   min_examples_per_group: int | None = None
+  """Drop groups with fewer examples; duplicates do not count. None: none."""
   drop_duplicates: bool = False
+  """Keep only the first, in stored order, of the examples of a group with the
+  same text."""
   strict: bool = False
+  """Stop at the first record that cannot be used, instead of dropping and
+  counting it."""
   split: SplitRule | None = None
   fields: Fields | None = None
   name: str | None = None

@@ -191,37 +191,33 @@ def _unmet_bound(value: float, bounds: Mapping[str, Any]) -> str:
   return ' and '.join(wanted)
 
 
-def problems_of_reading(section: Section, config: Any) -> list[str]:
+def problems_of_reading(
+  section: Section, config: Any
+) -> tuple[list[str], list[str]]:
   """Returns clauses on a section of a config by the conditions of its fields.
 
   A setting with a default must not be given where nothing reads it, nor be None
-  where it is required.
+  where it is required. The second list is of settings without a default, which
+  are given whether they are read or not.
   """
-  problems = []
+  problems, notes = [], []
   for field in dataclasses.fields(section):
     name = f'`config.{section.section}.{field.name}`'
+    value = getattr(section, field.name)
     conditions = list(_conditions(section, field, config))
-    if field.default is not dataclasses.MISSING:
-      clauses = clauses_on_unread(section, field, config)
+    clauses = [
+      f'{name} is read only with {wanted}, found {value!r}'
+      for holds, wanted, _ in conditions
+      if not holds and value != field.default
+    ]
+    if field.default is dataclasses.MISSING:
+      notes += clauses if value else []
+    else:
       problems += [f'{clause}; leave it out' for clause in clauses]
     is_read = conditions and all(holds for holds, *_ in conditions)
-    is_missing = getattr(section, field.name) is None
-    if is_read and is_missing and field.metadata['required']:
+    if is_read and value is None and field.metadata['required']:
       problems.append(f'{name} is required with {conditions[0][-1]}')
-  return problems
-
-
-def clauses_on_unread(
-  section: Section, field: dataclasses.Field, config: Any
-) -> list[str]:
-  """Returns a clause for each condition that a given setting does not meet."""
-  value = getattr(section, field.name)
-  return [
-    f'`config.{section.section}.{field.name}` is read only with {wanted}, '
-    f'found {value!r}'
-    for holds, wanted, _ in _conditions(section, field, config)
-    if not holds and value != field.default
-  ]
+  return problems, notes
 
 
 def unread(section: Section, config: Any) -> set[str]:

@@ -28,7 +28,6 @@ def print_table(
   rows: Iterable[Sequence[str]],
   *,
   text_columns: Collection[int] = (0,),
-  whole_columns: Collection[int] = (),
 ) -> None:
   """Prints a table. Cells are data: brackets and `:x:` stay as they are.
 
@@ -41,7 +40,6 @@ def print_table(
     rows: Cells of each row; columns on the right may be left out.
     text_columns: Positions of the columns that are aligned on the left; the
       others hold numbers.
-    whole_columns: Positions of the columns that are cut rather than folded.
   """
   from rich import box
   from rich.console import Console
@@ -61,9 +59,8 @@ def print_table(
     table.add_column(
       heading,
       justify='left' if position in text_columns else 'right',
-      no_wrap=position in whole_columns,
       # By itself rich cuts a long word, such as a path or an id.
-      overflow='ellipsis' if position in whole_columns else 'fold',
+      overflow='fold',
       width=widths[position] if widths else None,
     )
   for row in rows:

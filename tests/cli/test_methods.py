@@ -60,7 +60,9 @@ def test_the_page_in_docs_is_its_output(capsys):
 def test_one_method_of_ones_own(capsys):
   text = _printed(capsys, 'own_methods.magnitude_mean')
   assert text.startswith('## Magnitude mean (`own_methods.magnitude_mean`)')
-  assert '`algorithm.magnitude_power` | `1.0` | float | Exponent p' in text
+  assert (
+    '`algorithm.magnitude_power` | `1.0` | number >= 0 | Exponent p' in text
+  )
   assert 'round: 2 up, 1 down' in text
   assert '--config.algorithm.name=own_methods.magnitude_mean' in text
 

@@ -25,7 +25,7 @@ def test_says_what_was_checked(fedfish, corpus):
   code, shown, progress = fedfish('verify', corpus)
   assert code == 0
   assert shown == (
-    f'{corpus}: OK (1 shard, 2 groups in 2 records, '
+    f'{corpus}: OK (1 shard, 2 groups, 2 records, '
     f'3 examples, 4 words, {shard.stat().st_size:,} bytes)\n'
   )
   # Less than one MiB: over before there is progress to be shown.

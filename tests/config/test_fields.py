@@ -128,16 +128,17 @@ def test_conditions(values, problems, unread_names):
   data = schema.DataConfig(corpus='mnist', directory='d')
   config = types.SimpleNamespace(data=data)
   section = _Section(size=1, **values)
-  assert problems_of_reading(section, config) == [
-    f'`config.mine.{problem}' for problem in problems
-  ]
+  assert problems_of_reading(section, config) == (
+    [f'`config.mine.{problem}' for problem in problems],
+    [],
+  )
   assert unread(section, config) == unread_names
 
 
 def test_a_condition_on_another_section():
   data = schema.DataConfig(corpus='cifar10', directory='d')
   section, config = _Section(size=1, other=1), types.SimpleNamespace(data=data)
-  assert problems_of_reading(section, config) == [
+  assert problems_of_reading(section, config)[0] == [
     "`config.mine.other` is read only with data.corpus 'mnist', found 1; leave "
     'it out'
   ]

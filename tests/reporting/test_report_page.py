@@ -261,18 +261,16 @@ def test_other_directories_are_left_alone(copied, tmp_path):
 def test_a_failure_while_writing_leaves_the_earlier_report(
   copied, one_plot, monkeypatch
 ):
-  before = _files(copied)
+  before, rename, renamed = _files(copied), os.rename, []
 
-  rename, failed = os.rename, []
-
-  def fail(source, target):
-    # The last thing that happens: the new page takes its place.
-    if target == copied / 'index.html' and not failed:
-      failed.append(target)
+  def fail_once(path, new_path):
+    renamed.append(new_path)
+    if new_path == copied / 'index.html' and renamed.count(new_path) == 1:
       raise OSError(28, 'No space left on device')
-    rename(source, target)
+    rename(path, new_path)
 
-  monkeypatch.setattr(os, 'rename', fail)
+  # The last thing that happens: the page takes its place.
+  monkeypatch.setattr('tff_fedfish.files.os.rename', fail_once)
   with pytest.raises(OSError, match='No space left'):
     report.write_report(one_plot, copied)
   assert _files(copied) == before

@@ -8,8 +8,7 @@ Examples:
       --client 'Abraham Lincoln'
 
 With --personalize_on the model is also fine-tuned on the documents of a client,
-and its texts before and after are shown side by side. The same seed gives the
-same text.
+and each text is shown before and after. The same seed gives the same text.
 """
 
 import argparse
@@ -37,37 +36,22 @@ def run(arguments: argparse.Namespace) -> int:
   """Prints the samples."""
   from tff_fedfish.exporting.generate import generate
   from tff_fedfish.exporting.options import GenerationOptions
+  from tff_fedfish.printing import count
 
   options = read_options(arguments, GenerationOptions)
   samples = generate(arguments.checkpoint, options)
-  if samples.after is not None:
-    _print_side_by_side(samples)
-    return 0
-  for i, text in enumerate(samples.before, start=1):
-    if len(samples.before) > 1:
-      print(f'Sample {i} of {len(samples.before)}:')
-    print(_printable(text))
+  num_samples = len(samples.before)
+  for i, before in enumerate(samples.before):
+    if num_samples > 1:
+      print(f'Sample {i + 1} of {num_samples}:')
+    if samples.after is None:
+      print(_printable(before))
+      continue
+    sequences = count(samples.num_sequences, 'sequence')
+    print(f'Before (round {samples.round_num}):\n{_printable(before)}')
+    print(f'After ({sequences} of {samples.client}):')
+    print(_printable(samples.after[i]))
   return 0
-
-
-def _print_side_by_side(samples) -> None:
-  import rich.box
-  from rich.console import Console
-  from rich.table import Table
-
-  from tff_fedfish.printing import count
-
-  table = Table(box=rich.box.SIMPLE_HEAD, show_lines=True, expand=True)
-  # Equal widths: the texts are to be compared.
-  for heading in (
-    f'Before (round {samples.round_num})',
-    f'After ({count(samples.num_sequences, "sequence")} of {samples.client})',
-  ):
-    table.add_column(heading, ratio=1)
-  for before, after in zip(samples.before, samples.after, strict=True):
-    table.add_row(_printable(before), _printable(after))
-  # What a model writes is no markup, and `:x:` no picture.
-  Console(markup=False, emoji=False, highlight=False).print(table)
 
 
 def _printable(text: str) -> str:

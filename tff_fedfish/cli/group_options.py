@@ -4,6 +4,7 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from tff_fedfish.cli.options import add_options
 from tff_fedfish.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,29 +24,10 @@ _FIELDS = {
 }
 _JSON_LINES = (*_FIELDS, 'name')
 _CLIENT_SPLIT = ('held_out_fraction', 'validation_fraction', 'split_seed')
-_LIMITS = {
-  'num_shards': (
-    'number of TFRecord files; also the most workers that can write at once '
-    '(default: %(default)s)'
-  ),
-  'max_record_bytes': (
-    'store a larger group in several records (default: 256 MiB)'
-  ),
-  'max_document_bytes': 'drop longer texts (default: 64 MiB)',
-  'min_examples_per_group': (
-    'drop groups with fewer examples; duplicates do not count (default: keep '
-    'all)'
-  ),
-}
-_SWITCHES = {
-  'drop_duplicates': (
-    'keep only the first of the examples of a group with the same text'
-  ),
-  'strict': (
-    'stop at the first record that cannot be used, instead of dropping and '
-    'counting it'
-  ),
-}
+_SHAPE = (
+  *('num_shards', 'max_record_bytes', 'max_document_bytes'),
+  *('min_examples_per_group', 'drop_duplicates', 'strict'),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,23 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--key',
-    type=_key,
-    metavar=f'{{{",".join(KEYS)}}}',
+    choices=KEYS,
     help="what the examples of a group share (default: the corpus's own); "
     'owner: the host, and on code hosts the owner: github.com/owner; author: '
     'the field "author" of each record as it is written, on Stack Overflow the '
     "user's number; for any other field, see json_lines",
   )
-  for name, help_text in _LIMITS.items():
-    parser.add_argument(
-      f'--{name}',
-      type=int,
-      default=getattr(GroupJob, name),
-      metavar='BYTES' if name.endswith('bytes') else 'N',
-      help=help_text,
-    )
-  for name, help_text in _SWITCHES.items():
-    parser.add_argument(f'--{name}', action='store_true', help=help_text)
+  add_options(parser, GroupJob, _SHAPE)
   fields = parser.add_argument_group(
     'json_lines', 'fields, where user.name is the field name inside user'
   )
@@ -100,17 +72,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--name', help="the corpus' name (default: the last part of --output)"
   )
   _add_splits(parser)
-
-
-def _key(text: str) -> str:
-  from pipelines.keys import KEYS
-
-  if text not in KEYS:
-    raise argparse.ArgumentTypeError(
-      f'must be one of {", ".join(KEYS)}, found {text!r}; --key_field names a '
-      'field of json_lines'
-    )
-  return text
 
 
 def _add_splits(parser: argparse.ArgumentParser) -> None:
@@ -179,7 +140,7 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
     split=split,
     fields=fields,
     name=name,
-    **{option: getattr(arguments, option) for option in (*_LIMITS, *_SWITCHES)},
+    **{option: getattr(arguments, option) for option in _SHAPE},
   )
 
 

@@ -24,6 +24,7 @@ SUMMARY = 'show what a grouped corpus holds'
 
 _MAX_EXCERPT_CHARACTERS = 60
 _MAX_USELESS = 20
+_NUM_LARGEST = 10
 # Of the example of a document.
 _MAX_TEXT_CHARACTERS = 400
 # Counts of a group; the columns of the index.
@@ -35,13 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   """Adds the arguments of `fedfish inspect`."""
   parser.add_argument(
     'directory', metavar='DIR', help='a directory that `fedfish group` wrote'
-  )
-  parser.add_argument(
-    '--num_largest',
-    type=int,
-    default=10,
-    metavar='N',
-    help='largest groups to list (default: %(default)s)',
   )
   parser.add_argument(
     '--plot',
@@ -84,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
       )
     print(unknown_tokens.describe(fraction))
   _print_sizes(sizes)
-  _print_largest(sizes, corpus.client_ids, arguments.num_largest)
+  _print_largest(sizes, corpus.client_ids)
   _print_example(corpus, sizes['num_words'])
   if arguments.plot is not None:
     print(f'Plot: {arguments.plot}')
@@ -120,7 +114,6 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
     ['', 'count', *(['first at', 'its beginning'] if counts.drops else [''])],
     rows,
     text_columns=(0, 2, 3),
-    whole_columns=(3,),
   )
   if split := manifest.split:
     names = _one_line(f'{split.name} of {", ".join(split.names)}')
@@ -128,13 +121,10 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
   for file in manifest.inputs:
     if file.damage:
       # The damage itself counts as a record.
-      line = (
-        f'{_one_line(f"{file.name}: {file.damage}")}, {file.records_in - 1:,} '
-        'records read.'
-      )
+      read = f'{file.records_in - 1:,} records read.'
       if file.damage_byte is not None:
-        line += f' It could be used up to byte {file.damage_byte:,}.'
-      print(line)
+        read += f' It could be used up to byte {file.damage_byte:,}.'
+      print(f'{_one_line(f"{file.name}: {file.damage}")}, {read}')
   useless = [file for file in manifest.inputs if file.is_useless]
   for file in useless[:_MAX_USELESS]:
     records = printing.count(file.records_in, 'record')
@@ -156,52 +146,26 @@ def _show_example(example: 'DropExample | None') -> tuple[str, str]:
 
 
 def _print_sizes(sizes: 'Mapping[str, np.ndarray]') -> None:
-  """Prints percentiles, and what the largest groups hold of the whole."""
+  """Prints percentiles of the sizes of groups."""
   import numpy as np
 
-  names = [measure.removeprefix('num_') for measure in sizes]
-  ordered = [np.sort(values) for values in sizes.values()]
-  num_groups = len(ordered[0])
+  num_groups = len(sizes['num_words'])
   # Percentiles that occur as sizes, not values between two of them.
-  ranks = [max(-(-p * num_groups // 100), 1) for p in _PERCENTILES]
+  ranks = [max(-(-p * num_groups // 100), 1) - 1 for p in _PERCENTILES]
+  rows = []
+  for measure, values in sizes.items():
+    numbers = [f'{size:,}' for size in np.sort(values)[ranks]]
+    mean = f'{values.mean():,.1f}'
+    rows.append([measure.removeprefix('num_'), *numbers, mean])
   printing.print_table(
     'Size of a group, by percentile (words: separated by white space)',
     ['', *(f'p{percentile}' for percentile in _PERCENTILES), 'mean'],
-    [
-      [
-        name,
-        *(f'{values[rank - 1]:,}' for rank in ranks),
-        f'{values.mean():,.1f}',
-      ]
-      for name, values in zip(names, ordered, strict=True)
-    ],
+    rows,
   )
-  wanted = {'1': 1, '10': 10, '100': 100}
-  for percent in (1, 10):
-    if num_groups * percent >= 100:
-      wanted[f'{percent} %'] = -(-num_groups * percent // 100)
-  rows = [
-    [
-      label,
-      f'{number:,}',
-      *(f'{v[-number:].sum() / max(v.sum(), 1):.1%}' for v in ordered),
-    ]
-    for label, number in wanted.items()
-    if number < num_groups
-  ]
-  if rows:
-    printing.print_table(
-      'What the largest groups hold of the whole',
-      ['largest', 'groups', *names],
-      rows,
-      text_columns=(),
-    )
 
 
 def _print_largest(
-  sizes: 'Mapping[str, np.ndarray]',
-  client_ids: Sequence[bytes],
-  num_largest: int,
+  sizes: 'Mapping[str, np.ndarray]', client_ids: Sequence[bytes]
 ) -> None:
   import numpy as np
 
@@ -209,22 +173,21 @@ def _print_largest(
 
   words = sizes['num_words']
   # Stable, so that equal groups stay in the order of their ids.
-  order = np.argsort(-words, kind='stable')[: max(num_largest, 0)]
-  if len(order):
-    printing.print_table(
-      'Largest groups, by words',
-      ['group', 'examples', 'words', 'share of words', 'bytes'],
+  order = np.argsort(-words, kind='stable')[:_NUM_LARGEST]
+  printing.print_table(
+    'Largest groups, by words',
+    ['group', 'examples', 'words', 'share of words', 'bytes'],
+    [
       [
-        [
-          client_id_to_text(client_ids[position]),
-          f'{sizes["num_examples"][position]:,}',
-          f'{words[position]:,}',
-          f'{words[position] / max(words.sum(), 1):.1%}',
-          f'{sizes["num_bytes"][position]:,}',
-        ]
-        for position in order
-      ],
-    )
+        client_id_to_text(client_ids[position]),
+        f'{sizes["num_examples"][position]:,}',
+        f'{words[position]:,}',
+        f'{words[position] / max(words.sum(), 1):.1%}',
+        f'{sizes["num_bytes"][position]:,}',
+      ]
+      for position in order
+    ],
+  )
 
 
 def _print_example(corpus: 'GroupedCorpus', words: 'np.ndarray') -> None:

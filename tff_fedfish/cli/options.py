@@ -4,13 +4,17 @@ import argparse
 import dataclasses
 import difflib
 import typing
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 _METAVARS = {int: 'N', float: 'X', str: 'TEXT'}
 
 
-def add_options(parser: argparse.ArgumentParser, options_class: type) -> None:
+def add_options(
+  parser: argparse.ArgumentParser,
+  options_class: type,
+  names: Collection[str] | None = None,
+) -> None:
   """Adds an option for each field, with its name, type and default.
 
   The docstring of the field is the help.
@@ -20,11 +24,14 @@ def add_options(parser: argparse.ArgumentParser, options_class: type) -> None:
     options_class: A dataclass with fields of bool, int, float, str, optional
       ones of these, `Literal` and `tuple[float, ...]`. An optional int with a
       default takes `all` for None.
+    names: Fields to add options for. None: all.
   """
   from tff_fedfish.fields import docs_of
 
   docs = docs_of(options_class)
   for field in dataclasses.fields(options_class):
+    if names is not None and field.name not in names:
+      continue
     text = docs[field.name].removesuffix('.').replace('%', '%%')
     text = text[0].lower() + text[1:]
     keywords = _keywords(field)

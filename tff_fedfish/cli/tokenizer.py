@@ -21,13 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   subparsers = parser.add_subparsers(
     dest='action', title='actions', metavar='ACTION', required=True
   )
-  train = subparsers.add_parser(
-    'train',
-    help='learn a WordPiece vocabulary from a grouped corpus',
-    description='Learn a WordPiece vocabulary from a grouped corpus.',
-    epilog='Example: fedfish tokenizer train --data corpora/debian '
-    '--output corpora/debian_vocabulary',
-    allow_abbrev=False,
+  train, show = (
+    subparsers.add_parser(name, help=text, description=text, allow_abbrev=False)
+    for name, text in (
+      ('train', 'learn a WordPiece vocabulary from a grouped corpus'),
+      ('show', 'show size, special ids and a sample encoding of a vocabulary'),
+    )
   )
   train.add_argument(
     '--data',
@@ -57,14 +56,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     metavar='N',
     help='read at most N documents of a client, chosen by a hash, so that '
     'the largest do not dominate (default: all)',
-  )
-  show = subparsers.add_parser(
-    'show',
-    help='show size, special ids and a sample encoding of a vocabulary',
-    description='Show size, special ids and a sample encoding.',
-    epilog='Example: fedfish tokenizer show corpora/debian_vocabulary '
-    "--text 'A text.'",
-    allow_abbrev=False,
   )
   show.add_argument(
     'path',
@@ -141,14 +132,13 @@ def _show(arguments: argparse.Namespace) -> int:
     'size': f'{tokenizer.size:,}',
     'lower case': 'yes' if tokenizer.lower_case else 'no',
   }
-  for name, token_id in (
-    ('end of text', tokenizer.end_of_text_id),
-    ('padding', tokenizer.padding_id),
-    ('unknown', tokenizer.unknown_id),
-  ):
-    facts[name] = '-'
-    if token_id is not None:
-      facts[name] = f'{token_id} {tokenizer.pieces([token_id])[0]}'
+  for name in ('end_of_text', 'padding', 'unknown'):
+    token_id = getattr(tokenizer, f'{name}_id')
+    facts[name.replace('_', ' ')] = (
+      '-'
+      if token_id is None
+      else f'{token_id} {tokenizer.pieces([token_id])[0]}'
+    )
   facts |= {
     'sha256': tokenizer.sha256,
     'text': arguments.text,

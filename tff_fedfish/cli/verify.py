@@ -53,13 +53,9 @@ def _verify_corpus(directory: str) -> str:
   shards = read_manifest(directory).shards
   with _progress(sum(shard.num_bytes for shard in shards)) as on_bytes:
     checked = verify_corpus(directory, on_bytes)
-  return (
-    f'{count(checked.num_shards, "shard")}, '
-    f'{count(checked.num_groups, "group")} in '
-    f'{count(checked.num_records, "record")}, '
-    f'{count(checked.num_examples, "example")}, '
-    f'{count(checked.num_words, "word")}, {count(checked.num_bytes, "byte")}'
-  )
+  nouns = ('shard', 'group', 'record', 'example', 'word', 'byte')
+  counts = (count(getattr(checked, f'num_{noun}s'), noun) for noun in nouns)
+  return ', '.join(counts)
 
 
 def _verify_tokens(directory: str) -> str:

@@ -10,13 +10,14 @@ from tff_fedfish.fields import SET, Section, number, path, setting
 if typing.TYPE_CHECKING:
   from tff_fedfish.data.images.partitions import Partition
 
-_TEXT = {'corpus': ('grouped_text',)}
+_TEXT = {'read_with': {'corpus': ('grouped_text',)}}
 _MERGE = 'merge'
 _DIRICHLET = (
   'per_class_over_clients',
   'per_client_over_classes_normalised',
   'per_client_sampling',
 )
+_SHARDS = {'scheme': ('pathological_shards',)}
 IMAGE_SCHEMES = (
   *_DIRICHLET,
   'fixed_classes',
@@ -36,16 +37,14 @@ class DataConfig(Section, section='data'):
   same corpus elsewhere, or its tokens."""
   corpus: Literal[('grouped_text', *IMAGE_CORPORA)] = 'grouped_text'
   """'grouped_text', or the name of an image corpus (docs/image_corpora.md)."""
-  vocabulary: str | None = path(
-    None, read_with=_TEXT, required=True, may_change=True
-  )
+  vocabulary: str | None = path(None, required=True, may_change=True, **_TEXT)
   """A vocabulary of `fedfish tokenizer train`, or 'demo', the one that ships.
   A resumed run may read the same one elsewhere."""
   sequence_length: int | None = number(
-    None, at_least=1, below=2**24, read_with=_TEXT, required=True
+    None, at_least=1, below=2**24, **_TEXT, required=True
   )
   """Tokens that the model sees at once; a stored block has one more."""
-  drop_short_block: bool = setting(False, read_with=_TEXT)
+  drop_short_block: bool = setting(False, **_TEXT)
   """Drops a client's last, shorter block instead of padding and masking it."""
   client_batches: Literal['ragged', 'repeat_full', 'full_only'] = 'ragged'
   """Batches of a client in a round. 'ragged': the last one may be smaller.
@@ -53,7 +52,7 @@ class DataConfig(Section, section='data'):
   clients have equally many full batches, as in FedC4 (Charles et al., 2023).
   'full_only': the last, smaller batch is dropped, and a client with fewer rows
   than a batch has none. Scores and fine-tuning do not change."""
-  sampling: Literal['blocks', 'documents'] = setting('blocks', read_with=_TEXT)
+  sampling: Literal['blocks', 'documents'] = setting('blocks', **_TEXT)
   """Text of a client that has more than max_sequences_per_client. 'blocks':
   its joined text is cut into blocks, which are shuffled; every token is equally
   likely. 'documents': its documents are shuffled, then joined and cut until
@@ -96,10 +95,7 @@ class PartitionConfig(Section, section='partition'):
   )
   """Classes of each client."""
   shards_per_client: int | None = number(
-    None,
-    at_least=1,
-    read_with={'scheme': ('pathological_shards',)},
-    required=True,
+    None, at_least=1, required=True, read_with=_SHARDS
   )
   """Shards of each client."""
 

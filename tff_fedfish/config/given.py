@@ -86,18 +86,14 @@ def from_json(values: Any, source: str) -> Given:
   """
   is_object = isinstance(values, Mapping)
   version = values.get('schema_version') if is_object else None
-  if type(version) is not int or version < 1:
-    raise UserError(
-      f'{source!r} must be the config.json of a run, with an integer '
-      f'`schema_version` of at least 1, found {version!r}. Name another run.'
-    )
-  if version != SCHEMA_VERSION:
-    advice = 'Update fedfish.'
-    if version < SCHEMA_VERSION:
+  if type(version) is not int or version != SCHEMA_VERSION:
+    advice = 'Name another run.'
+    if type(version) is int:
       advice = 'Train the run again, or use the version that wrote it.'
+      advice = 'Update fedfish.' if version > SCHEMA_VERSION else advice
     raise UserError(
-      f'{source!r} must have `schema_version` {SCHEMA_VERSION} with this '
-      f'version of fedfish, found {version}. {advice}'
+      f'{source!r} must be the config.json of a run with `schema_version` '
+      f'{SCHEMA_VERSION}, found {version!r}. {advice}'
     )
   sections = dict(values)
   del sections['schema_version']
@@ -161,7 +157,7 @@ def read_values(
     field = names.fields_of(method).get(dotted) or names.field_of_any(dotted)
     if field is not None:
       settings[dotted] = _parse(text, field.type)
-    elif not names.is_of_missing_module(dotted, name):
+    elif method is not None or not dotted.startswith('algorithm.'):
       problems.append(names.unknown(dotted, PREFIX, method))
   return dataclasses.replace(
     values.with_settings(settings, values.source),

@@ -92,7 +92,12 @@ def build_config(
   try:
     facts = resolve.facts_of(values.facts)
     if not problems:
-      return TrainConfig(**resolve.resolve(sections, facts)), unread
+      sections = resolve.resolve(
+        sections,
+        facts,
+        has_vocabulary_size=known.get('model.vocabulary_size') is not None,
+      )
+      return TrainConfig(**sections), unread
   except ConfigError as error:
     problems += error.problems
   raise ConfigError(problems, values.source)
@@ -214,10 +219,10 @@ def _known_settings(values, method, required, problems):
   for dotted, value in values.settings.items():
     if dotted in fields:
       known[dotted] = value
-    elif names.is_of_missing_module(dotted, name):
-      continue
     elif not names.field_of_any(dotted):
-      problems.append(names.unknown(dotted, 'config.', method))
+      # Without its method, nothing is known of a setting of `algorithm`.
+      if method is not None or not dotted.startswith('algorithm.'):
+        problems.append(names.unknown(dotted, 'config.', method))
     elif dotted in required and method:
       readers = registry.readers(dotted)
       problems.append(

@@ -65,15 +65,6 @@ def method_name(settings: Mapping[str, Any]) -> str:
   return name if isinstance(name, str) else ''
 
 
-def is_of_missing_module(dotted: str, method_name: str) -> bool:
-  """Returns whether a setting may be of a module that cannot be imported."""
-  return (
-    dotted.startswith(f'{AlgorithmConfig.section}.')
-    and '.' in method_name
-    and registry.find_or_none(method_name) is None
-  )
-
-
 def unknown(dotted: str, prefix: str, method: Method | None) -> str:
   """Returns a clause that `dotted` is no setting, with the nearest one."""
   leaf, names = dotted.rpartition('.')[2], fields_of(method)

@@ -7,16 +7,14 @@ from tff_fedfish.fields import SET, Section, number, setting
 
 DEFAULT_LEARNING_RATES = {
   'client_work': {'sgd': 0.1, 'adamw': 1e-3},
-  'server': {
-    **{'sgd': 1.0, 'adam': 1e-3, 'adamw': 1e-3},
-    **{'yogi': 1e-2, 'adagrad': 1e-2},
-  },
+  'server': dict(sgd=1.0, adam=1e-3, adamw=1e-3, yogi=1e-2, adagrad=1e-2),
 }
 """Learning rates of optimizers that a command line changes, by section; see
 docs/optimizers.md."""
 
 _SGD = {'optimizer': ('sgd',)}
 _ADAPTIVE = {'optimizer': ('adam', 'adamw', 'yogi')}
+_SECOND_MOMENT = {'optimizer': ('adagrad', *_ADAPTIVE['optimizer'])}
 _SCHEDULED = {'learning_rate_schedule': ('cosine', 'exponential')}
 # Adam's first and second moment: 3 and 4.
 _MEAN, _SCALE = 3, 4
@@ -48,11 +46,7 @@ class OptimizerSettings(Section, section='client_work'):
   """Decay of the first moment."""
   beta_2: float = number(0.999, at_least=0, below=1, read_with=_ADAPTIVE)
   """Decay of the second moment."""
-  epsilon: float = number(
-    1e-7,
-    above=0,
-    read_with={'optimizer': ('adagrad', *_ADAPTIVE['optimizer'])},
-  )
+  epsilon: float = number(1e-7, above=0, read_with=_SECOND_MOMENT)
   """Added to the root of the second moment. 'adam' and 'adamw' add it before
   the bias correction (as TFF and Keras do), so early steps are damped more than
   in Kingma and Ba: 31.6 times at step 1 with beta_2 0.999 (docs/optimizers.md).

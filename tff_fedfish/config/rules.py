@@ -9,11 +9,7 @@ from models.image_model_config import IMAGE_MODELS
 from tff_fedfish.config.data_settings import IMAGE_SCHEMES
 from tff_fedfish.config.run_settings import TEXT_PRESETS
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
-from tff_fedfish.fields import (
-  clauses_on_unread,
-  either,
-  problems_of_reading,
-)
+from tff_fedfish.fields import either, problems_of_reading
 from tff_fedfish.rounds.compression import FLOAT_BITS
 
 if typing.TYPE_CHECKING:
@@ -25,11 +21,7 @@ _MIN_NOISE = 0.01
 
 def problems_of(config: 'TrainConfig') -> list[str]:
   """Returns a clause for each setting that contradicts another one."""
-  problems = [
-    problem
-    for field in dataclasses.fields(config)
-    for problem in problems_of_reading(getattr(config, field.name), config)
-  ]
+  problems, _ = _of_reading(config)
   for name, allowed, because in _rules(config):
     section, _, setting = name.partition('.')
     value = getattr(getattr(config, section), setting)
@@ -50,14 +42,13 @@ def problems_of(config: 'TrainConfig') -> list[str]:
 
 def unread_required(config: 'TrainConfig') -> list[str]:
   """Returns a clause for each setting that must be given, but is not read."""
-  sections = [getattr(config, f.name) for f in dataclasses.fields(config)]
-  return [
-    clause
-    for section in sections
-    for field in dataclasses.fields(section)
-    if getattr(section, field.name)
-    for clause in clauses_on_unread(section, field, config)
-  ]
+  return _of_reading(config)[1]
+
+
+def _of_reading(config):
+  sections = (getattr(config, f.name) for f in dataclasses.fields(config))
+  found = [problems_of_reading(section, config) for section in sections]
+  return [sum(clauses, []) for clauses in zip(*found, strict=True)]
 
 
 def _rules(config) -> Iterator[tuple[str, tuple[Any, ...], str]]:

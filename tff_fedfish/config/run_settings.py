@@ -11,36 +11,34 @@ from tff_fedfish.rounds.compression import FLOAT_BITS
 TEXT_PRESETS = (*PRESETS, 'custom', FROM_DIRECTORY)
 """Values of `model.preset` for text."""
 
-_TEXT = {'preset': TEXT_PRESETS}
-_DP_SGD = {'clip_norm': SET}
-_IS_TEXT = {'data.corpus': ('grouped_text',)}
-_WITH_WORKERS = {'kind': ('ray',)}
+_TEXT = {'read_with': {'preset': TEXT_PRESETS}}
+_DP_SGD = {'read_with': {'clip_norm': SET}}
+_IS_TEXT = {'read_with': {'data.corpus': ('grouped_text',)}}
+_KEPT = dict(changes_results=False, may_change=True)
+_OF_WORKERS = {'read_with': {'kind': ('ray',)}}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(Section, section='model'):
-  """The model. Sizes left at None become the preset's."""
+  """The model. Sizes left at None become the preset's or the vocabulary's."""
 
   preset: Literal[*TEXT_PRESETS, *IMAGE_MODELS]
   """A preset (below), of which the sizes given here replace its own; 'custom':
-  all four sizes are given here; 'from_directory': those of
+  all sizes but the vocabulary's are given here; 'from_directory': those of
   `training.start_from` (docs/export.md). For images one of the last five, which
   read nothing else of this section."""
-  num_layers: int | None = number(None, at_least=1, read_with=_TEXT)
+  num_layers: int | None = number(None, at_least=1, **_TEXT)
   """Blocks of attention and MLP."""
-  width: int | None = number(None, at_least=1, read_with=_TEXT)
+  width: int | None = number(None, at_least=1, **_TEXT)
   """Size of the residual stream, a multiple of `num_heads`."""
-  num_heads: int | None = number(None, at_least=1, read_with=_TEXT)
+  num_heads: int | None = number(None, at_least=1, **_TEXT)
   """Attention heads."""
-  vocabulary_size: int | None = number(None, at_least=1, read_with=_TEXT)
-  """Token ids, special ones included; the vocabulary must have this size."""
-  position_embedding: Literal['learned', 'rotary'] = setting(
-    'learned', read_with=_TEXT
-  )
+  vocabulary_size: int | None = number(None, at_least=1, **_TEXT)
+  """Token ids, special ones included. None: those of `data.vocabulary`; the
+  preset's while there is no such vocabulary yet."""
+  position_embedding: Literal['learned', 'rotary'] = setting('learned', **_TEXT)
   """'learned' (one vector per position) or 'rotary' (no weights)."""
-  compute_dtype: Literal['float32', 'bfloat16'] = setting(
-    'float32', read_with=_TEXT
-  )
+  compute_dtype: Literal['float32', 'bfloat16'] = setting('float32', **_TEXT)
   """Type of the matrix products; the weights stay float32."""
 
   def __post_init__(self):
@@ -63,14 +61,12 @@ class LocalPrivacyConfig(Section, section='local_privacy'):
   """Bound C on the L2 norm of the gradient of one row, over all weights; longer
   gradients are scaled down to it before they are added up (docs/privacy.md).
   0: clients train without DP-SGD."""
-  noise_multiplier: float = number(0.0, at_least=0, read_with=_DP_SGD)
+  noise_multiplier: float = number(0.0, at_least=0, **_DP_SGD)
   """Standard deviation of the noise in each sum of clipped gradients, as a
   multiple of `clip_norm`. 0: gradients are clipped only."""
-  delta: float = number(1e-5, above=0, below=1, read_with=_DP_SGD)
+  delta: float = number(1e-5, above=0, below=1, **_DP_SGD)
   """Delta at which epsilon is reported."""
-  sampling: Literal['shuffled', 'poisson'] = setting(
-    'shuffled', read_with=_DP_SGD
-  )
+  sampling: Literal['shuffled', 'poisson'] = setting('shuffled', **_DP_SGD)
   """Rows of a batch. 'shuffled': passes over the client's rows; a last, smaller
   batch is dropped. 'poisson': each step takes every row with the probability
   local_batch_size / rows, which is what epsilon assumes."""
@@ -134,9 +130,7 @@ class TrainingConfig(Section, section='training'):
 
   num_rounds: int = number(at_least=1, below=10**8, may_change=True)
   """The last round; a resumed run may only raise it."""
-  max_non_finite_rounds: int = number(
-    10, at_least=0, changes_results=False, may_change=True
-  )
+  max_non_finite_rounds: int = number(10, at_least=0, **_KEPT)
   """Stop after this many rounds in a row in which no client with data returned
   a finite update, or the mean update was not finite. 0: never stop."""
   start_from: str | None = path(None)
@@ -164,7 +158,7 @@ class EvaluationConfig(Section, section='evaluation'):
   """Most sequences of a client, half of them scored; of a client's own test
   rows all are. 0: all."""
   split_unit: Literal['documents', 'sequences'] = setting(
-    'documents', changes_results=False, read_with=_IS_TEXT
+    'documents', changes_results=False, **_IS_TEXT
   )
   """Unit of the halves of a held-out client, one of which is scored: whole
   documents, or 'sequences', blocks of the joined text."""
@@ -181,18 +175,12 @@ class EvaluationConfig(Section, section='evaluation'):
 class CheckpointsConfig(Section, section='checkpoints'):
   """Checkpoints to save and to keep."""
 
-  every_num_rounds: int = number(
-    at_least=0, changes_results=False, may_change=True
-  )
+  every_num_rounds: int = number(at_least=0, **_KEPT)
   """Save every N rounds, and always round 0 and the last. 0: only those."""
-  keep_last: int = number(0, at_least=0, changes_results=False, may_change=True)
+  keep_last: int = number(0, at_least=0, **_KEPT)
   """Latest checkpoints to keep, besides that of round 0. 0: all."""
   keep_every_num_rounds: int = number(
-    0,
-    at_least=0,
-    changes_results=False,
-    may_change=True,
-    read_with={'keep_last': SET},
+    0, at_least=0, read_with={'keep_last': SET}, **_KEPT
   )
   """Also keep the checkpoints of every Nth round. 0: none."""
 
@@ -205,37 +193,23 @@ class EngineConfig(Section, section='engine'):
     'in_process', changes_results=False
   )
   """'in_process', or 'ray': worker processes, on one machine or a cluster."""
-  num_workers: int = number(
-    1,
-    at_least=1,
-    changes_results=False,
-    may_change=True,
-    read_with=_WITH_WORKERS,
-  )
+  num_workers: int = number(1, at_least=1, **_KEPT, **_OF_WORKERS)
   """Worker processes; changes the speed only."""
-  threads_per_worker: int = number(1, at_least=1, read_with=_WITH_WORKERS)
+  threads_per_worker: int = number(1, at_least=1, **_OF_WORKERS)
   """TensorFlow threads of a worker; may change the last bits."""
   gpus_per_worker: float | None = number(
-    None,
-    at_least=0,
-    changes_results=False,
-    may_change=True,
-    read_with=_WITH_WORKERS,
+    None, at_least=0, **_KEPT, **_OF_WORKERS
   )
   """GPUs that Ray reserves for a worker, such as 1 or 0.5. None: 1 where the
   cluster has one for every worker."""
-  ray_address: str = setting(
-    'local', changes_results=False, may_change=True, read_with=_WITH_WORKERS
-  )
+  ray_address: str = setting('local', **_KEPT, **_OF_WORKERS)
   """'local' starts Ray on this machine; 'auto' or HOST:PORT joins a cluster."""
   num_partial_sums: int = number(0, at_least=0)
   """Parts of a cohort that are summed up one by one, which fixes the last bits
   of the result. 0: 1 in process, at most 8 with workers."""
-  quorum: float = number(
-    0.5, at_least=0, below=1, changes_results=False, may_change=True
-  )
+  quorum: float = number(0.5, at_least=0, below=1, **_KEPT)
   """A round fails unless more than this fraction of its cohort took part."""
-  xla: bool = setting(False, read_with=_IS_TEXT)
+  xla: bool = setting(False, **_IS_TEXT)
   """Compiles forward and backward pass with XLA, for at most 8 layers; slower
   than without on a CPU."""
   deterministic_ops: bool = False

@@ -63,17 +63,6 @@ class ResolvedConfig(Section, section='resolved'):
     return self.image_height, self.image_width, self.image_channels
 
 
-def resolved_partial_sums(
-  wanted: int, kind: str, cohort_size: int | None
-) -> int:
-  """Returns the parts of a cohort by settings of `engine`.
-
-  A cohort of unknown size, None, may still have fewer clients than parts.
-  """
-  wanted = wanted or (1 if kind == 'in_process' else _MAX_PARTIAL_SUMS)
-  return min(wanted, cohort_size or wanted)
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
   """Everything that fixes a run's numbers; written into it as config.json.
@@ -105,12 +94,6 @@ class TrainConfig:
     if problems := problems_of(self):
       raise ConfigError(problems)
 
-  def _with_attribute(self, name: str, value: Any) -> 'TrainConfig':
-    """Returns a copy with an attribute that is no setting, so no field."""
-    config = copy.copy(self)
-    object.__setattr__(config, name, value)
-    return config
-
   @property
   def method(self) -> Method:
     """The declaration of the method, `algorithm.name`, or of its phase."""
@@ -136,7 +119,9 @@ class TrainConfig:
     """
     for phase in self.phases:
       if phase.last_round is None or round_num <= phase.last_round:
-        return self._with_attribute('_phase', phase)
+        config = copy.copy(self)
+        object.__setattr__(config, '_phase', phase)
+        return config
     return self
 
   def with_values(self, section: str, **values: Any) -> 'TrainConfig':
@@ -163,10 +148,13 @@ class TrainConfig:
 
   @property
   def num_partial_sums(self) -> int:
-    """Into how many parts a cohort is divided; `engine.num_partial_sums`."""
-    return resolved_partial_sums(
-      self.engine.num_partial_sums, self.engine.kind, self.cohort_size
-    )
+    """Parts into which a cohort is divided; `engine.num_partial_sums`.
+
+    A cohort of unknown size may still have fewer clients than parts.
+    """
+    default = 1 if self.engine.kind == 'in_process' else _MAX_PARTIAL_SUMS
+    wanted = self.engine.num_partial_sums or default
+    return min(wanted, self.cohort_size or wanted)
 
   @property
   def cohort_size(self) -> int | None:

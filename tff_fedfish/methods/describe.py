@@ -1,14 +1,15 @@
 """Descriptions of methods: as JSON values and as Markdown."""
 
 import dataclasses
+import re
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from models.image_model_config import EMNIST_SHAPE, ImageModelConfig
 from tff_fedfish.errors import UserError
-from tff_fedfish.fields import docs_of
+from tff_fedfish.fields import SET, Section, docs_of, readers_of
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.settings import AlgorithmConfig, kind_of, own_fields
 
@@ -16,6 +17,7 @@ from tff_fedfish.methods.settings import AlgorithmConfig, kind_of, own_fields
 _EXAMPLE = ImageModelConfig(
   name='lenet', num_classes=10, image_shape=EMNIST_SHAPE
 )
+_BOUNDS = {'at_least': '>=', 'above': '>', 'at_most': '<=', 'below': '<'}
 _COMMAND = (
   'fedfish train --config {} --workdir runs/NAME --config.algorithm.name={}'
 )
@@ -64,7 +66,7 @@ def to_markdown(methods: Iterable[Method]) -> str:
     '`algorithm.name` chooses a method, and with it the settings of the '
     'section `algorithm`. `fedfish methods NAME` prints one with a command. '
     'All methods read these:',
-    _table(_shared_settings()),
+    _table(AlgorithmConfig, ['client_weighting']),
     'A method of your own is a module that holds METHOD; '
     '[CONTRIBUTING.md](../CONTRIBUTING.md) shows one.',
   ]
@@ -91,14 +93,15 @@ def _facts(method, name, left_out=()):
   found = to_json_dict(method)
   uplink, downlink = found['traffic'].values()
   depends_on_model = bool(method.solver) or uplink != round(uplink)
-  shown = [s for s in found['settings'] if s['name'] not in left_out]
+  names = [s['name'] for s in found['settings']]
+  shown = [n for n in names if n not in left_out]
   return [
     f'## {method.title} (`{name}`)',
     method.summary,
     f'Models per client and round{" (LeNet)" * depends_on_model}: '
     f'{uplink:.4g} up, {downlink:.4g} down.{_keeps(found["slots"])} Source: '
     f'{method.source}.',
-    *([_table(shown)] if shown else []),
+    *([_table(method.settings, shown)] if shown else []),
   ]
 
 
@@ -155,13 +158,49 @@ def _choices(annotation) -> list[str]:
   return [c for c in found if isinstance(c, str)] or _choices(found[0])
 
 
-def _table(settings) -> str:
+def _table(section_class: type[Section], names: Collection[str]) -> str:
+  docs, fields = docs_of(section_class), section_class.__dataclass_fields__
+  return settings_table((section_class, fields[n], docs[n]) for n in names)
+
+
+def settings_table(
+  settings: Iterable[tuple[type[Section], dataclasses.Field, str]],
+) -> str:
+  """Returns a table in Markdown of settings: their section, field and doc."""
   rows = ['| setting | default | values | meaning |', '|---|---|---|---|']
-  for setting in settings:
-    values = ', '.join(f'`{c}`' for c in setting.get('choices', ()))
-    doc = setting['doc'].replace('|', '\\|')
+  for section_class, field, doc in settings:
+    is_required = field.default is dataclasses.MISSING
+    default = 'required' if is_required else f'`{field.default}`'
+    # Pages in docs/ link each other.
+    linked = re.sub(r'docs/(\w+\.md)', r'[\1](\1)', doc.replace('|', '\\|'))
     rows.append(
-      f'| `algorithm.{setting["name"]}` | `{setting["default"]}` | '
-      f'{values or setting["kind"]} | {doc} |'
+      f'| `{section_class.section}.{field.name}` | {default} | '
+      f'{_values(field)} | {linked}{_conditions(section_class, field)} |'
     )
   return '\n'.join(rows)
+
+
+def _values(field):
+  kind, suffix = field.type, ''
+  if isinstance(kind, types.UnionType):
+    kind, suffix = typing.get_args(kind)[0], ' or `None`'
+  if typing.get_origin(kind) is typing.Literal:
+    return ', '.join(f'`{value}`' for value in typing.get_args(kind)) + suffix
+  bounds = [
+    f'{sign} {field.metadata[name]}'
+    for name, sign in _BOUNDS.items()
+    if field.metadata.get(name) is not None
+  ]
+  text = {bool: '`True`, `False`', float: 'number'}.get(kind, kind.__name__)
+  return f'{text} {", ".join(bounds)}'.strip() + suffix
+
+
+def _conditions(section_class, field):
+  sentences = []
+  for key, wanted in readers_of(section_class, field).items():
+    verb = 'Required and read' if field.metadata['required'] else 'Read'
+    values = 'set' if wanted is SET else ', '.join(map(repr, wanted))
+    sentences.append(f' {verb} only with `{key}` {values}.')
+  if field.metadata.get('may_change'):
+    sentences.append(' May change when a run is resumed.')
+  return ''.join(sentences)
