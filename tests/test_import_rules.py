@@ -100,10 +100,6 @@ _METHODS = {
 } - {'method', 'parts', 'settings', 'registry', 'describe'}
 
 
-# The command of a run, which nothing depends on.
-_RECORDS_ARGUMENTS = ('tff_fedfish.run.starts', 'tff_fedfish.sweeping.jobs')
-
-
 def _reads_arguments(importer: str) -> bool:
   return _is_in(importer, 'tff_fedfish.cli', 'tff_fedfish.__main__')
 
@@ -182,9 +178,7 @@ def _problems(importer: str, tree: ast.Module) -> list[str]:
   for node in ast.walk(tree):
     problem = ''
     if isinstance(node, ast.Attribute):
-      if node.attr == 'argv' and not (
-        _reads_arguments(importer) or importer in _RECORDS_ARGUMENTS
-      ):
+      if node.attr == 'argv' and not _reads_arguments(importer):
         problem = 'only cli/ reads arguments'
       if node.attr in ('_private', '_call_flat') and (
         importer not in _INTERNALS.values()

@@ -42,7 +42,7 @@ PACKAGES = (
 )
 
 command: list[str] = []
-"""The command line as typed; `cli.main` sets it, so empty for Python callers."""
+"""The command line as typed, which `cli.main` sets; [] for Python callers."""
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _CGROUP = pathlib.Path('/sys/fs/cgroup')
