@@ -1,6 +1,7 @@
 """The page as a whole: self-contained, well-formed, safe, replaced whole."""
 
 import html.parser
+import os
 import shutil
 
 import pytest
@@ -260,13 +261,16 @@ def test_other_directories_are_left_alone(copied, tmp_path):
 def test_a_failure_while_writing_leaves_the_earlier_report(
   copied, one_plot, monkeypatch
 ):
-  before = _files(copied)
+  before, rename, renamed = _files(copied), os.rename, []
 
-  def fail(*_):
-    raise OSError(28, 'No space left on device')
+  def fail_once(path, new_path):
+    renamed.append(new_path)
+    if new_path == copied / 'index.html' and renamed.count(new_path) == 1:
+      raise OSError(28, 'No space left on device')
+    rename(path, new_path)
 
-  # The last thing that happens: the new directory takes its place.
-  monkeypatch.setattr('tff_fedfish.files.os.chmod', fail)
+  # The last thing that happens: the page takes its place.
+  monkeypatch.setattr('tff_fedfish.files.os.rename', fail_once)
   with pytest.raises(OSError, match='No space left'):
     report.write_report(one_plot, copied)
   assert _files(copied) == before

@@ -16,6 +16,7 @@ from ml_collections import ConfigDict
 
 def get_config():
   config = ConfigDict(runpy.run_path({demo!r})['get_config']())
+  config.training.num_rounds = 30
 {base}
   return config.lock()
 
@@ -29,7 +30,7 @@ def get_sweep():
 def sweep_file(tmp_path):
   """Writes and reads a sweep file.
 
-  The base is configs/demo.py: FedFish, 1 local epoch, 30 rounds, client
+  The base is configs/demo.py with 30 rounds: FedFish, 1 local epoch, client
   learning rate 0.1, checkpoints every 10 rounds of which 2 are kept. Further
   lines change it; `overrides` are those of the command line.
   """
