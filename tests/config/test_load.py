@@ -380,9 +380,47 @@ def test_differences():
     'model.num_layers',
     'model.width',
     'model.num_heads',
-    'model.vocabulary_size',
     'training.num_rounds',
   ]
+
+
+class TestVocabularySize:
+  @pytest.fixture
+  def vocabulary(self, tmp_path):
+    path = tmp_path / 'three.txt'
+    path.write_text('[PAD]\n[UNK]\n[END]\n')
+    return f'--config.data.vocabulary={path}'
+
+  @pytest.mark.parametrize(
+    'overrides, size',
+    [
+      ([], 3),
+      (['preset=small'], 3),
+      (['vocabulary_size=5'], 5),
+      (['preset=custom', 'num_layers=1', 'width=8', 'num_heads=1'], 3),
+    ],
+  )
+  def test_is_the_vocabularys(self, vocabulary, overrides, size):
+    overrides = [f'--config.model.{text}' for text in overrides]
+    config = load_config('demo', [vocabulary, *overrides])
+    assert config.model.vocabulary_size == size
+    assert to_json_dict(config)['model']['vocabulary_size'] == size
+
+  def test_is_the_presets_before_there_is_a_vocabulary(self, tmp_path):
+    nowhere = f'--config.data.vocabulary={tmp_path}/nowhere'
+    config = load_config('small_c4', [nowhere])
+    assert config.model.vocabulary_size == 8192
+    custom = [f'--config.model.{n}=1' for n in ('num_layers', 'num_heads')]
+    custom += ['--config.model.preset=custom', '--config.model.width=8']
+    with pytest.raises(UserError, match="nowhere' does not exist. Name one"):
+      load_config('small_c4', [nowhere, *custom])
+
+  def test_a_run_keeps_its_own(self, vocabulary, tmp_path):
+    path = tmp_path / 'config.json'
+    write_config(path, load_config('demo', ['--config.training.num_rounds=3']))
+    for config in ('demo', path):
+      config = load_config(config, [vocabulary], workdir=tmp_path)
+      assert config.model.vocabulary_size == 2048
 
 
 class TestContinuedRun:

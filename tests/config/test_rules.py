@@ -62,7 +62,6 @@ demo model.preset=huge
   model.preset` must be one of tiny, small, 350m, 1.5b, custom, from_dire
 demo model.preset=custom model.num_layers=2 model.width=8
   model.num_heads` is required with preset 'custom'
-  model.vocabulary_size` is required with preset 'custom'
 demo model.num_heads=3
   model`: Invalid transformer: `width` must be a multiple of `num_heads`
 mnist_by_writer model.preset=tiny

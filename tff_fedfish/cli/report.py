@@ -39,15 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
   """Runs `fedfish report`."""
-  # matplotlib and jinja2 take half a second: not for --help.
   from tff_fedfish.reporting.loading import load_runs
-  from tff_fedfish.reporting.report import check_output, write_report
 
-  check_output(arguments.output)
+  runs = load_runs(arguments.runs)
+  # matplotlib and jinja2 take a second: not for runs that cannot be read.
+  from tff_fedfish.reporting.report import write_report
+
   page = write_report(
-    load_runs(arguments.runs),
-    arguments.output,
-    figure_format=arguments.figure_format,
+    runs, arguments.output, figure_format=arguments.figure_format
   )
   print(f'Report: {page}')
   return 0

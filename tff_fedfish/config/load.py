@@ -92,7 +92,12 @@ def build_config(
   try:
     facts = resolve.facts_of(values.facts)
     if not problems:
-      return TrainConfig(**resolve.resolve(sections, facts)), unread
+      sections = resolve.resolve(
+        sections,
+        facts,
+        has_vocabulary_size=known.get('model.vocabulary_size') is not None,
+      )
+      return TrainConfig(**sections), unread
   except ConfigError as error:
     problems += error.problems
   raise ConfigError(problems, values.source)

@@ -1,9 +1,9 @@
-"""Settings that a config leaves to the model or the images that it names."""
+"""Settings that a config leaves to the files that it names."""
 
 import dataclasses
 from typing import Any
 
-from models.transformer_config import FROM_DIRECTORY
+from models.transformer_config import FROM_DIRECTORY, PRESETS
 from tff_fedfish.config.schema import ResolvedConfig
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import UserError
@@ -11,13 +11,18 @@ from tff_fedfish.fields import ConfigError, Section
 
 
 def resolve(
-  sections: dict[str, Section], facts: ResolvedConfig
+  sections: dict[str, Section],
+  facts: ResolvedConfig,
+  *,
+  has_vocabulary_size: bool = True,
 ) -> dict[str, Section]:
   """Returns the sections of a config with all that is left to files.
 
   Args:
     sections: Sections by name, each right by itself.
     facts: Facts that are known already; others are read.
+    has_vocabulary_size: Whether `model.vocabulary_size` was given. Otherwise
+      the vocabulary's size replaces the preset's.
 
   Returns:
     The sections, with `resolved`.
@@ -27,6 +32,8 @@ def resolve(
   """
   sections = dict(sections)
   sections['model'] = _with_directory_sizes(**sections)
+  if not has_vocabulary_size:
+    sections['model'] = _with_vocabulary_size(**sections)
   sections['resolved'] = _image_facts(sections['data'], facts)
   return sections
 
@@ -69,6 +76,23 @@ def _with_directory_sizes(model, data, training, **_):
     for name, value in model.sizes.items()
   }
   return dataclasses.replace(model, **sizes)
+
+
+def _with_vocabulary_size(model, data, **_):
+  if model.preset not in (*PRESETS, 'custom') or data.vocabulary is None:
+    return model
+  # Late: they take NumPy, which a wrong config need not wait for.
+  from tff_fedfish import corpora
+  from tff_fedfish.data.tokenizers import load_tokenizer
+
+  try:
+    tokenizer = load_tokenizer(corpora.vocabulary_path(data.vocabulary))
+  except UserError:
+    # Plans are made before there is a vocabulary; a run refuses it later.
+    if model.vocabulary_size is None:
+      raise
+    return model
+  return dataclasses.replace(model, vocabulary_size=tokenizer.size)
 
 
 def _image_facts(data, facts):

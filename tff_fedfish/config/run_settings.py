@@ -20,11 +20,11 @@ _OF_WORKERS = {'read_with': {'kind': ('ray',)}}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(Section, section='model'):
-  """The model. Sizes left at None become the preset's."""
+  """The model. Sizes left at None become the preset's or the vocabulary's."""
 
   preset: Literal[*TEXT_PRESETS, *IMAGE_MODELS]
   """A preset (below), of which the sizes given here replace its own; 'custom':
-  all four sizes are given here; 'from_directory': those of
+  all sizes but the vocabulary's are given here; 'from_directory': those of
   `training.start_from` (docs/export.md). For images one of the last five, which
   read nothing else of this section."""
   num_layers: int | None = number(None, at_least=1, **_TEXT)
@@ -34,7 +34,8 @@ class ModelConfig(Section, section='model'):
   num_heads: int | None = number(None, at_least=1, **_TEXT)
   """Attention heads."""
   vocabulary_size: int | None = number(None, at_least=1, **_TEXT)
-  """Token ids, special ones included; the vocabulary must have this size."""
+  """Token ids, special ones included. None: those of `data.vocabulary`; the
+  preset's while there is no such vocabulary yet."""
   position_embedding: Literal['learned', 'rotary'] = setting('learned', **_TEXT)
   """'learned' (one vector per position) or 'rotary' (no weights)."""
   compute_dtype: Literal['float32', 'bfloat16'] = setting('float32', **_TEXT)

@@ -60,7 +60,7 @@ class SentencePieceTokenizer(Tokenizer):
   vocabulary_file = 'sentencepiece.model'
 
   def __init__(self, vocabulary: bytes, source: str):
-    """Loads a model.
+    """Reads the special pieces of a model.
 
     Args:
       vocabulary: The bytes of a `.model` file.
@@ -72,29 +72,32 @@ class SentencePieceTokenizer(Tokenizer):
     """
     super().__init__(vocabulary)
     self._find_special_pieces(source)
-    # Late: what is wrong so far needs no TensorFlow.
+    self._source = source
+
+  @functools.cached_property
+  def _library(self):
+    """The tokenizer of tensorflow-text, loaded when it is first used."""
+    # Late: sizes and hashes of vocabularies need no TensorFlow.
     import tensorflow as tf
     import tensorflow_text as tf_text
 
     try:
       with tf.device('/CPU:0'):
-        self._library = tf_text.SentencepieceTokenizer(
-          vocabulary, out_type=tf.int32
+        library = tf_text.SentencepieceTokenizer(
+          self.vocabulary, out_type=tf.int32
         )
-        # Loading is lazy: a fault shows when the model is first asked. Pieces
-        # that are not there, such as '', have the id of the unknown one.
-        ids = self._library.string_to_id([*BYTE_PIECES, '']).numpy().tolist()
+        # Loading is lazy: a fault shows when the model is first asked.
+        library.string_to_id(['']).numpy()
     except tf.errors.OpError as error:
       reason = textwrap.shorten(error.message, 200)
       raise UserError(
-        f'{source!r} must be a SentencePiece model, but cannot be loaded as '
-        f'one ({reason}). Name another file.'
+        f'{self._source!r} must be a SentencePiece model, but cannot be loaded '
+        f'as one ({reason}). Name another file.'
       ) from error
-    if len({*ids}) == len(ids):
-      self.letter_of = dict.fromkeys(ids[:-1], ids[ord('A')])
+    return library
 
   def _find_special_pieces(self, source):
-    """Sets the size and the ids; without padding the end of text serves."""
+    """Sets the size and special ids; without padding the end of text serves."""
     from google.protobuf.message import DecodeError
 
     try:
@@ -118,6 +121,10 @@ class SentencePieceTokenizer(Tokenizer):
       )
     self.size, self.unknown_id = len(pieces), unknown[0]
     self.end_of_text_id = control[end_piece]
+    id_of = {piece.piece: i for i, piece in pieces}
+    if id_of.keys() >= {*BYTE_PIECES}:
+      letter = id_of[BYTE_PIECES[ord('A')]]
+      self.letter_of = {id_of[piece]: letter for piece in BYTE_PIECES}
     padding_piece = model.trainer_spec.pad_piece or _PADDING_PIECE
     self.padding_id = control.get(padding_piece, self.end_of_text_id)
 

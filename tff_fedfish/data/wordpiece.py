@@ -1,5 +1,6 @@
 """WordPiece vocabularies: BERT's file format, special pieces, encoding."""
 
+import functools
 import textwrap
 from collections.abc import Sequence
 
@@ -30,7 +31,7 @@ class WordPieceTokenizer(Tokenizer):
   def __init__(
     self, vocabulary: bytes, source: str, lower_case: bool | None = None
   ):
-    """Builds the tokenizer's tables.
+    """Reads the pieces.
 
     Args:
       vocabulary: The bytes of a vocabulary file, one piece a line.
@@ -53,26 +54,31 @@ class WordPieceTokenizer(Tokenizer):
         for piece in self._pieces
       )
     self.lower_case = lower_case
-    # Late: what is wrong so far needs no TensorFlow.
+    self._source = source
+
+  @functools.cached_property
+  def _library(self):
+    """The tokenizer of tensorflow-text, loaded when it is first used."""
+    # Late: sizes and hashes of vocabularies need no TensorFlow.
     import tensorflow as tf
     import tensorflow_text as tf_text
 
     try:
       with tf.device('/CPU:0'):
         # The same ids as `BertTokenizer`, in a seventh of the time.
-        self._library = tf_text.FastBertTokenizer(
+        return tf_text.FastBertTokenizer(
           self._pieces,
           suffix_indicator=_CONTINUATION,
           unknown_token=UNKNOWN_PIECE,
           max_bytes_per_word=MAX_WORD_BYTES,
           token_out_type=tf.int32,
-          lower_case_nfd_strip_accents=lower_case,
+          lower_case_nfd_strip_accents=self.lower_case,
         )
     except (RuntimeError, ValueError) as error:
       reason = textwrap.shorten(str(error), 200)
       raise UserError(
-        f'{source!r} must be a WordPiece vocabulary, but no tokenizer can be '
-        f'built from it ({reason}). Name another file.'
+        f'{self._source!r} must be a WordPiece vocabulary, but no tokenizer '
+        f'can be built from it ({reason}). Name another file.'
       ) from error
 
   def _encode(self, texts: list[bytes]) -> list[np.ndarray]:

@@ -1,8 +1,8 @@
 """Everything that a run would refuse later, found before anything is built.
 
 `fedfish train` starts with this check, `--dry_run` is this check, and a sweep
-makes it for each of its runs. TensorFlow is imported only where text must be
-tokenized, to find out whether held-out clients are large enough.
+makes it for each of its runs. TensorFlow is imported last, and only where text
+must be tokenized to find out whether held-out clients are large enough.
 """
 
 import collections
@@ -12,10 +12,10 @@ import os
 import pathlib
 from collections.abc import Callable, Iterable
 
-from tff_fedfish import corpora
 from tff_fedfish.config import given
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.client_splits import ClientSplit
+from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError, UserErrors
 from tff_fedfish.evaluation import clients as evaluation_clients
@@ -86,6 +86,7 @@ def check_run(
   Raises:
     UserError: Naming what the run would refuse; a `UserErrors` where that is
       more than one thing.
+    FailedError: If the run has stopped as it diverged, and would stop again.
   """
   check = _Check(config, workdir, stage)
   check.step(check.find_checkpoint)
@@ -97,19 +98,20 @@ def check_run(
     check.step(check.open_corpus, 'opening the corpus')
     if check.run.corpus is not None:
       check.step(check.split_clients, 'dividing the clients')
-    check.step(
-      check.open_vocabulary, 'importing TensorFlow, reading the vocabulary'
-    )
+    check.step(check.open_vocabulary)
     if is_new and check.has_vocabulary and config.training.start_from:
       check.step(check.open_start, 'checking the model to start from')
     if check.has_vocabulary and check.run.split is not None:
-      check.step(check.choose_sample, 'choosing held-out clients')
       check.step(check.require_same_inputs)
       check.step(check.open_tables)
-  if len(check.errors) == 1:
-    raise check.errors[0]
-  if check.errors:
-    raise UserErrors(check.errors)
+  check.require_no_errors()
+  check.run.history.require_not_diverged()
+  if not check.run.is_finished:
+    if isinstance(check.run.corpus, GroupedCorpus):
+      check.step(check.load_library, 'importing TensorFlow')
+    if not check.errors:
+      check.step(check.choose_sample, 'choosing held-out clients')
+    check.require_no_errors()
   return check.run
 
 
@@ -135,6 +137,12 @@ class _Check:
         check()
       except UserError as error:
         self.errors.append(error)
+
+  def require_no_errors(self):
+    if len(self.errors) == 1:
+      raise self.errors[0]
+    if self.errors:
+      raise UserErrors(self.errors)
 
   def find_checkpoint(self):
     if self._workdir is None:
@@ -200,25 +208,26 @@ class _Check:
       self.step(lambda require=require: require(self._config, split))
 
   def open_vocabulary(self):
-    path = self._vocabulary
-    if self.run.corpus is None and path is not None:
-      # Nothing will be tokenized: TensorFlow need not be imported.
-      if corpora.vocabulary_path(path).exists():
-        return
     self.run.tokenizer = client_data.open_tokenizer(
       self._config, self._vocabulary
     )
     self.has_vocabulary = True
+    if (corpus := self.run.corpus) is not None:
+      source = row_source(self._config)
+      self._rows = source.client_rows(corpus, self.run.tokenizer)
+
+  def load_library(self):
+    # The library may refuse the vocabulary; not in the midst of a round.
+    self.run.tokenizer.encode_batch([''])
 
   def open_start(self):
     self.run.start = start_model.check(self._config, self.run.tokenizer)
 
   def choose_sample(self):
     config, run = self._config, self.run
-    run.identity = corpus_identity.identify(config, run.corpus)
     run.sample = evaluation_clients.choose_clients(
       run.split.held_out,
-      row_source(config).client_rows(run.corpus, run.tokenizer),
+      self._rows,
       split_seed=config.seeds.split_seed,
       split_unit=config.evaluation.split_unit,
       max_clients=config.evaluation.num_clients,
@@ -229,7 +238,8 @@ class _Check:
 
   def require_same_inputs(self):
     config, run, checkpoint = self._config, self.run, self._checkpoint
-    if checkpoint is None or run.identity is None:
+    run.identity = corpus_identity.identify(config, run.corpus)
+    if checkpoint is None:
       return
     run_directory.require_same_run(
       checkpoint, config, run.tokenizer, self._vocabulary

@@ -25,13 +25,12 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     UserError: Naming all that the run would refuse.
     FailedError: If the run has stopped as it diverged, and would stop again.
   """
-  _describe(config)
   with contextlib.ExitStack() as stack:
     # A directory that does not exist would be created.
     if workdir is not None and os.path.isdir(workdir):
       stack.enter_context(run_directory.lock(workdir))
     checked = check.check_run(config, workdir, stage=stage)
-  checked.history.require_not_diverged()
+  _describe(config)
   if checked.start is not None:
     print(checked.start.describe())
   if checked.corpus is not None and config.partition.divides_images:

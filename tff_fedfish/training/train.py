@@ -50,7 +50,6 @@ def train(
   config = resources.with_threads(config)
   with run_directory.lock(workdir):
     checked = check.check_run(config, workdir, stage=stage)
-    checked.history.require_not_diverged()
     if checked.is_finished:
       print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
       with contextlib.ExitStack() as stack:
