@@ -56,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--key',
+    type=_key,
     metavar=f'{{{",".join(KEYS)}}}',
     help="what the examples of a group share (default: the corpus's own); "
     'owner: the host, and on code hosts the owner: github.com/owner; author: '
@@ -72,6 +73,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--name', help="the corpus' name (default: the last part of --output)"
   )
   _add_splits(parser)
+
+
+def _key(text: str) -> str:
+  from pipelines.keys import KEYS
+
+  if text not in KEYS:
+    raise argparse.ArgumentTypeError(
+      f'must be one of {", ".join(KEYS)}, found {text!r}; --key_field names a '
+      'field of json_lines'
+    )
+  return text
 
 
 def _add_splits(parser: argparse.ArgumentParser) -> None:
@@ -146,14 +158,7 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
 
 def _check_together(arguments: argparse.Namespace) -> None:
   """Raises if an option goes with something that was not given."""
-  from pipelines.keys import KEYS
-
   corpus, split_by = arguments.corpus, arguments.split_by
-  if arguments.key not in (None, *KEYS):
-    raise UserError(
-      f'`--key` must be one of {", ".join(KEYS)}, found {arguments.key!r}; '
-      '--key_field names a field of json_lines.'
-    )
   is_any = corpus == 'json_lines'
   for names, owner, is_given in (
     (_JSON_LINES, 'json_lines', is_any),
