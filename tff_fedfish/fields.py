@@ -213,7 +213,8 @@ def problems_of_reading(
     if field.default is dataclasses.MISSING:
       notes += clauses if value else []
     else:
-      problems += [f'{clause}; leave it out' for clause in clauses]
+      advice = f'leave it out or at {field.default!r}'
+      problems += [f'{clause}; {advice}' for clause in clauses]
     is_read = conditions and all(holds for holds, *_ in conditions)
     if is_read and value is None and field.metadata['required']:
       problems.append(f'{name} is required with {conditions[0][-1]}')

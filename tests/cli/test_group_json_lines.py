@@ -53,7 +53,7 @@ def test_group_inspect_and_verify(fedfish, raw, tmp_path):
   assert re.search(r'\n +w0 +2 +4 ', shown)
   code, shown, _ = fedfish('verify', output)
   assert code == 0
-  assert '2 groups in 2 records, 4 examples' in shown
+  assert '2 groups, 2 records, 4 examples' in shown
 
 
 @pytest.mark.parametrize(

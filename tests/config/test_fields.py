@@ -112,13 +112,13 @@ def test_values_are_converted(monkeypatch):
     (
       # Choices that the section has not are not named.
       dict(name='x'),
-      ["name` is read only with kind 'b', found 'x'; leave it out"],
+      ["name` is read only with kind 'b', found 'x'; leave it out or at None"],
       {'name', 'depth'},
     ),
     (dict(kind='b'), ["name` is required with kind 'b'"], {'depth'}),
     (
       dict(depth=3),
-      ['depth` is read only with rate set, found 3; leave it out'],
+      ['depth` is read only with rate set, found 3; leave it out or at 2'],
       {'name', 'depth'},
     ),
     (dict(other=1, rate=0.5), [], {'name'}),
@@ -140,7 +140,7 @@ def test_a_condition_on_another_section():
   section, config = _Section(size=1, other=1), types.SimpleNamespace(data=data)
   assert problems_of_reading(section, config)[0] == [
     "`config.mine.other` is read only with data.corpus 'mnist', found 1; leave "
-    'it out'
+    'it out or at 0'
   ]
 
 

@@ -71,9 +71,7 @@ _NEVER_COMPARED = {
   'data.vocabulary': '/elsewhere/vocabulary',
   'checkpoints.every_num_rounds': 1,
   'training.max_non_finite_rounds': 3,
-  'engine.num_workers': 2,
-  # Read with Ray only, with a partition only, with DP-SGD only.
-  'engine.threads_per_worker': 4,
+  # Read with a partition only, with DP-SGD only.
   'seeds.partition_seed': 9,
   'seeds.privacy_seed': 9,
   # A method's own.
@@ -89,7 +87,14 @@ _NEVER_COMPARED = {
     ({'vocabulary': 'w'}, _NOWHERE),
     ({'settings': _NEVER_COMPARED}, _EVERYWHERE),
     (
-      {'settings': {'engine.kind': 'ray', 'engine.num_partial_sums': 1}},
+      {
+        'settings': {
+          'engine.kind': 'ray',
+          'engine.num_workers': 1,
+          'engine.gpus_per_worker': 1,
+          'engine.num_partial_sums': 1,
+        }
+      },
       _EVERYWHERE,
     ),
     *(

@@ -56,7 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   parser.add_argument(
     '--key',
-    choices=KEYS,
+    type=_key,
+    metavar=f'{{{",".join(KEYS)}}}',
     help="what the examples of a group share (default: the corpus's own); "
     'owner: the host, and on code hosts the owner: github.com/owner; author: '
     'the field "author" of each record as it is written, on Stack Overflow the '
@@ -72,6 +73,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--name', help="the corpus' name (default: the last part of --output)"
   )
   _add_splits(parser)
+
+
+def _key(text: str) -> str:
+  from pipelines.keys import KEYS
+
+  if text not in KEYS:
+    raise argparse.ArgumentTypeError(
+      f'must be one of {", ".join(KEYS)}, found {text!r}; --key_field names a '
+      'field of json_lines'
+    )
+  return text
 
 
 def _add_splits(parser: argparse.ArgumentParser) -> None:

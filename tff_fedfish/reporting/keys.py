@@ -17,7 +17,6 @@ from typing import Any
 
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.config import names
-from tff_fedfish.config.schema import EngineConfig
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting.runs import OWN_TEST, SEEDS, NamedEvaluation, Run
 from tff_fedfish.reporting.settings import flatten
@@ -223,9 +222,6 @@ def _find_settings(run: Run) -> Key:
     del values['data.vocabulary']
     values['vocabulary'] = run.vocabulary[:12]
   values['engine.num_partial_sums'] = config.num_partial_sums
-  if config.engine.kind == 'in_process':
-    # There is no worker.
-    values['engine.threads_per_worker'] = EngineConfig.threads_per_worker
   if config.partition.scheme is None:
     del values['seeds.partition_seed']
   return tuple(
