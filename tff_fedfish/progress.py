@@ -92,12 +92,8 @@ class Progress:
     from rich.console import Console
 
     self._console = console or Console(stderr=True)
-    self._label = label
-    self._total = total
-    self._unit = unit
-    self._completed = completed
-    self._weights = weights
-    self._clock = clock
+    self._label, self._total, self._unit = label, total, unit
+    self._completed, self._weights, self._clock = completed, weights, clock
     self._num_tokens, self._shows_sum = num_tokens or 0, num_tokens is not None
     self._loss, self._score = None, ''
     self._bar = None

@@ -219,7 +219,8 @@ class TestDamage:
   @pytest.mark.usefixtures('states')
   def test_a_state_of_another_model(self, path):
     with pytest.raises(UserError) as caught:
-      tensor_files.require_shapes(path, {'model/0': (4,)})
+      found = tensor_files.shapes(path)
+      tensor_files.require_shapes(path, found, {'model/0': (4,)})
     assert str(caught.value).startswith(
       f"'{path}' is of another model or method: tensor 'count/0' must have "
       'shape none, but has [].'

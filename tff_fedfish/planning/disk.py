@@ -1,5 +1,6 @@
 """Disk that clients' tensors and features take, before a run is started."""
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 
@@ -90,31 +91,22 @@ def clients_of_corpus(config: TrainConfig) -> int | None:
   return max(round(manifest.counts.num_groups * (1 - held_out)), 1)
 
 
-def bytes_per_token(config: TrainConfig) -> int:
-  """Returns the size of a token in a tokenized corpus."""
-  return token_description.token_dtype(config.model.vocabulary_size).itemsize
-
-
-def tokenized_bytes(config: TrainConfig) -> int | None:
-  """Returns the estimated size of the corpus's tokens; None: it is not here."""
-  try:
+def tokenized_corpus(config: TrainConfig) -> str:
+  """Returns the estimated size of the corpus's tokens, and that of a token."""
+  dtype = token_description.token_dtype(config.model.vocabulary_size)
+  size = 'the corpus is not here'
+  with contextlib.suppress(UserError, StoreError):
     shards = token_store.manifest_of(config.data.directory).shards
-  except (UserError, StoreError):
-    return None
-  num_tokens = sum(shard.num_bytes for shard in shards) // _TEXT_BYTES_PER_TOKEN
-  return num_tokens * bytes_per_token(config)
+    num_bytes = sum(shard.num_bytes for shard in shards)
+    num_tokens = num_bytes // _TEXT_BYTES_PER_TOKEN
+    size = f'about {format_bytes(num_tokens * dtype.itemsize)}'
+  return f'{size}; {dtype.itemsize} bytes per token'
 
 
 def feature_bytes(
   config: TrainConfig, client_rows: ClientRows, clients: Sequence[bytes]
 ) -> int:
-  """Returns the size of the features, labels and eigenbases of some clients.
-
-  Args:
-    config: The config of a run whose method has features.
-    client_rows: Rows by client.
-    clients: Ids of the clients that take part.
-  """
+  """Returns the size of the features, labels and eigenbases of some clients."""
   num_features, max_gram_rows = config.method.features.sizes(config)
   total = 0
   for client_id in clients:

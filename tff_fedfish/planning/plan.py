@@ -50,10 +50,8 @@ class RoundPlan:
   """The same of all rounds."""
   checkpoint_bytes: int
   """A checkpoint's weights and optimizer state on the disk."""
-  bytes_per_token: int
-  """Size of a token in a tokenized corpus."""
-  tokenized_bytes: int | None
-  """Estimated size of the corpus's tokens; None: the corpus is not here."""
+  tokenized_corpus: str
+  """Estimated size of the corpus's tokens."""
   client_states: disk.StatesOnDisk | None
   """None if clients keep nothing."""
   phases: tuple[str, ...]
@@ -119,8 +117,7 @@ def plan_round(config: TrainConfig, *, timing: bool = True) -> RoundPlan:
     round_sent=sent[0],
     run_sent=sent[1],
     checkpoint_bytes=communication.BYTES_PER_WEIGHT * num_weights * num_models,
-    bytes_per_token=disk.bytes_per_token(config),
-    tokenized_bytes=disk.tokenized_bytes(config),
+    tokenized_corpus=disk.tokenized_corpus(config),
     client_states=disk.states_on_disk(config),
     phases=phase_lines(config),
     time=time,
@@ -168,11 +165,7 @@ def print_plan(plan: RoundPlan, tflops: float | None = None) -> None:
       (way.capitalize(), f'{of_round}; {of_run} in {plan.num_rounds:,} rounds')
     )
   facts.append(('Checkpoint', format_bytes(plan.checkpoint_bytes)))
-  corpus = 'the corpus is not here'
-  if plan.tokenized_bytes is not None:
-    corpus = f'about {format_bytes(plan.tokenized_bytes)}'
-  corpus += f'; {plan.bytes_per_token} bytes per token'
-  facts.append(('Tokenized corpus', corpus))
+  facts.append(('Tokenized corpus', plan.tokenized_corpus))
   if plan.client_states is not None:
     facts.append(('Client states', str(plan.client_states)))
   facts += [*map(_memory_fact, plan.memory), *_machine_facts(plan)]

@@ -112,7 +112,7 @@ def save_checkpoint(
     round_num: Rounds that the state has seen, >= 0. A checkpoint that already
       stands at this round is replaced: it is one that a resumed run found
       damaged, or the same.
-    tensors: Arrays by name; see `tensor_files.require_types`.
+    tensors: Arrays by name; see `tensor_files.write`.
     contents: JSON values to keep beside them.
 
   Returns:

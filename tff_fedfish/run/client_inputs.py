@@ -78,7 +78,8 @@ class ClientInputs:
     kept = KeptTensors(self.slots)
     path = self.states.path_for(client_id, round_num)
     if path is not None:
-      tensor_files.require_shapes(path, self._shapes)
+      found = tensor_files.shapes(path)
+      tensor_files.require_shapes(path, found, self._shapes)
       kept = KeptTensors(self.slots, os.fspath(path))
     personal = self.config.method.personal(self.config)
     if personal is None or personal.downloads is None:

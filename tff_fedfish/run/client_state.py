@@ -22,7 +22,7 @@ class ClientStates:
   """The states of a run's clients; one writer, and readers while it waits.
 
   Memory holds an index of about half a kilobyte for each version, and no
-  tensors.
+  tensors. An OSError names what cannot be written or removed.
   """
 
   def __init__(self, run_directory: str | os.PathLike, last_round: int = 10**9):
@@ -100,11 +100,7 @@ class ClientStates:
     return sorted(files.keys() | self._pending_files(round_num).keys())
 
   def begin(self, round_num: int) -> RoundWriter:
-    """Returns a writer of the states after a round, for `commit`.
-
-    Raises:
-      OSError: If nothing can be written.
-    """
+    """Returns a writer of the states after a round, for `commit`."""
     writer = self._store.begin(round_num)
     self._pending = round_num, writer
     return writer
@@ -113,9 +109,6 @@ class ClientStates:
     """Makes the states those after the round that was begun.
 
     A round in which no client kept anything leaves nothing.
-
-    Raises:
-      OSError: If a file cannot be written; names it.
     """
     round_num, writer = self._pending
     files = store.by_client(writer.commit())
@@ -126,11 +119,7 @@ class ClientStates:
     self._checked |= {(client_id, round_num) for client_id in files}
 
   def discard_after(self, round_num: int) -> None:
-    """Removes the versions of later rounds, and what killed runs left.
-
-    Raises:
-      OSError: If something cannot be removed.
-    """
+    """Removes the versions of later rounds, and what killed runs left."""
     self._store.discard_after(round_num)
     for later in [r for r in self._files if r > round_num]:
       for client_id in list(self._files[later]):
@@ -142,9 +131,6 @@ class ClientStates:
     Args:
       kept_rounds: Rounds after which a run may go on, beside the newest: the
         versions that were the newest then are kept.
-
-    Raises:
-      OSError: If something cannot be removed.
     """
     for client_id, rounds in list(self._rounds.items()):
       if len(rounds) == 1:
@@ -157,11 +143,7 @@ class ClientStates:
           self._store.remove(round_num)
 
   def sync(self) -> None:
-    """Flushes to the disk what was committed since the last call.
-
-    Raises:
-      OSError: If it cannot be.
-    """
+    """Flushes to the disk what was committed since the last call."""
     for round_num in self._unsynced:
       # If not superseded meanwhile.
       if round_num in self._files:

@@ -46,11 +46,7 @@ _HELD_OUT_NAMES = (
   'held_out/perplexity',
   'held_out/num_clients',
 )
-_PERSONAL_NAMES = (
-  'personal/loss',
-  'personal/accuracy',
-  'personal/num_clients',
-)
+_PERSONAL_NAMES = ('personal/loss', 'personal/accuracy', 'personal/num_clients')
 _BARRIER_NAMES = (
   'barrier/loss',
   'barrier/error',

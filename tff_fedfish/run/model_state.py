@@ -9,14 +9,16 @@ import tensorflow_federated as tff
 
 from models.model_shapes import weight_shapes
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.errors import UserError
 from tff_fedfish.methods.parts import ServerShapes
-from tff_fedfish.run import checkpoints, run_directory
+from tff_fedfish.run import checkpoints, run_directory, tensor_files
 from tff_fedfish.runtime import tff_internals, values
 
 TRAINABLE_PREFIX = 'global_model_weights/trainable/'
 WEIGHTS_PREFIX = 'global_model_weights/'
 _FIXED_PREFIX = 'global_model_weights/non_trainable/'
+_ADVICE = (
+  'Use the config that the checkpoint was made with, or a new --workdir.'
+)
 
 
 def to_tensors(state: Any, state_type: tff.Type) -> dict[str, np.ndarray]:
@@ -116,25 +118,10 @@ def trainable_by_name(
   return {name: found[number] for number, name in numbered.items()}
 
 
-def _require_tensors(
-  tensors: Mapping[str, np.ndarray],
-  expected_shapes: Mapping[str, tuple[int, ...]],
-  source: str | os.PathLike,
-) -> None:
-  """Raises UserError unless exactly these tensors are there, so shaped."""
-  shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-  for name in sorted({*shapes, *expected_shapes}):
-    if shapes.get(name) != expected_shapes.get(name):
-      raise UserError(
-        f'The checkpoint {str(source)!r} is of another model or method: tensor '
-        f'{name!r} must have shape {_show(expected_shapes.get(name))}, found '
-        f'{_show(shapes.get(name))}. Use the config that the checkpoint was '
-        'made with, or a new --workdir.'
-      )
-
-
-def _show(shape):
-  return 'none' if shape is None else str(list(shape))
+def _require_tensors(tensors, wanted, source):
+  """Raises UserError unless a checkpoint has exactly these tensors."""
+  found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+  tensor_files.require_shapes(source, found, wanted, _ADVICE)
 
 
 def _names(value_type: tff.Type) -> list[str]:

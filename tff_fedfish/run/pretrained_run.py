@@ -53,11 +53,7 @@ def config_of(
 def open_checkpoint(
   config: TrainConfig, directory: str | os.PathLike
 ) -> tuple[Checkpoint, Tokenizer]:
-  """Reads the model, and the vocabulary beside it.
-
-  Args:
-    config: Of `config_of`.
-    directory: The directory that it was made for.
+  """Reads the model of a directory, given its `config_of`, and its vocabulary.
 
   Returns:
     The checkpoint, whose tensors are the weights in the order of

@@ -11,6 +11,7 @@ from tff_fedfish.data.tokenizers import Tokenizer, load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.huggingface import pretrained
 from tff_fedfish.run import client_data, divergence, run_directory
+from tff_fedfish.run.tensor_files import shape_text
 
 _OPTION = '--config.training.start_from'
 _HEAD = ('head/kernel', 'head/bias')
@@ -154,12 +155,8 @@ def _has_other_head(source, wanted):
     if name not in _HEAD or name not in source.shapes or name not in wanted:
       raise UserError(
         f'`{_OPTION}`: tensor {name!r} must have shape '
-        f'{_show(wanted.get(name))} as in the model of this run, but in '
-        f'{str(source.path)!r} it has {_show(source.shapes.get(name))}. '
+        f'{shape_text(wanted.get(name))} as in the model of this run, but in '
+        f'{str(source.path)!r} it has {shape_text(source.shapes.get(name))}. '
         f'{remedy}'
       )
   return bool(different)
-
-
-def _show(shape):
-  return 'none' if shape is None else str(list(shape))

@@ -159,12 +159,11 @@ class RoundWriter:
     Args:
       key: Name of the file in the manifest.
       file: Its name in the directory.
-      tensors: Arrays by name; see `tensor_files.require_types`. They must not
-        change before the next call.
+      tensors: Arrays by name; see `tensor_files.write`. They must not change
+        before the next call.
     """
     self.wait()
     arrays = {name: np.asarray(tensor) for name, tensor in tensors.items()}
-    tensor_files.require_types(arrays)
     self._writing = self._thread.submit(self._write, key, file, arrays)
 
   def add_client(

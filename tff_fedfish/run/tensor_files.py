@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import ml_dtypes  # noqa: F401  Lets NumPy know 'bfloat16'.
 import numpy as np
@@ -80,20 +80,6 @@ class StoredFile:
     return path
 
 
-def require_types(arrays: Mapping[str, np.ndarray]) -> None:
-  """Raises TypeError unless arrays are of types that a file can hold.
-
-  That is booleans, integers of 8 to 64 bits, float16, bfloat16 (of ml_dtypes),
-  float32 and float64.
-  """
-  for name, array in arrays.items():
-    if array.dtype.name not in _DTYPE_CODES:
-      raise TypeError(
-        f'Tensor {name!r} must be of a type that can be stored '
-        f'({", ".join(sorted(_DTYPE_CODES))}), found {array.dtype.name}.'
-      )
-
-
 def write(
   path: pathlib.Path, arrays: Mapping[str, np.ndarray], *, syncs: bool = False
 ) -> StoredFile:
@@ -104,7 +90,15 @@ def write(
 
   Raises:
     OSError: If it cannot be written; names the file.
+    TypeError: If an array is neither of booleans, integers of 8 to 64 bits,
+      float16, bfloat16 (of ml_dtypes), float32 nor float64.
   """
+  for name, array in arrays.items():
+    if array.dtype.name not in _DTYPE_CODES:
+      raise TypeError(
+        f'Tensor {name!r} must be of a type that can be stored, found '
+        f'{array.dtype}.'
+      )
   digest, num_bytes, num_synced = hashlib.sha256(), 0, 0
   with files.naming(path), open(path, 'wb') as stream:
     for chunk in _chunks(arrays):
@@ -156,20 +150,24 @@ def shapes(path: str | os.PathLike) -> dict[str, tuple[int, ...]]:
 
 
 def require_shapes(
-  path: str | os.PathLike, wanted: Mapping[str, tuple[int, ...]]
+  source: str | os.PathLike,
+  found: Mapping[str, tuple[int, ...]],
+  wanted: Mapping[str, tuple[int, ...]],
+  advice: str = ADVICE,
 ) -> None:
-  """Raises UserError unless a file has tensors of exactly these shapes."""
-  found = shapes(path)
+  """Raises UserError unless the tensors of a source have these shapes."""
   for name in sorted({*found, *wanted}):
     if found.get(name) != wanted.get(name):
-      has, must = (
-        'none' if shape is None else str(list(shape))
-        for shape in (found.get(name), wanted.get(name))
-      )
       raise UserError(
-        f'{os.fspath(path)!r} is of another model or method: tensor {name!r} '
-        f'must have shape {must}, but has {has}. {ADVICE}'
+        f'{str(source)!r} is of another model or method: tensor {name!r} must '
+        f'have shape {shape_text(wanted.get(name))}, but has '
+        f'{shape_text(found.get(name))}. {advice}'
       )
+
+
+def shape_text(shape: Sequence[int] | None) -> str:
+  """Returns the shape of a tensor as errors name it."""
+  return 'none' if shape is None else str(list(shape))
 
 
 def position(path: str | os.PathLike, name: str) -> tuple[int, int]:

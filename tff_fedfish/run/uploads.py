@@ -71,6 +71,7 @@ class StoredUploads(Uploads):
     path = self._path / self._entries[index].file
     if not self._is_checked[index]:
       self._entries[index].require_whole(self._path)
-      tensor_files.require_shapes(path, self._shapes)
+      found = tensor_files.shapes(path)
+      tensor_files.require_shapes(path, found, self._shapes)
       self._is_checked[index] = True
     return tensor_files.read(path, paths)

@@ -3,7 +3,6 @@
 import dataclasses
 import pathlib
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from tff_fedfish.config.schema import TrainConfig
@@ -11,6 +10,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.options import EvaluationOptions
 from tff_fedfish.evaluation.plan import require_measurable
 from tff_fedfish.fields import as_declared, path
+from tff_fedfish.sweeping import grid
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,13 +67,7 @@ def parse_evaluation(entry: Any) -> EvaluationRequest:
   Raises:
     ValueError: Naming what is wrong with it.
   """
-  if not isinstance(entry, Mapping):
-    raise ValueError(f'must be a dictionary, found {entry!r}')
-  fields = {f.name: f for f in dataclasses.fields(EvaluationRequest)}
-  if unknown := sorted({*map(str, entry)} - {*fields}):
-    raise ValueError(
-      f'{unknown[0]!r} is unknown; known are {", ".join(fields)}'
-    )
+  fields = grid.fields_of(EvaluationRequest, entry)
   values = {name: as_declared(entry[name], fields[name]) for name in entry}
   if isinstance(entry.get('fractions'), list):
     values['fractions'] = tuple(entry['fractions'])

@@ -98,14 +98,7 @@ def search_run(
 ) -> Run:
   """Returns the run of a search that tries some rates for a group.
 
-  Args:
-    file: The sweep.
-    group: The settings that the search is for.
-    rates: The rates.
-    arms: All arms of the sweep.
-
-  Raises:
-    UserError: See `expand_search`.
+  See `expand_search`; `arms` are all arms of the sweep.
   """
   search, rates = file.search, _read_rates(file, group, rates)
   name = grid.run_name((*search.per, *search.settings), group | rates)

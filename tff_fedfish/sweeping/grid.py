@@ -92,6 +92,22 @@ def parse_grid(grid: Any, name: str = 'grid') -> tuple[Axis, ...]:
   return tuple(sorted(axes, key=lambda axis: (not axis.is_of_seeds, axis.key)))
 
 
+def fields_of(cls: type, value: Any) -> dict[str, dataclasses.Field]:
+  """Returns the fields of a dataclass by name, for a dictionary of some.
+
+  Raises:
+    ValueError: If it is no dictionary, or has a key that is no field.
+  """
+  if not isinstance(value, Mapping):
+    raise ValueError(f'must be a dictionary, found {value!r}')
+  fields = {field.name: field for field in dataclasses.fields(cls)}
+  if unknown := sorted({*map(str, value)} - {*fields}):
+    raise ValueError(
+      f'{unknown[0]!r} is unknown; known are {", ".join(fields)}'
+    )
+  return fields
+
+
 def require_fair(axes: Sequence[Axis]) -> None:
   """Raises ValueError for an axis that makes a comparison unfair.
 

@@ -28,11 +28,7 @@ def write_record(
   searches: Sequence[Search],
   arms: Sequence[Run],
 ) -> None:
-  """Writes sweep.json; all of it follows from the file and the runs.
-
-  Raises:
-    OSError: If it cannot be written.
-  """
+  """Writes sweep.json; all of it follows from the file and the runs."""
   values = {
     'schema_version': _SCHEMA_VERSION,
     'base': load.to_json_dict(file.base),

@@ -74,22 +74,17 @@ def run_sweep(
     return _Sweep(file, workdir, num_jobs, arms, train_options).run(run_command)
 
 
+@dataclasses.dataclass
 class _Sweep:
   """A sweep that is under way; everything but failures is read from disk."""
 
-  def __init__(
-    self,
-    file: SweepFile,
-    workdir: pathlib.Path,
-    num_jobs: int,
-    arms: Sequence[Run],
-    train_options: Sequence[str],
-  ):
-    self._file, self._workdir, self._num_jobs = file, workdir, num_jobs
-    # With the base's learning rates until a search has chosen theirs.
-    self._arms = arms
-    self._options = tuple(train_options)
-    self._failed = set()
+  _file: SweepFile
+  _workdir: pathlib.Path
+  _num_jobs: int
+  _arms: Sequence[Run]
+  """With the base's learning rates until a search has chosen theirs."""
+  _options: Sequence[str]
+  _failed: set[str] = dataclasses.field(default_factory=set)
 
   def run(self, run_command: Callable[[Sequence[str]], int]) -> int:
     """Carries out all runs that are not done; returns the exit code."""
@@ -131,7 +126,7 @@ class _Sweep:
   def _run_jobs(self, run_command, title: str, runs: Sequence[Run]) -> int:
     """Carries out runs; returns 130 or 143 after a signal, otherwise 0."""
     pending = [
-      dataclasses.replace(run, train_options=self._options)
+      dataclasses.replace(run, train_options=tuple(self._options))
       for run in self._left(runs)
     ]
     if not pending:

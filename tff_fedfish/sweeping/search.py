@@ -11,7 +11,7 @@ clients on their own validation rows instead.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from tff_fedfish.config.schema import TrainConfig
@@ -132,12 +132,7 @@ def parse_search(value: Any, axes: Sequence[Axis]) -> LearningRateSearch | None:
 
 
 def _parse(value: Any, axes: Sequence[Axis]) -> LearningRateSearch:
-  if not isinstance(value, Mapping):
-    raise ValueError(f'it must be a dictionary, found {value!r}')
-  fields = {f.name: f for f in dataclasses.fields(LearningRateSearch)}
-  for key in value:
-    if key not in fields:
-      raise ValueError(f'{key!r} is unknown; known are {", ".join(fields)}')
+  fields = grid.fields_of(LearningRateSearch, value)
   values = {'settings': grid.parse_grid(value.get('settings'), 'settings')}
   for name, field in fields.items():
     if name in ('settings', 'per'):

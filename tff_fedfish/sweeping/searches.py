@@ -105,11 +105,8 @@ class Search:
 def read_searches(file: SweepFile, arms: Sequence[Run]) -> list[Search]:
   """Returns all searches of a sweep, from the files of their runs.
 
-  A search whose runs are done goes on beyond an edge by one run.
-
-  Args:
-    file: The sweep.
-    arms: Its arms with the base's rates.
+  A search whose runs are done goes on beyond an edge by one run. `arms` are the
+  sweep's, with the base's rates.
 
   Raises:
     UserError: If a search cannot be run, nobody is left to choose by, or an

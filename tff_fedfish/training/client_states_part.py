@@ -19,18 +19,15 @@ class ClientStatesPart:
   """Gives clients what they kept, and keeps what a round's clients return.
 
   The states of a round count from their rename on, which comes before the row
-  of metrics.csv; a run that is resumed discards those after its checkpoint.
+  of metrics.csv; a run that is resumed discards those after its checkpoint. An
+  OSError says what cannot be written or removed.
 
   Attributes:
     inputs: Given to the clients of a round.
   """
 
   def __init__(self, run: BuiltRun):
-    """Discards what is newer than the run's position.
-
-    Raises:
-      OSError: If it cannot be removed.
-    """
+    """Discards what is newer than the run's position."""
     self._run = run
     last = run.position.round_num if run.is_resumed else -1
     self._checkpoints = RoundStore(run.workdir / store.CHECKPOINTS)
@@ -53,7 +50,6 @@ class ClientStatesPart:
 
     Raises:
       FailedError: If the states of the round do not fit on the disk.
-      OSError: If superseded states cannot be removed.
     """
     self.collect()
     run = self._run
@@ -72,9 +68,6 @@ class ClientStatesPart:
     """Starts to write a round; returns its `RoundOptions.on_client_output`.
 
     The stack, left at the end of the round, removes one that is given up.
-
-    Raises:
-      OSError: If nothing can be written.
     """
     writer = stack.enter_context(self._states.begin(round_num))
     return client_inputs.output_writer(writer, [c.client_id for c in clients])
@@ -85,19 +78,11 @@ class ClientStatesPart:
     return self._states.num_bytes
 
   def commit(self) -> None:
-    """Makes the states of the round count.
-
-    Raises:
-      OSError: If they cannot be written.
-    """
+    """Makes the states of the round count."""
     self._states.commit()
 
   def collect(self) -> None:
-    """Removes superseded states from which no run could continue.
-
-    Raises:
-      OSError: If they cannot be removed.
-    """
+    """Removes superseded states from which no run could continue."""
     written = {*self._checkpoints.rounds()}
     whole = sorted(written.intersection(self._saved_rounds))
     # Two of them, as the newest may be damaged; one that is being written; and
@@ -106,11 +91,7 @@ class ClientStatesPart:
     self._states.collect({*whole[-2:], *self._saved_rounds[-1:], *good})
 
   def checkpoint_contents(self, round_num: int) -> dict[str, Any]:
-    """Returns what the checkpoint of a round keeps, once states are on disk.
-
-    Raises:
-      OSError: If they cannot be flushed.
-    """
+    """Returns what the checkpoint of a round keeps, once states are on disk."""
     self._states.sync()
     self._saved_rounds.append(round_num)
     return {store.CLIENT_STATES: self._states.summary(round_num)}

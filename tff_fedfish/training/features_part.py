@@ -25,15 +25,12 @@ class FeaturesPart:
 
   A client's features are in memory one client at a time while they are
   computed, and by batches afterwards. They count from their rename on; a run
-  that is resumed before their round computes them again.
+  that is resumed before their round computes them again. An OSError says what
+  cannot be written or removed.
   """
 
   def __init__(self, run: BuiltRun):
-    """Removes what an unfinished round left.
-
-    Raises:
-      OSError: If it cannot be removed.
-    """
+    """Removes what an unfinished round left."""
     self._run, self._settings = run, run.config.method.features
     self._is_written = self._settings.use == 'written'
     self._is_synced = False
@@ -51,7 +48,6 @@ class FeaturesPart:
 
     Raises:
       FailedError: If features and bases do not fit on the disk.
-      OSError: If something cannot be written.
       RoundInterrupted: If the run is to stop.
     """
     if self._is_written:
@@ -78,7 +74,6 @@ class FeaturesPart:
 
     Raises:
       FailedError: If features are not finite in float16.
-      OSError: If features cannot be written or read.
       RoundInterrupted: If the run is to stop.
     """
     if round_num == self._round:
@@ -110,11 +105,7 @@ class FeaturesPart:
       done.metrics[name] = sum(file.num_bytes for file in files)
 
   def checkpoint_contents(self, round_num: int) -> dict[str, str]:
-    """Returns what a checkpoint keeps, once the features are on disk.
-
-    Raises:
-      OSError: If they cannot be flushed.
-    """
+    """Returns what a checkpoint keeps, once the features are on disk."""
     if not self._features.rounds():
       return {}
     if not self._is_synced:

@@ -45,11 +45,7 @@ class PrivacyPart:
     done.metrics.update(zip(columns.PRIVACY_NAMES, means, strict=True))
 
   def record(self, done: FinishedRound) -> None:
-    """Writes privacy.csv.
-
-    Raises:
-      OSError: If it cannot be written.
-    """
+    """Writes privacy.csv."""
     self._epsilons = self._after(done)
     self._num_rounds.update(self._drawn(done.round_num))
     client_ids = [i for i in self._run.participating if i in self._num_rounds]

@@ -88,11 +88,7 @@ class Checkpoints:
     self._saved_round = None
 
   def require_no_failure(self) -> None:
-    """Saves the newest state where the last write failed.
-
-    Raises:
-      OSError: If it cannot be written, either.
-    """
+    """Saves the newest state where the last write failed, or raises OSError."""
     if self.writer.has_failed:
       self.save()
 
@@ -110,9 +106,6 @@ class Checkpoints:
     """Saves the last recorded round, unless that is done.
 
     If the write before failed, this one has ended on return.
-
-    Raises:
-      OSError: If it cannot be written, either.
     """
     done = self._recorded
     # First: three states would be alive if one were still being written.

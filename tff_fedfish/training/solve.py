@@ -18,6 +18,7 @@ from tff_fedfish.run.store import RoundStore
 from tff_fedfish.run.uploads import StoredUploads
 from tff_fedfish.training.train import train
 
+_CONFIG = run_directory.CONFIG_NAME
 _SETTINGS = {
   'training.num_rounds': 1,
   # No client trains, also not to measure the barrier.
@@ -48,7 +49,7 @@ def solve(
       needed. See also `train`.
   """
   run = pathlib.Path(uploads).resolve()
-  if run.name == store.UPLOADS and not _config_of(run).exists():
+  if run.name == store.UPLOADS and not (run / _CONFIG).exists():
     run = run.parent
   kept = RoundStore(run / store.UPLOADS).path(1)
   if not kept.exists():
@@ -57,7 +58,7 @@ def solve(
       f'first round, but {str(kept)!r} does not exist. Train it with '
       '`--config.algorithm.keeps_uploads=true`.'
     )
-  config = _solving_config(_config_of(run), overrides)
+  config = _solving_config(run / _CONFIG, overrides)
   if config.method.solver is None:
     raise UserError(
       '`--config.algorithm.name` must be a one-shot method, found '
@@ -185,7 +186,3 @@ class KeptUploads:
         }
         on_client_output(index, output)
     return dict(self._train_metrics)
-
-
-def _config_of(run):
-  return run / run_directory.CONFIG_NAME

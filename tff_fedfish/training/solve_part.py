@@ -25,15 +25,12 @@ class SolvePart:
   """Streams a round's uploads to RUN/uploads, and solves for the new weights.
 
   Uploads of a round count from their rename on. A run that is resumed computes
-  the rounds after its checkpoint again, uploads included.
+  the rounds after its checkpoint again, uploads included. An OSError says what
+  cannot be written, read or removed.
   """
 
   def __init__(self, run: BuiltRun):
-    """Removes what an unfinished round left.
-
-    Raises:
-      OSError: If it cannot be removed.
-    """
+    """Removes what an unfinished round left."""
     self._run = run
     self._uploads = RoundStore(run.workdir / store.UPLOADS)
     self._writer: RoundWriter | None = None
@@ -61,9 +58,6 @@ class SolvePart:
 
     Without an upload they stay as they are. Where the solution is not finite
     they are those before the round, and the metrics say so.
-
-    Raises:
-      OSError: If the uploads cannot be written or read.
     """
     begin = time.monotonic()
     if not self._writer.commit():
@@ -114,11 +108,7 @@ class SolvePart:
     return dataclasses.replace(done, state=state)
 
   def discard_uploads(self) -> None:
-    """Removes the uploads of a round that counts, unless they are kept.
-
-    Raises:
-      OSError: If they cannot be removed.
-    """
+    """Removes the uploads of a round that counts, unless they are kept."""
     if not self._run.config.algorithm.keeps_uploads:
       self._uploads.discard_after(-1)
 
