@@ -112,7 +112,7 @@ CASES = (
   ),
   changed('must hold the config of a run, but cannot be read', _CONFIG, b'{'),
   edited(
-    'with an integer `schema_version` of at least 1',
+    'must be the config.json of a run with `schema_version` 3, found',
     _CONFIG,
     schema_version=None,
   ),
