@@ -66,8 +66,11 @@ class ClientInputs:
 
   @functools.cached_property
   def slots(self) -> tuple[tuple[str, Specs], ...]:
-    """Slots of the process; see `slots_of`."""
-    return slots_of(self.process)
+    """Slots of the process; () if its clients keep nothing."""
+    return tuple(
+      (slot, tuple((tuple(s.shape), s.dtype.name) for s in specs))
+      for slot, specs in getattr(self.process, 'kept_specs', {}).items()
+    )
 
   def inputs_of(self, client_id: bytes, round_num: int) -> dict[str, Any]:
     """Returns a `TrainingClient`'s `kept`, and `candidates` if it is given any.
@@ -106,14 +109,6 @@ class ClientInputs:
   @functools.cached_property
   def _positions(self):
     return {client_id: n for n, client_id in enumerate(self.participating)}
-
-
-def slots_of(process: Any) -> tuple[tuple[str, Specs], ...]:
-  """Returns the slots of a process; () if its clients keep nothing."""
-  return tuple(
-    (slot, tuple((tuple(s.shape), s.dtype.name) for s in specs))
-    for slot, specs in getattr(process, 'kept_specs', {}).items()
-  )
 
 
 def num_bytes(slots: Sequence[tuple[str, Specs]]) -> int:

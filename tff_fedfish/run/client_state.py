@@ -23,6 +23,9 @@ class ClientStates:
 
   Memory holds an index of about half a kilobyte for each version, and no
   tensors. An OSError names what cannot be written or removed.
+
+  Attributes:
+    num_bytes: Bytes of all files of clients.
   """
 
   def __init__(self, run_directory: str | os.PathLike, last_round: int = 10**9):
@@ -43,7 +46,7 @@ class ClientStates:
     """Files on disk by round and client."""
     self._rounds: dict[bytes, list[int]] = {}
     """Rounds of each client's versions, ascending."""
-    self._num_bytes = 0
+    self.num_bytes = 0
     self._unsynced: list[int] = []
     # The round that is being written.
     self._pending: tuple[int, RoundWriter] | None = None
@@ -62,11 +65,6 @@ class ClientStates:
   def directory(self) -> pathlib.Path:
     """The run's `client_states`."""
     return self._store.directory
-
-  @property
-  def num_bytes(self) -> int:
-    """Bytes of all files of clients."""
-    return self._num_bytes
 
   def path_for(
     self, client_id: bytes, before_round: int
@@ -216,10 +214,10 @@ class ClientStates:
     for client_id, entry in files.items():
       self._files.setdefault(round_num, {})[client_id] = entry
       self._rounds.setdefault(client_id, []).append(round_num)
-      self._num_bytes += entry.num_bytes
+      self.num_bytes += entry.num_bytes
 
   def _forget(self, client_id, round_num):
-    self._num_bytes -= self._files[round_num].pop(client_id).num_bytes
+    self.num_bytes -= self._files[round_num].pop(client_id).num_bytes
     self._rounds[client_id].remove(round_num)
     self._checked.discard((client_id, round_num))
     if not self._files[round_num]:

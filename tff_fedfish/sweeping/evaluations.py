@@ -9,7 +9,7 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.options import EvaluationOptions
 from tff_fedfish.evaluation.plan import require_measurable
-from tff_fedfish.fields import as_declared, path
+from tff_fedfish.fields import as_declared, path, unmet_requirement
 from tff_fedfish.sweeping import grid
 
 
@@ -72,10 +72,8 @@ def parse_evaluation(entry: Any) -> EvaluationRequest:
   if isinstance(entry.get('fractions'), list):
     values['fractions'] = tuple(entry['fractions'])
   for name in ('data', 'name'):
-    if not isinstance(values.get(name), str | None):
-      raise ValueError(f'`{name}` must be a string or None')
-    if values.get(name) == '':
-      raise ValueError(f'`{name}` must not be empty')
+    if wanted := unmet_requirement(values.get(name), fields[name]):
+      raise ValueError(f'`{name}` must be {wanted}')
   if re.search('^[.]|/', values.get('name') or ''):
     raise ValueError(
       "`name` must be the name of a directory, without '/' and a leading '.'"

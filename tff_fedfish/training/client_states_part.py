@@ -23,6 +23,7 @@ class ClientStatesPart:
   OSError says what cannot be written or removed.
 
   Attributes:
+    states: The states on disk; `commit` makes those of the round count.
     inputs: Given to the clients of a round.
   """
 
@@ -33,12 +34,12 @@ class ClientStatesPart:
     self._checkpoints = RoundStore(run.workdir / store.CHECKPOINTS)
     # Later ones were passed over as damaged.
     self._saved_rounds = [r for r in self._checkpoints.rounds() if r <= last]
-    self._states = ClientStates(run.workdir, last)
-    self._states.discard_after(last)
+    self.states = ClientStates(run.workdir, last)
+    self.states.discard_after(last)
     self.inputs = ClientInputs(
       config=run.config,
       process=run.process,
-      states=self._states,
+      states=self.states,
       participating=run.participating,
     )
 
@@ -69,17 +70,8 @@ class ClientStatesPart:
 
     The stack, left at the end of the round, removes one that is given up.
     """
-    writer = stack.enter_context(self._states.begin(round_num))
+    writer = stack.enter_context(self.states.begin(round_num))
     return client_inputs.output_writer(writer, [c.client_id for c in clients])
-
-  @property
-  def num_bytes(self) -> int:
-    """Size of all states on disk."""
-    return self._states.num_bytes
-
-  def commit(self) -> None:
-    """Makes the states of the round count."""
-    self._states.commit()
 
   def collect(self) -> None:
     """Removes superseded states from which no run could continue."""
@@ -88,10 +80,10 @@ class ClientStatesPart:
     # Two of them, as the newest may be damaged; one that is being written; and
     # the last good one of a run that diverges.
     good = self._run.checked.history.good_and_finite()
-    self._states.collect({*whole[-2:], *self._saved_rounds[-1:], *good})
+    self.states.collect({*whole[-2:], *self._saved_rounds[-1:], *good})
 
   def checkpoint_contents(self, round_num: int) -> dict[str, Any]:
     """Returns what the checkpoint of a round keeps, once states are on disk."""
-    self._states.sync()
+    self.states.sync()
     self._saved_rounds.append(round_num)
-    return {store.CLIENT_STATES: self._states.summary(round_num)}
+    return {store.CLIENT_STATES: self.states.summary(round_num)}

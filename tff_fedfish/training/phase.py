@@ -239,14 +239,14 @@ class PhaseLoop:
     if self._scores and run.is_due(done.round_num, evaluation.every_num_rounds):
       self._scores.measure(done)
     if self._states:
-      done.timings['client_state_bytes'] = self._states.num_bytes
+      done.timings['client_state_bytes'] = self._states.states.num_bytes
     if self._features:
       self._features.measure(done)
     if self._privacy:
       self._privacy.measure(done)
     record_parts.measure_traffic(run, done)
     if self._states and done.round_num:
-      self._states.commit()
+      self._states.states.commit()
     if self._privacy:
       self._privacy.record(done)
     record_parts.write_row(run, done)
