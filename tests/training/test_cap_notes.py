@@ -23,17 +23,19 @@ def test_the_fraction_of_text_that_a_run_reads(small_inputs, tmp_path, capsys):
   assert row['train/num_sequences'] == 2 * 8
   fraction = 8 / (8 + row['train/num_dropped_sequences'])
   clause = (
-    f"{100 * fraction:.2g} % of its clients' text per round "
+    f"clients' text read per round: {100 * fraction:.2g} % "
     '(`client_work.max_sequences_per_client` is 1)'
   )
   # All clients of the only round are in the sample.
-  assert f'fedfish: note: the run reads about {clause}.\n' in err
-  assert f'fedfish: note: the run read {clause}.\n' in err
+  assert f'fedfish: note: estimate of {clause}.\n' in err
+  assert f'fedfish: note: {clause}.\n' in err
   found = notes.notes(scores.read_scores(loading.load_runs([run])))
-  assert any(f': read {clause}.' in note for note in found), found
+  assert any(f': {clause}.' in note for note in found), found
 
 
 def test_less_than_a_percent_is_not_said():
   config = planned_configs.by_hand()
-  assert client_steps.cap_clause(config, 991, 9) == ''
-  assert client_steps.cap_clause(config, 989, 11).startswith('99 % of')
+  assert client_steps.cap_line(config, 991, 9) == ''
+  assert client_steps.cap_line(config, 989, 11).startswith(
+    "clients' text read per round: 99 %"
+  )

@@ -52,8 +52,8 @@ def max_tokens_per_round(config: TrainConfig) -> int | None:
   return config.cohort_size * per_client
 
 
-def cap_clause(config: TrainConfig, num_read: int, num_cut: int) -> str:
-  """Returns the fraction of their data that clients read, as a clause.
+def cap_line(config: TrainConfig, num_read: int, num_cut: int) -> str:
+  """Returns the line on the fraction of their data that clients read.
 
   '' where the cap on a client's rows cuts less than 1 %.
 
@@ -68,7 +68,7 @@ def cap_clause(config: TrainConfig, num_read: int, num_cut: int) -> str:
   percent = 100 * num_read / (num_read + num_cut)
   data = 'images' if config.data.holds_images else 'text'
   return (
-    f"{percent:.2g} % of its clients' {data} per round "
+    f"clients' {data} read per round: {percent:.2g} % "
     f'(`client_work.max_sequences_per_client` is {cap:,})'
   )
 

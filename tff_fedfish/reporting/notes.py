@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from tff_fedfish.data import unknown_tokens
-from tff_fedfish.planning.client_steps import cap_clause
+from tff_fedfish.planning.client_steps import cap_line
 from tff_fedfish.printing import count
 from tff_fedfish.reporting import keys, match, means
 from tff_fedfish.reporting.match import Arm
@@ -71,8 +71,8 @@ def _run_clauses(run: Run) -> Iterator[str]:
     for name in ('sequences', 'dropped_sequences')
   )
   num_read /= run.num_local_epochs or 1
-  if clause := cap_clause(run.train_config, num_read, num_cut):
-    yield f'read {clause}'
+  if clause := cap_line(run.train_config, num_read, num_cut):
+    yield clause
   yield from run.remarks
 
 

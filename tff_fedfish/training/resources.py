@@ -87,7 +87,7 @@ def print_warnings(
   )
   _warn_of_unknown_tokens(checked)
   if clause := _cap_of_sample(config, checked):
-    print(f'fedfish: note: the run reads about {clause}.', file=sys.stderr)
+    print(f'fedfish: note: estimate of {clause}.', file=sys.stderr)
 
 
 def print_fraction_read(config: TrainConfig, history: RoundHistory) -> None:
@@ -95,8 +95,8 @@ def print_fraction_read(config: TrainConfig, history: RoundHistory) -> None:
   epochs = config.client_work.num_local_epochs or 1
   num_read = history.total('train/num_sequences') // epochs
   num_cut = history.total('train/num_dropped_sequences')
-  if clause := client_steps.cap_clause(config, num_read, num_cut):
-    print(f'fedfish: note: the run read {clause}.', file=sys.stderr)
+  if clause := client_steps.cap_line(config, num_read, num_cut):
+    print(f'fedfish: note: {clause}.', file=sys.stderr)
 
 
 def _cap_of_sample(config, checked):
@@ -117,7 +117,7 @@ def _cap_of_sample(config, checked):
       rows = client.sequences()
       num_read += len(rows)
       num_cut += rows.num_dropped_sequences
-  return client_steps.cap_clause(config, num_read, num_cut)
+  return client_steps.cap_line(config, num_read, num_cut)
 
 
 def _warn(needed, what, available, where):
