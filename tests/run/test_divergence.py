@@ -21,6 +21,7 @@ _DIVERGING = dict(
   server__optimizer='sgd',
   server__learning_rate=1e30,
   evaluation__num_clients=0,
+  evaluation__every_num_rounds=0,
 )
 
 
