@@ -22,28 +22,53 @@ max(epsilon - decay t, 0), t counted from 0. Its own weights never change.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from tff_fedfish.fields import number
+from tff_fedfish.late import module, tf
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import (
   ClientCost,
   Column,
   Downloads,
   PersonalModels,
-  Slot,
   Traffic,
 )
-from tff_fedfish.methods.settings import AlgorithmConfig, settings_unlike
+from tff_fedfish.methods.settings import settings_unlike
+from tff_fedfish.rounds.client import KeptSlot
+from tff_fedfish.runtime.client_data import CANDIDATES, VALIDATION
+
+_local_training = module('tff_fedfish.rounds.local_training')
 
 _NUM_DOWNLOADS = 'train/num_downloads'
+_EXPECTED = (
+  # Nothing is sent that could be clipped, and the server takes no step.
+  ('client_work.max_delta_norm', None),
+  ('evaluation.barrier_every_num_rounds', 0),
+  # The moments would belong to other weights than those a client begins with.
+  ('client_work.keeps_optimizer_state', False),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FedFomoConfig(AlgorithmConfig):
-  """Settings of FedFomo: the models that a client is sent in a round."""
+class FedFomo(Method):
+  """Every client mixes models of other clients into one of its own.
+
+  It moves towards each by how much that lowers its validation loss.
+  """
+
+  title = 'FedFomo'
+  source = (
+    'Zhang et al. (2021), "Personalized federated learning with first order '
+    'model optimization"'
+  )
+  hue, hatch = '#332288', '\\\\\\\\'
+  example = 'mnist_personal'
+  takes_server_step = False
+  reads_num_clients = True
+  client_inputs = (VALIDATION, CANDIDATES)
+  make_update = None
 
   num_downloads: int = number(5, at_least=1, below=4096)
   """M, models of other clients that a client is sent in a round, at most. It
@@ -54,80 +79,41 @@ class FedFomoConfig(AlgorithmConfig):
   epsilon_decay: float = number(0.05, at_least=0, at_most=1)
   """Decrease of that probability per round, in [0, 1]."""
 
+  def build(self, model, *, num_clients, **training):
+    """Builds FedFomo; positions of clients are below `num_clients`."""
+    return super().build(model, num_clients=num_clients, **training)
 
-_EXPECTED = (
-  # Nothing is sent that could be clipped, and the server takes no step.
-  ('client_work.max_delta_norm', None),
-  ('evaluation.barrier_every_num_rounds', 0),
-  # The moments would belong to other weights than those a client begins with.
-  ('client_work.keeps_optimizer_state', False),
-)
-
-
-def build_fed_fomo(model: Any, *, num_clients: int, **training: Any) -> Any:
-  """Builds FedFomo.
-
-  Args:
-    model: A FunctionalModel or a ModelSpec whose metrics have a `loss`.
-    num_clients: K, the clients that may take part; their positions are below
-      it.
-    **training: See `rounds.compose.compose`. `server_optimizer` never steps,
-      and the client weights weigh nothing.
-
-  Returns:
-    The learning process, a `FederatedProcess` with `personal_models`.
-    Clients also take `validation`, batches on which losses are computed, and
-    `candidates`, <position=int32, weights>: their own last model and those that
-    they were sent. They keep `model`, `baseline` and `affinity`, float32 [K].
-    The count `num_downloads` says how many models they were sent.
-  """
-  import tensorflow as tf
-
-  from tff_fedfish.rounds.compose import compose
-  from tff_fedfish.rounds.kept import KeptSlot
-  from tff_fedfish.runtime.client_data import CANDIDATES, VALIDATION
-
-  return compose(
-    model,
-    begin=_federated_update(num_clients),
-    client_inputs=(VALIDATION, CANDIDATES),
-    kept_slots={
+  def kept(self, num_clients):
+    """Returns theta, b and P, float32 [num_clients], all that may take part."""
+    return {
       'model': KeptSlot(
         initial=lambda trainable: trainable,
         next=lambda client: client.local.trainable,
       ),
       'baseline': KeptSlot(
         initial=lambda trainable: trainable,
-        next=lambda client: client.start.own_model,
+        next=lambda client: client.start.start_model,
       ),
       'affinity': KeptSlot(
         initial=lambda unused_trainable: tf.zeros([num_clients]),
-        next=lambda client: client.start.found['affinity'],
+        next=lambda client: client.start.extras['affinity'],
+        # One float per client.
+        num_models=0,
       ),
-    },
-    **training,
-  )
+    }
 
-
-def _federated_update(num_clients):
-  """Returns `begin` of `compose`: a client's start, with theta and P."""
-  import tensorflow as tf
-
-  from tff_fedfish.rounds import local_training
-  from tff_fedfish.runtime.client_data import CANDIDATES, VALIDATION
-
-  def begin(functional_model, start):
-    validation = start.inputs[VALIDATION]
-    base = start.kept['baseline']
+  def begin(self, start):
+    """Mixes the candidates; counts `num_downloads`, the models received."""
+    validation, base = start.inputs[VALIDATION], start.kept['baseline']
 
     def loss_of(weights):
-      metrics = local_training.evaluate(
-        functional_model, weights, start.non_trainable, validation
+      metrics = _local_training.evaluate(
+        start.model, weights, start.non_trainable, validation
       )
-      return functional_model.finalize_metrics(metrics)['loss']
+      return start.model.finalize_metrics(metrics)['loss']
 
-    base_loss = loss_of(base)
-    row, mass, count = tf.zeros([num_clients]), 0.0, 0
+    base_loss, affinity = loss_of(base), start.kept['affinity']
+    row, mass, count = tf.zeros_like(affinity), 0.0, 0
     total = tf.nest.map_structure(tf.zeros_like, base)
     for candidate in iter(start.inputs[CANDIDATES]):
       tf.autograph.experimental.set_loop_options(parallel_iterations=1)
@@ -157,19 +143,37 @@ def _federated_update(num_clients):
       start.kept['model'],
     )
     return start._replace(
-      own_model=theta,
-      found={'affinity': start.kept['affinity'] + row},
+      start_model=theta,
+      extras={'affinity': affinity + row},
       # Its own model comes first, and needs no download.
       counts={'num_downloads': tf.maximum(count - 1, 0)},
     )
 
-  return begin
+  def traffic(self, config):
+    # The most that is sent; metrics.csv counts what was.
+    return Traffic(1, self.num_downloads)
+
+  def cost(self, config):
+    return ClientCost(models_held=2)  # The sum of the differences, a candidate.
+
+  def columns(self, config):
+    path = ('client_work', 'clients', 'num_downloads')
+    return (Column(_NUM_DOWNLOADS, path),)
+
+  def personal(self, config):
+    return PersonalModels(
+      validates=True,
+      downloads=Downloads(self.num_downloads, self.epsilon, self.epsilon_decay),
+      downloads_column=_NUM_DOWNLOADS,
+    )
+
+  def problems(self, config):
+    because = f'with algorithm.name {self.name!r}'
+    return settings_unlike(config, _EXPECTED, because)
 
 
 def _raw_weight(base_loss, loss, model, baseline):
   """Returns w_n, float32; 0 at a distance of 0 or where it is not finite."""
-  import tensorflow as tf
-
   squares = [
     tf.reduce_sum(tf.square(tf.cast(theta - b, tf.float32)))
     for theta, b in zip(model, baseline, strict=True)
@@ -222,49 +226,3 @@ def choose_downloads(
     order = at_random if explores else by_affinity
     chosen[next(n for n in order if n not in chosen)] = True
   return list(chosen)
-
-
-METHOD = Method(
-  name='fed_fomo',
-  title='FedFomo',
-  summary=(
-    'Every client has a model of its own, which it moves towards models of '
-    'other clients by how much each lowers its validation loss.'
-  ),
-  source=(
-    'Zhang et al. (2021), "Personalized federated learning with first order '
-    'model optimization"'
-  ),
-  settings=FedFomoConfig,
-  builder='tff_fedfish.methods.fed_fomo:build_fed_fomo',
-  arguments=lambda config: {},
-  # The most that is sent; metrics.csv counts what was.
-  traffic=lambda config: Traffic(1, config.algorithm.num_downloads),
-  # The sum of the differences, and the candidate.
-  cost=lambda config: ClientCost(models_held=2),
-  # The affinity has one float per client.
-  slots=lambda config: (
-    Slot('model', 1),
-    Slot('baseline', 1),
-    Slot('affinity', 0),
-  ),
-  columns=lambda config: (
-    Column(_NUM_DOWNLOADS, ('client_work', 'clients', 'num_downloads')),
-  ),
-  personal=lambda config: PersonalModels(
-    validates=True,
-    downloads=Downloads(
-      config.algorithm.num_downloads,
-      config.algorithm.epsilon,
-      config.algorithm.epsilon_decay,
-    ),
-    downloads_column=_NUM_DOWNLOADS,
-  ),
-  problems=lambda config: settings_unlike(
-    config, _EXPECTED, "with algorithm.name 'fed_fomo'"
-  ),
-  example='mnist_personal',
-  takes_server_step=False,
-  hue='#332288',
-  hatch='\\\\\\\\',
-)

@@ -1,218 +1,248 @@
-"""The declaration of a federated method.
+"""A federated method: a frozen dataclass whose fields are its settings.
 
-Declarations import no TensorFlow: `fedfish methods`, `fedfish plan` and errors
-of configs answer at once.
+The section `algorithm` of a config is an instance. A method overrides what
+differs from FedAvg. Declaring one imports no TensorFlow (`tff_fedfish.late`):
+`fedfish methods`, `fedfish plan` and errors of configs answer at once.
 """
 
 import dataclasses
-import importlib
 import inspect
 import re
+import types
 import typing
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
-from tff_fedfish.errors import UserError
+from tff_fedfish.fields import Section
+from tff_fedfish.late import module, tff
 from tff_fedfish.methods.parts import (
   ClientCost,
   Column,
   Features,
   PersonalModels,
   Phase,
-  Slot,
-  Solver,
   Traffic,
 )
-from tff_fedfish.methods.settings import (
-  AlgorithmConfig,
-  own_settings,
-  require_settings,
-)
-from tff_fedfish.rounds.privacy import LocalPrivacy
+from tff_fedfish.rounds.client import Counts, KeptSlot, MethodState
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig
 
+_compose = module('tff_fedfish.rounds.compose')
+_PACKAGE = 'tff_fedfish.methods.'
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Method:
-  """A federated method: names, settings, implementation, cost."""
+class Method(Section, section='algorithm'):
+  """A method: FedAvg where nothing is overridden.
+
+  A subclass is a frozen dataclass. Its docstring is the method's summary, its
+  fields are its settings, each with a default and a docstring. `config` is
+  always the run's, `config.algorithm` the method itself.
+  """
 
   name: str
-  """Value of `algorithm.name`; the name of its module."""
-  title: str
+  """Name of the method (`fedfish methods` lists them), or the importable module
+  of a method of your own, such as `my_package.my_method`."""
+  client_weighting: Literal['num_examples', 'uniform'] = 'num_examples'
+  """Client weight: the client's sequences in the round, or 1."""
+
+  # Class attributes, which are no settings.
+  title: ClassVar[str]
   """The method's name in print, such as 'FedProx'."""
-  summary: str
-  """One line."""
-  source: str
+  source: ClassVar[str]
   """Citation."""
-  settings: type[AlgorithmConfig]
-  """Frozen subclass of `AlgorithmConfig` with the settings that the method
-  reads."""
-  builder: str
-  """'module:function', imported late. The function takes the model, the
-  keywords `arguments`, and those of `rounds.compose.compose` that every method
-  has: `client_optimizer`, `server_optimizer`, `num_local_epochs`,
-  `client_weighting`, and of `max_delta_norm`, `num_local_steps`,
-  `micro_batch_size`, `keeps_optimizer_state`, `local_privacy` and `delta_bits`
-  those that are set. If it has a parameter `num_clients`, it is given how many
-  clients may take part, or None. It returns a
-  `tff.learning.templates.LearningProcess`."""
-  arguments: Callable[['TrainConfig'], dict[str, Any]] = own_settings
-  """Keywords of the builder: by default every setting that `AlgorithmConfig`
-  does not have."""
-  traffic: Callable[['TrainConfig'], Traffic] = lambda config: Traffic()
-  """Models that a client sends and receives in a round. To describe the method
-  it is given a config with `algorithm` and `model_shape` only."""
-  bytes_beside_delta: Callable[['TrainConfig'], int] | None = None
-  """Bytes that a client sends in a round beside one delta of
-  `Trained.model_delta` with `aggregation.bits` below 32. None: clients send
-  something else, and such bits are refused."""
-  cost: Callable[['TrainConfig'], ClientCost] = lambda config: ClientCost()
-  """Memory and work of a client."""
-  slots: Callable[['TrainConfig'], tuple[Slot, ...]] = lambda config: ()
-  """Tensors that a client keeps between rounds. Its builder gives `compose`
-  slots of the same names. `fedfish methods` shows those that follow from
-  `algorithm` and `model_shape` only."""
-  columns: Callable[['TrainConfig'], tuple[Column, ...]] = lambda config: ()
-  """Columns that it adds to metrics.csv."""
-  phases: Callable[['TrainConfig'], tuple[Phase, ...]] = lambda config: ()
-  """Phases of a run, in their order; (): all rounds are of one kind. With
-  phases, `columns` and `slots` list those of all phases. Only the last phase
-  may keep slots."""
-  personal: Callable[['TrainConfig'], PersonalModels | None] = lambda config: (
-    None
-  )
-  """Models of clients' own, which are evaluated in place of the server's. Its
-  process has `personal_models`. None: there are none."""
-  solver: Solver | None = None
-  """None: the server steps on the pseudo-gradient."""
-  features: Features | None = None
-  """None: clients train on rows."""
-  model: str | None = None
-  """'module:function', imported late: (config, model of the config) -> the
-  model that the server holds and that is scored. None: that of the config."""
-  mass: str | None = None
-  """'module:function', imported late. The function takes the config and returns
-  (mass, s): the server's mean of the deltas is s sum(w delta) / sum(w) + (1 -
-  s) sum(m delta) / sum(m), and `mass` is a function (update, client weight,
-  aggregator state) -> m, one float32 tensor per trainable tensor. `evaluate
-  --barrier` computes effective clients from it. `update` is what `make_update`
-  returned; a factor that all clients share does not matter. None: m = w."""
-  problems: Callable[['TrainConfig'], list[str]] = lambda config: []
-  """Clauses on settings of different sections that do not go together."""
-  example: str = 'demo'
+  example: ClassVar[str] = 'demo'
   """Name of a shipped config that it can train."""
-  takes_server_step: bool = True
+  hue: ClassVar[str | None] = None
+  """Colour in plots, '#RRGGBB'; None: the next free one."""
+  hatch: ClassVar[str | None] = None
+  """Hatch of bars, as in Matplotlib; None: the next free one."""
+  takes_server_step: ClassVar[bool] = True
   """Whether the server's optimizer takes a step. If not, no setting of `server`
   is read."""
-  hue: str | None = None
-  """Colour in plots, '#RRGGBB'; None: the next free one."""
-  hatch: str | None = None
-  """Hatch of bars, as in Matplotlib; None: the next free one."""
+  takes_steps: ClassVar[bool] = True
+  """Whether clients take local steps. If not, gradients are computed at the
+  server's weights, for the observer only."""
+  client_inputs: ClassVar[tuple[str, ...]] = ()
+  """Names of further client inputs, see `rounds.kept.client_data_type`."""
+  reads_num_clients: ClassVar[bool] = False
+  """Whether `state` or `kept` reads `num_clients`, how many clients may take
+  part; else they are given None."""
+  weighs_coordinates: ClassVar[bool] = False
+  """Whether the server's mean has other weights than w: clients send a weight
+  for each coordinate. A property where it depends on the settings."""
+  features: ClassVar[Features | None] = None
+  """None: clients train on rows."""
+  held_model = None
+  """(self, config, model of the config) -> the model that the server holds and
+  that is scored. None: that of the config."""
+  begin_phase = None
+  """(self, config, process of the phase, state after the last round of the
+  process before it) -> first state, a function of these. None in the first
+  phase."""
+  solve = None
+  """(self, uploads, start, context) -> `one_shot.uploads.SolveResult`: the
+  weights after a round. None: the server steps on the pseudo-gradient."""
 
-  def __post_init__(self):
-    if not self.name.isidentifier():
-      raise ValueError(
-        f"`name` must be a Python name, such as 'fed_prox', found {self.name!r}"
-      )
-    if self.hue and not re.fullmatch('#[0-9A-F]{6}', self.hue):
-      raise ValueError(
-        f"`hue` must be None or '#RRGGBB' in upper case, found {self.hue!r}"
-      )
-    require_settings(self.settings)
+  # Hooks of a client's round; None: there is none. See `rounds.compose`.
+  begin = None
+  """(self, start) -> `Start` with `start_model` set."""
+  correct_gradient = None
+  """(self, start, gradients, weights) -> gradients."""
+  extra_loss = None
+  """(self, start, weights, batch, output) -> scalar beside the data loss."""
+  observer = None
+  """(self, start) -> hook on the gradients of the last local epoch."""
+  local_work = None
+  """(self, start, dataset) -> `LocalResult`, in place of local training."""
 
-  def require_builder(self, config: 'TrainConfig') -> None:
-    """Raises UserError unless the builder exists and takes its keywords.
+  def __init_subclass__(cls, **options: Any):
+    super().__init_subclass__(**options)
+    # The name of a built-in method is that of its module.
+    name = cls.__module__
+    if name.startswith(_PACKAGE):
+      name = name.rpartition('.')[-1]
+    cls.__annotations__ = {'name': str, **inspect.get_annotations(cls)}
+    cls.name = name
 
-    Imports the builder's module.
-    """
-    given = dict.fromkeys(_SHARED_KEYWORDS) | self.keywords(config)
-    if self.takes_num_clients:
-      given['num_clients'] = None
-    try:
-      inspect.signature(load(self.builder)).bind(None, **given)
-    except TypeError as error:
-      raise UserError(
-        f'The builder {self.builder!r} of {config.algorithm.name!r} must take '
-        f'a model and the keywords {", ".join(given)}, found: {error}. Add it '
-        'to the builder, or leave out the setting.'
-      ) from error
+  def make_update(self, client: Any) -> tuple[Any, Counts]:
+    """Returns what a client that has trained sends, and counts."""
+    return client.model_delta()
+
+  def aggregation(self) -> Any:
+    """Returns a factory of the server's mean. None: FedAvg's."""
+    return None
+
+  def state(self, num_clients: int | None) -> MethodState | None:
+    """Returns the method's state on the server. None: it has none."""
+    return None
+
+  def kept(self, num_clients: int | None) -> Mapping[str, KeptSlot]:
+    """Returns what a client keeps between rounds, or returns, by name."""
+    return {}
 
   def build(
-    self,
-    config: 'TrainConfig',
-    model: Any,
-    *,
-    num_clients: int | None = None,
-    **shared: Any,
+    self, model: Any, *, num_clients: int | None = None, **training: Any
   ) -> Any:
-    """Returns the learning process.
+    """Builds the learning process.
 
     Args:
-      config: The run's config; `algorithm` is an instance of `settings`.
-      model: The model.
+      model: A FunctionalModel, or a ModelSpec for weights drawn in the graph.
       num_clients: Clients that may take part. None: not known.
-      **shared: `client_optimizer`, `server_optimizer`, `num_local_epochs` and
-        `client_weighting`, for TFF.
+      **training: Optimizers, numbers of steps and further keywords of
+        `rounds.compose.compose`.
+
+    Returns:
+      The learning process; metrics `client_work`, `aggregator`, `finalizer`.
     """
-    keywords = shared | self.keywords(config)
-    if self.takes_num_clients:
-      keywords['num_clients'] = num_clients
-    return load(self.builder)(model, **keywords)
+    weighting = tff.learning.ClientWeighting[self.client_weighting.upper()]
+    return _compose.compose(
+      model,
+      make_update=self.make_update,
+      aggregation_factory=self.aggregation(),
+      begin=self.begin,
+      client_inputs=self.client_inputs,
+      observer=self.observer,
+      correct_gradient=self.correct_gradient,
+      extra_loss=self.extra_loss,
+      takes_steps=self.takes_steps,
+      local_work=self.local_work,
+      method_state=self.state(num_clients),
+      kept_slots=self.kept(num_clients),
+      **{'client_weighting': weighting} | training,
+    )
+
+  # Read without TensorFlow. `config` is the run's; to describe the method it
+  # has `algorithm` and `model_shape()` only.
+
+  def traffic(self, config: 'TrainConfig') -> Traffic:
+    """Returns the models that a client sends and receives in a round."""
+    return Traffic()
+
+  def quantized_extra_bytes(self, config: 'TrainConfig') -> int | None:
+    """Returns the bytes that a client sends beside a quantized delta.
+
+    None: it sends no delta, or one that must not be quantized, and
+    `aggregation.bits` below 32 are refused.
+    """
+    return None
+
+  def cost(self, config: 'TrainConfig') -> ClientCost:
+    """Returns memory and work of a client beside plain local training."""
+    return ClientCost()
+
+  def columns(self, config: 'TrainConfig') -> tuple[Column, ...]:
+    """Returns the columns that it adds to metrics.csv."""
+    return ()
+
+  def problems(self, config: 'TrainConfig') -> list[str]:
+    """Returns clauses on settings of the config that do not go together."""
+    return []
+
+  def phases(self, config: 'TrainConfig') -> tuple[Phase, ...]:
+    """Returns the phases of a run; (): all rounds are of one kind.
+
+    With phases, `columns` and `kept` list those of all phases. Only the last
+    phase may keep tensors.
+    """
+    return ()
+
+  def personal(self, config: 'TrainConfig') -> PersonalModels | None:
+    """Returns how clients' own models are evaluated in place of the server's.
+
+    None: clients have no models of their own.
+    """
+    return None
 
   def upload(self, config: 'TrainConfig') -> Any:
-    """Returns the `UploadKind` of a client; None without a solver."""
-    return self.solver and self.solver.upload(config)
-
-  @property
-  def takes_num_clients(self) -> bool:
-    """Whether the builder has `num_clients`; imports the builder's module."""
-    return 'num_clients' in inspect.signature(load(self.builder)).parameters
-
-  def keywords(self, config: 'TrainConfig') -> dict[str, Any]:
-    """Returns the keywords of the builder that not every run has."""
-    # A builder needs to know only those that are set.
-    work = {n: getattr(config.client_work, n) for n in _OPTIONAL_KEYWORDS}
-    set_ones = {n: v for n, v in work.items() if v not in (None, False)}
-    privacy = config.local_privacy
-    if privacy.is_on:
-      set_ones['local_privacy'] = LocalPrivacy(
-        clip_norm=privacy.clip_norm,
-        noise_multiplier=privacy.noise_multiplier,
-        batch_size=config.client_work.local_batch_size,
-        draws_batches=privacy.draws_batches,
-      )
-    if config.aggregation.is_quantized:
-      set_ones['delta_bits'] = config.aggregation.bits
-    return set_ones | self.arguments(config)
+    """Returns the `UploadKind` of a client; None unless the server solves."""
+    return None
 
 
-_SHARED_KEYWORDS = (
-  'client_optimizer',
-  'server_optimizer',
-  'num_local_epochs',
-  'client_weighting',
-)
-_OPTIONAL_KEYWORDS = (
-  'max_delta_norm',
-  'num_local_steps',
-  'micro_batch_size',
-  'keeps_optimizer_state',
-)
+def own_fields(method: type[Method]) -> list[dataclasses.Field]:
+  """Returns the settings of a method that not every method has."""
+  shared = {field.name for field in dataclasses.fields(Method)}
+  return [f for f in dataclasses.fields(method) if f.name not in shared]
 
 
-def load(path: str) -> Any:
-  """Imports the object that 'module:name' names.
+def require_method(method: type[Method]) -> None:
+  """Raises ValueError unless a class declares a method as configs need it."""
+  if '__dataclass_fields__' not in vars(method):
+    raise ValueError(
+      f'the class {method.__name__} must have the decorator '
+      '@dataclasses.dataclass(frozen=True, kw_only=True)'
+    )
+  for name in ('title', 'source', '__doc__'):
+    if not getattr(method, name, None):
+      raise ValueError(f'the class {method.__name__} must have a {name}')
+  if method.hue and not re.fullmatch('#[0-9A-F]{6}', method.hue):
+    raise ValueError(
+      f"`hue` must be None or '#RRGGBB' in upper case, found {method.hue!r}"
+    )
+  for field in own_fields(method):
+    kind_of(field)
+    if field.default is dataclasses.MISSING:
+      raise ValueError(f'the setting {field.name!r} must have a default')
+
+
+def kind_of(field: dataclasses.Field) -> str:
+  """Returns the kind of a setting: 'bool', 'int', 'float', 'str', 'choice'.
 
   Raises:
-    UserError: If there is none.
+    ValueError: If it is annotated otherwise.
   """
-  module, _, name = path.partition(':')
-  try:
-    return getattr(importlib.import_module(module), name)
-  except (ImportError, AttributeError) as error:
-    raise UserError(
-      f'{path!r} must name a function of an importable module, found '
-      f'{type(error).__name__}: {error}. Correct the METHOD that names it.'
-    ) from error
+  annotation = field.type
+  if isinstance(annotation, types.UnionType):
+    inner, *others = typing.get_args(annotation)
+    annotation = inner if others == [types.NoneType] else None
+  if annotation in (bool, int, float, str):
+    return annotation.__name__
+  if typing.get_origin(annotation) is Literal and all(
+    isinstance(choice, str) for choice in typing.get_args(annotation)
+  ):
+    return 'choice'
+  raise ValueError(
+    f'the setting {field.name!r} must be annotated as bool, int, float, str, '
+    f'one of these | None, or a Literal of strings, found {field.type!r}'
+  )

@@ -2,12 +2,11 @@
 
 import typing
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.schema import TrainConfig
   from tff_fedfish.methods.method import Method
-  from tff_fedfish.methods.one_shot.uploads import UploadKind
 
 
 class Traffic(typing.NamedTuple):
@@ -36,15 +35,6 @@ class ClientCost(typing.NamedTuple):
   """Forward and backward passes over the client's rows after training."""
 
 
-class Slot(typing.NamedTuple):
-  """Tensors that every client keeps between rounds."""
-
-  name: str
-  """Such as `control_variate`."""
-  num_models: float
-  """Size, in models."""
-
-
 class Column(typing.NamedTuple):
   """A column of metrics.csv that a method adds."""
 
@@ -66,13 +56,9 @@ class Phase(typing.NamedTuple):
   """Counted from 1."""
   last_round: int | None
   """Last round of the phase; None for the last phase. `first_round - 1` makes a
-  phase without rounds: only its `begin` runs."""
+  phase without rounds: only its `begin_phase` runs."""
   method: 'Method'
   """Stands for the run's own in these rounds, settings and problems aside."""
-  begin: str | None = None
-  """'module:function', imported late: (config, process of the phase, state of
-  the process before it after its last round) -> first state, a function of
-  these. None in the first phase."""
 
 
 class Downloads(typing.NamedTuple):
@@ -100,18 +86,6 @@ class PersonalModels(typing.NamedTuple):
   downloads_column: str | None = None
   """Column with the models that all clients of a round were sent, from which
   communication is counted. None: as `Method.traffic` says."""
-
-
-class Solver(typing.NamedTuple):
-  """A server that solves for the weights, in a one-shot method."""
-
-  path: str
-  """'module:function', imported late, a `one_shot.uploads.Solve`: the weights
-  after a round from the clients' uploads."""
-  upload: Callable[['TrainConfig'], 'UploadKind']
-  """Kind of what a client uploads."""
-  models_held: Callable[['TrainConfig', int], float] = lambda config, n: 0.0
-  """Models that the solver holds, given a number of clients."""
 
 
 class ServerShapes(typing.NamedTuple):
@@ -144,11 +118,10 @@ class Features(typing.NamedTuple):
   """'written': the clients of a round compute their features and keep them.
   'read': they are fed with these instead of rows. 'unused': neither; some phase
   of the run has another value."""
-  work: str | None = None
-  """'module:function', imported late, called with the config, the config's
-  model and the server's weights. With 'written' it returns a function from a
-  batch to its features, float32 [rows, num_features]. With 'read' it returns a
-  function from a client's features to its basis, which it is fed with, too:
+  work: Callable[..., Callable[..., Any]] | None = None
+  """(config, the config's model, the server's weights) -> a function. With
+  'written' it makes of a batch its features, float32 [rows, num_features]. With
+  'read' it makes of a client's features its basis, which it is fed with, too:
   `vectors` and `power_sums` of `FeatureClient`. None: clients have none."""
   shapes: Callable[['TrainConfig'], ServerShapes] | None = None
   """Weights of the model on features. None: those of the config's model."""

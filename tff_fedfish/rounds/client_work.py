@@ -6,94 +6,20 @@ rounds) and reports. `compose` gives it the round of one client.
 """
 
 import collections
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.optimizers import clip_to_norm
 from tff_fedfish.rounds import kept
+from tff_fedfish.rounds.client import (
+  LocalResult,
+  MethodState,
+  Structure,
+  Trained,
+)
 from tff_fedfish.rounds.finite import is_all_finite, zero_unless
-from tff_fedfish.rounds.local_training import LocalResult
-
-Structure = Any
-Counts = Mapping[str, tf.Tensor]
-
-
-class Trained(NamedTuple):
-  """A client after local training: methods see it, and fill it in.
-
-  Attributes:
-    model: The functional model.
-    start: What the client started from.
-    local: Result of local training, the final trainable weights included.
-    weight: w_i, float32; 0 without data.
-    max_delta_norm: Bound on the norm of what is sent; None: no bound.
-    quantized: From a delta, what the server reads of it. None: the delta.
-    kept: Structures that the client keeps or returns, by slot.
-    update: Structure for the aggregator; every leaf float.
-    counts: Int32 scalars by name, to be summed over the clients that are
-      finite; reported beside `num_empty_clients`.
-    summands: The method state's, see `MethodState`; () without one.
-  """
-
-  model: tff.learning.models.FunctionalModel
-  start: kept.Start
-  local: LocalResult
-  weight: tf.Tensor
-  max_delta_norm: float | None = None
-  quantized: Callable[[Structure], Structure] | None = None
-  kept: Mapping[str, Structure] = {}
-  update: Structure = ()
-  counts: Counts = {}
-  summands: Structure = ()
-
-  def model_delta(self, after: Structure = ()) -> tuple[Structure, Counts]:
-    """Returns initial minus final trainable weights, bounded and quantized.
-
-    Args:
-      after: Tensors that must be there first, so that the delta does not take
-        memory while they are made.
-
-    Returns:
-      (delta, counts): with a bound `num_clipped_clients`, 1 where it was
-      exceeded.
-    """
-    with tf.control_dependencies(tf.nest.flatten(after)):
-      delta = tf.nest.map_structure(
-        tf.subtract, self.start.trainable, self.local.trainable
-      )
-    return self.bounded(delta)
-
-  def bounded(self, delta: Structure) -> tuple[Structure, Counts]:
-    """Returns `delta` bounded and quantized, counts as `model_delta` does."""
-    counts = {}
-    if self.max_delta_norm is not None:
-      delta, is_clipped = clip_to_norm(delta, self.max_delta_norm)
-      counts['num_clipped_clients'] = tf.cast(is_clipped, tf.int32)
-    return self.quantized(delta) if self.quantized else delta, counts
-
-
-class MethodState(NamedTuple):
-  """A method's own state on the server, which every client receives.
-
-  Attributes:
-    initial: (specs of the trainable weights) -> tensors or numbers by field
-      name, before the first round.
-    summands: (`Trained`) -> structure of float tensors, to be summed over the
-      clients that have data and are finite.
-    next: (state, sums, counts) -> state after a round, plain TensorFlow. The
-      counts are those of `metrics['client_work']['clients']`.
-    reported: Fields that are metrics, with their values when the round begins.
-    reported_after: Fields that are metrics, with their values when it ends.
-  """
-
-  initial: Callable[[Structure], Mapping[str, Any]]
-  summands: Callable[[Trained], Structure]
-  next: Callable[[Structure, Structure, Counts], Structure]
-  reported: tuple[str, ...] = ()
-  reported_after: tuple[str, ...] = ()
 
 
 def split_state(
@@ -123,7 +49,7 @@ def accepted(client: Trained) -> tuple[Structure, tf.Tensor, tf.Tensor]:
   """
   # The loss too: it may be infinite where its gradient is not.
   is_finite = is_all_finite(
-    [client.update, client.local.metrics, client.summands, client.kept]
+    [client.update, client.local.metrics, client.state_terms, client.kept_next]
   )
   update = zero_unless(is_finite, client.update)
   return update, tf.where(is_finite, client.weight, 0.0), is_finite
@@ -175,7 +101,7 @@ def build_client_work(
     tff.FederatedType(data_type, tff.CLIENTS),
   )
   def next_fn(state, weights, client_data):
-    result, metrics, counts, summands, output = tff.federated_map(
+    result, metrics, counts, state_terms, output = tff.federated_map(
       work, (tff.federated_broadcast(state), weights, client_data)
     )
     train = tff.learning.metrics.sum_then_finalize(
@@ -187,7 +113,7 @@ def build_client_work(
       for name in method_state.reported:
         measurements[name] = getattr(state.method, name)
       state = tff.federated_map(
-        next_state, (state, tff.federated_sum(summands), counts)
+        next_state, (state, tff.federated_sum(state_terms), counts)
       )
       for name in method_state.reported_after:
         measurements[name] = getattr(state.method, name)
@@ -268,13 +194,13 @@ def _work(functional_model, client_round, method_state, returns_output):
       },
     )
     result = tff.learning.templates.ClientResult(update, weight)
-    summands, output = client.summands, ()
+    state_terms, output = client.state_terms, ()
     has_data = tf.logical_and(is_finite, num_examples > 0)
     if method_state:
-      summands = zero_unless(has_data, summands)
+      state_terms = zero_unless(has_data, state_terms)
     if returns_output:
-      output = kept.client_output(client.kept, has_data)
-    return result, metrics, counts, summands, output
+      output = kept.client_output(client.kept_next, has_data)
+    return result, metrics, counts, state_terms, output
 
   return work
 
@@ -282,9 +208,9 @@ def _work(functional_model, client_round, method_state, returns_output):
 def _next_state(state_type, work, method_state):
   if not method_state:
     return None
-  _, _, counts_type, summands_type, _ = work.type_signature.result
+  _, _, counts_type, state_terms_type, _ = work.type_signature.result
 
-  @tff.tensorflow.computation(state_type, summands_type, counts_type)
+  @tff.tensorflow.computation(state_type, state_terms_type, counts_type)
   @tf.function
   def next_state(state, sums, counts):
     return collections.OrderedDict(

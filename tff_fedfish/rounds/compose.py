@@ -1,14 +1,13 @@
 """Makes a method's hooks, and what all methods share, a learning process.
 
 A client's round: it starts from what the server sent and from what it kept, or
-with a model of its own (`begin`); it trains (`local_training`, or `local_work`
-in its place); what it keeps, and then its update, are made of what it trained.
+with a model of its own (`begin`), and trains (`local_training`, or `local_work`
+in its place). Kept tensors are computed first, then the update.
 """
 
 import functools
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
@@ -21,17 +20,21 @@ from tff_fedfish.rounds import (
   local_steps,
   local_training,
 )
-from tff_fedfish.rounds.client_work import (
+from tff_fedfish.rounds.client import (
   Counts,
+  KeptSlot,
+  LocalResult,
   MethodState,
+  Start,
+  Structure,
   Trained,
+)
+from tff_fedfish.rounds.client_work import (
   build_client_work,
   split_state,
   weight_of,
 )
 from tff_fedfish.rounds.finalizers import build_finalizer, build_idle_finalizer
-from tff_fedfish.rounds.gradients import ExtraLoss
-from tff_fedfish.rounds.kept import KeptSlot, Start
 from tff_fedfish.rounds.privacy import LocalPrivacy
 from tff_fedfish.rounds.private_gradients import private_gradients
 from tff_fedfish.rounds.trained_models import FederatedProcess
@@ -40,7 +43,6 @@ from tff_fedfish.runtime.graph_function import without_garbage_collection
 OPTIMIZER_SLOT = 'optimizer'
 """Slot of the kept state of a client optimizer."""
 
-Structure = Any
 Model = tff.learning.models.FunctionalModel | ModelSpec
 
 
@@ -62,17 +64,14 @@ def compose(
   delta_bits: int = compression.FLOAT_BITS,
   make_update: Callable[[Trained], tuple[Structure, Counts]] | None = None,
   aggregation_factory: tff.aggregators.WeightedAggregationFactory | None = None,
-  begin: Callable[[tff.learning.models.FunctionalModel, Start], Start]
-  | None = None,
+  begin: Callable[[Start], Start] | None = None,
   client_inputs: Sequence[str] = (),
-  build_observer: Callable[[Structure], local_training.GradientObserver]
+  observer: Callable[[Start], local_training.GradientObserver] | None = None,
+  correct_gradient: Callable[[Start, Structure, Structure], Structure]
   | None = None,
-  build_correct_gradient: Callable[[Start], local_training.CorrectGradient]
-  | None = None,
-  build_extra_loss: Callable[[Start], ExtraLoss] | None = None,
+  extra_loss: Callable[..., tf.Tensor] | None = None,
   takes_steps: bool = True,
-  local_work: Callable[[Start, tf.data.Dataset], local_training.LocalResult]
-  | None = None,
+  local_work: Callable[[Start, tf.data.Dataset], LocalResult] | None = None,
   method_state: MethodState | None = None,
   kept_slots: Mapping[str, KeptSlot] = types.MappingProxyType({}),
 ) -> FederatedProcess:
@@ -101,25 +100,22 @@ def compose(
       are clipped per row and noised, and clients are given the input
       `client_data.LOCAL_PRIVACY`. Whatever else a method sends must be computed
       from these gradients. Not with `micro_batch_size`. None: plain gradients.
-    delta_bits: 8 or 4: what `Trained.model_delta` and `bounded` return is
-      quantized, see `compression`, and clients are given the input
-      `client_data.ROUNDING`: one element, an OrderedDict of `seed`, int32 [2].
-      What clients keep, and what a method sends beside it, is not. 32: it is
-      not.
-    make_update: From what a client trained, what it sends, any structure of
-      float tensors, and counts as those of `Trained.model_delta`. None: clients
-      send nothing, and the server's weights stay as they are.
+    delta_bits: 8 or 4: `Trained.model_delta` and `bounded` return quantized
+      deltas, see `compression`, and clients are given the input
+      `client_data.ROUNDING_SEED`. Kept tensors and the rest of the update are
+      sent as float32. 32: off.
+    make_update: (Trained) -> (update, counts). The update is any structure of
+      float tensors. None: clients send nothing, and the server's weights stay.
     aggregation_factory: Makes of the updates a pseudo-gradient with the
       structure of the trainable weights, 0 where the weights sum to 0. Its
       measurements are `metrics['aggregator']`. None: the weighted mean.
-    begin: From the functional model and a client's start, this start with its
-      `own_model`. None: clients begin with the server's weights.
+    begin: (Start) -> Start with `start_model` set. None: clients begin with the
+      server's weights.
     client_inputs: Names of further inputs, see `kept.client_data_type`.
-    build_observer: From the server's trainable weights, a hook on the gradients
-      of the last local epoch.
-    build_correct_gradient: From a client's start, `correct_gradient` of
-      `local_training.train`.
-    build_extra_loss: From a client's start, its `extra_loss`.
+    observer: (Start) -> hook on the gradients of the last local epoch.
+    correct_gradient: (Start, gradients, weights) -> gradients.
+    extra_loss: (Start, weights, batch, `gradients.BatchOutput`) -> scalar that
+      is added to the data loss.
     takes_steps: False: gradients are computed at the initial weights, for the
       observer only.
     local_work: Replaces local training, its hooks and numbers of steps.
@@ -149,7 +145,7 @@ def compose(
   is_quantized = delta_bits != compression.FLOAT_BITS
   if is_quantized:
     require(delta_bits in (8, 4), 'delta_bits', '32, 8 or 4', delta_bits)
-    client_inputs = (*client_inputs, kept.ROUNDING)
+    client_inputs = (*client_inputs, kept.ROUNDING_SEED)
   functional_model, initial_weights = _initial_weights(model)
   weights_type = initial_weights.type_signature.result
   slots = dict(kept_slots)
@@ -161,15 +157,13 @@ def compose(
   kept_only = {n: slot for n, slot in slots.items() if slot.initial is not None}
   kept_specs = kept.kept_specs(kept_only, functional_model)
   start_of = _starts(
-    functional_model, method_state, kept_only, client_inputs, begin
+    functional_model,
+    model if isinstance(model, ModelSpec) else None,
+    *(method_state, kept_only, client_inputs, begin),
   )
   train = local_work or _training(
-    functional_model,
     client_optimizer if takes_steps else None,
-    build_extra_loss,
-    build_correct_gradient,
-    build_observer,
-    local_privacy,
+    *(extra_loss, correct_gradient, observer, local_privacy),
     num_local_epochs=num_local_epochs,
     num_local_steps=num_local_steps,
     micro_batch_size=micro_batch_size,
@@ -179,17 +173,18 @@ def compose(
     start, dataset = start_of(*argument)
     local = train(start, dataset)
     weight = weight_of(local, client_weighting)
-    quantized = None
+    quantize = None
     if is_quantized:
-      (seed,) = kept.only_element(start.inputs[kept.ROUNDING])
-      quantized = functools.partial(
-        compression.quantize, bits=delta_bits, seed=seed
+      quantize = functools.partial(
+        compression.quantize,
+        bits=delta_bits,
+        seed=start.inputs[kept.ROUNDING_SEED],
       )
     client = Trained(
-      functional_model, start, local, weight, max_delta_norm, quantized
+      *(start, local, weight, max_delta_norm, quantize, micro_batch_size)
     )
     client = client._replace(
-      kept={name: slot.next(client) for name, slot in slots.items()}
+      kept_next={name: slot.next(client) for name, slot in slots.items()}
     )
     update, counts = tf.constant(0.0), {}
     if make_update is not None:
@@ -197,7 +192,7 @@ def compose(
     return client._replace(
       update=update,
       counts={**counts, **start.counts},
-      summands=method_state.summands(client) if method_state else (),
+      state_terms=method_state.terms(client) if method_state else (),
     )
 
   client_work = build_client_work(
@@ -216,7 +211,8 @@ def compose(
     _in_slots(initial_weights, client_work, aggregation_factory, finalizer),
     client_round,
     kept_specs=kept_specs,
-    own_model=begin and (lambda *argument: start_of(*argument)[0].own_model),
+    start_model=begin
+    and (lambda *argument: start_of(*argument)[0].start_model),
   )
 
 
@@ -262,49 +258,47 @@ def _in_slots(initial_weights, client_work, aggregation_factory, finalizer):
   )
 
 
-def _starts(functional_model, method_state, slots, client_inputs, begin):
+def _starts(functional_model, spec, method_state, slots, client_inputs, begin):
   """Returns (arguments of a client's work) -> (start, batches)."""
 
   def start_of(state, trainable, non_trainable, client_data):
     hparams, state_of_method = split_state(state, method_state)
     dataset, found = kept.split_client_data(client_data, slots, trainable)
-    inputs = {name: client_data[name] for name in client_inputs}
     start = Start(
-      trainable, non_trainable, hparams, state_of_method, found, inputs
+      functional_model,
+      spec,
+      trainable,
+      non_trainable,
+      hparams,
+      state_of_method,
+      found,
+      {name: client_data[name] for name in client_inputs},
     )
-    if begin is not None:
-      start = begin(functional_model, start)
-    return start, dataset
+    return (start if begin is None else begin(start)), dataset
 
   return start_of
 
 
 def _training(
-  functional_model,
-  optimizer,
-  build_extra_loss,
-  build_correct_gradient,
-  build_observer,
-  local_privacy,
-  **limits,
+  optimizer, extra_loss, correct_gradient, observer, local_privacy, **limits
 ):
   """Returns (start, batches) -> LocalResult: the loop with a method's hooks."""
 
   def train(start, dataset):
-    def hook(build, argument=start):
-      return build(argument) if build else None
+    def of_start(hook):
+      return hook and functools.partial(hook, start)
 
     return local_training.train(
-      functional_model,
+      start.model,
       optimizer,
       start.hparams,
-      start.trainable if start.own_model is None else start.own_model,
+      start.trainable if start.start_model is None else start.start_model,
       start.non_trainable,
       dataset,
       optimizer_state=start.kept.get(OPTIMIZER_SLOT),
-      extra_loss=hook(build_extra_loss),
-      correct_gradient=hook(build_correct_gradient),
-      observer=hook(build_observer, start.trainable),
+      extra_loss=of_start(extra_loss),
+      correct_gradient=of_start(correct_gradient),
+      observer=observer and observer(start),
       **(_private(local_privacy, start) if local_privacy else {}),
       **limits,
     )
@@ -314,16 +308,16 @@ def _training(
 
 def _private(privacy, start):
   """Returns the options of `local_training.train` that make it DP-SGD."""
-  noise_seed, num_examples, num_unobserved = kept.only_element(
-    start.inputs[kept.LOCAL_PRIVACY]
-  )
+  given = start.inputs[kept.LOCAL_PRIVACY]
   options = dict(
     gradient_of=functools.partial(
-      private_gradients, privacy=privacy, noise_seed=noise_seed
+      private_gradients, privacy=privacy, noise_seed=given['noise_seed']
     )
   )
   if privacy.draws_batches:
-    options['drawn'] = local_steps.DrawnSteps(num_examples, num_unobserved)
+    options['drawn'] = local_steps.DrawnSteps(
+      given['num_examples'], given['num_unobserved']
+    )
   return options
 
 

@@ -6,64 +6,21 @@ round is its client output, see `runtime/client_outputs.py`.
 """
 
 import collections
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedfish.rounds.client import KeptSlot, Structure
 from tff_fedfish.runtime import client_outputs
 from tff_fedfish.runtime.client_data import (
   CANDIDATES,
   LOCAL_PRIVACY,
-  ROUNDING,
+  ROUNDING_SEED,
   VALIDATION,
 )
-
-Structure = Any
-
-
-class Start(NamedTuple):
-  """Everything but its data that a client starts a round with.
-
-  Attributes:
-    trainable: Trainable weights that the server sent.
-    non_trainable: Weights held fixed.
-    hparams: Hyperparameters of the client optimizer.
-    method: The method's state on the server; () without one.
-    kept: Kept structures by slot; empty without slots.
-    inputs: Datasets by name, see `client_data_type`.
-    own_model: Trainable weights with which local training begins, where they
-      are the client's own. None: it begins with the server's.
-    found: Tensors that `begin` found beside it, by name, for `KeptSlot.next`.
-    counts: Int32 scalars of `begin`, summed as those of `make_update`.
-  """
-
-  trainable: Structure
-  non_trainable: Structure
-  hparams: Structure
-  method: Structure = ()
-  kept: Mapping[str, Structure] = {}
-  inputs: Mapping[str, tf.data.Dataset] = {}
-  own_model: Structure | None = None
-  found: Mapping[str, tf.Tensor] = {}
-  counts: Mapping[str, tf.Tensor] = {}
-
-
-class KeptSlot(NamedTuple):
-  """Tensors that every client keeps from round to round, or only returns.
-
-  Attributes:
-    initial: (trainable weights that the server sent) -> the structure of a
-      client that takes part for the first time, of float or integer tensors.
-      None: the client returns `next` and keeps nothing.
-    next: (`client_work.Trained`) -> the structure after a round. A client
-      without data, or whose update, metrics or kept tensors are not all finite,
-      keeps what it had.
-  """
-
-  initial: Callable[[Structure], Structure] | None
-  next: Callable[[Any], Structure]
 
 
 def trainable_specs(
@@ -103,7 +60,7 @@ def client_data_type(
     functional_model: The model.
     kept: As `kept_specs` returns it.
     inputs: Names of further inputs: `VALIDATION`, `CANDIDATES`,
-      `LOCAL_PRIVACY` and `ROUNDING` of `client_data`.
+      `LOCAL_PRIVACY` and `ROUNDING_SEED` of `client_data`.
 
   Returns:
     The sequence of batches B*. With slots <data=B*, state=<SLOT=T*, ...>>, T
@@ -114,34 +71,28 @@ def client_data_type(
   data = _sequence_of(functional_model.input_spec)
   if not kept and not inputs:
     return data
-  specs = {
-    VALIDATION: functional_model.input_spec,
-    CANDIDATES: collections.OrderedDict(
-      position=tf.TensorSpec([], tf.int32),
-      weights=trainable_specs(functional_model),
+  types = {
+    VALIDATION: lambda: data,
+    CANDIDATES: lambda: _sequence_of(
+      collections.OrderedDict(
+        position=tf.TensorSpec([], tf.int32),
+        weights=trainable_specs(functional_model),
+      )
     ),
-    LOCAL_PRIVACY: collections.OrderedDict(
-      noise_seed=tf.TensorSpec([2], tf.int32),
-      num_examples=tf.TensorSpec([], tf.int64),
-      num_unobserved=tf.TensorSpec([], tf.int64),
+    LOCAL_PRIVACY: lambda: collections.OrderedDict(
+      noise_seed=tff.TensorType(np.int32, [2]),
+      num_examples=np.int64,
+      num_unobserved=np.int64,
     ),
-    ROUNDING: collections.OrderedDict(seed=tf.TensorSpec([2], tf.int32)),
+    ROUNDING_SEED: lambda: tff.TensorType(np.int32, [2]),
   }
   parts = collections.OrderedDict(data=data)
   if kept:
     parts['state'] = collections.OrderedDict(
       (name, _sequence_of(slot)) for name, slot in kept.items()
     )
-  parts |= {name: _sequence_of(specs[name]) for name in inputs}
+  parts |= {name: types[name]() for name in inputs}
   return tff.to_type(parts)
-
-
-def only_element(dataset: tf.data.Dataset) -> tuple[tf.Tensor, ...]:
-  """Returns the flat tensors of a dataset of one element, 0 without any."""
-  zeros = tf.nest.map_structure(
-    lambda spec: tf.zeros(spec.shape, spec.dtype), dataset.element_spec
-  )
-  return _first_or(dataset, tuple(tf.nest.flatten(zeros)))
 
 
 def split_client_data(

@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from tff_fedfish.rounds import local_steps
+from tff_fedfish.rounds.client import LocalResult, Structure
 from tff_fedfish.rounds.gradients import (
   BatchGradients,
   BatchOutput,
@@ -40,9 +41,6 @@ from tff_fedfish.rounds.gradients import (
   num_rows,
   split_batch,
 )
-
-# A nested structure of tensors, as tf.nest understands it.
-Structure = Any
 
 NOISE_SEED = 'noise_seed'
 """Key of `x`, where that is a mapping: int32 [batch, 2], seeds of dropout and
@@ -65,28 +63,6 @@ CorrectGradient = Callable[[Structure, Structure], Structure]
 # As `batch_gradients` up to its metrics, then the number of the step, an int32
 # scalar that counts from 0, and the keywords `prepare` and `extra_loss`.
 GradientOf = Callable[..., BatchGradients]
-
-
-class LocalResult(NamedTuple):
-  """Result of local training."""
-
-  trainable: Structure
-  """The trained weights."""
-  metrics: Structure
-  """The model's metrics state over all local steps."""
-  num_examples: tf.Tensor
-  """Int64, the rows that were trained on, each counted once."""
-  observation: Structure
-  """The observer's last observation; None without one."""
-  mean_loss: tf.Tensor
-  """Float32, the mean over the local steps of the data loss of their batches; 0
-  without a step."""
-  dataset: tf.data.Dataset
-  """The rows that were trained on, each once, in batches."""
-  optimizer_state: Structure
-  """The optimizer's, after the last step."""
-  num_steps: tf.Tensor
-  """Int32, the local steps; 0 without data."""
 
 
 class _State(NamedTuple):
@@ -201,7 +177,7 @@ def train(
     loss_sum=tf.constant(0.0),
     num_steps=tf.constant(0),
   )
-  state, observation = _loop(step, state, steps, observer)
+  state, gradient_sums = _loop(step, state, steps, observer)
   num_examples = steps.num_examples
   if num_examples is None:
     # Every pass has the same rows, so the division is exact.
@@ -210,7 +186,7 @@ def train(
     trainable=state.weights,
     metrics=state.metrics,
     num_examples=num_examples,
-    observation=observation,
+    gradient_sums=gradient_sums,
     mean_loss=tf.math.divide_no_nan(
       state.loss_sum, tf.cast(state.num_steps, tf.float32)
     ),

@@ -8,9 +8,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedfish.rounds.client_work import Trained, accepted
-
-Structure = Any
+from tff_fedfish.rounds.client import Structure, Trained
+from tff_fedfish.rounds.client_work import accepted
 
 
 class FederatedProcess(tff.learning.templates.LearningProcess):
@@ -28,7 +27,7 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
     process: tff.learning.templates.LearningProcess,
     client_round: Callable[[Structure, Structure, Structure, Any], Trained],
     kept_specs: Mapping[str, tuple[tf.TensorSpec, ...]],
-    own_model: Callable[..., Structure] | None = None,
+    start_model: Callable[..., Structure] | None = None,
   ):
     """Extends a process.
 
@@ -36,8 +35,8 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
       process: The process.
       client_round: The round of one client, see `build_client_work`.
       kept_specs: The flat tensors that a client keeps, by slot.
-      own_model: From the same arguments, the model with which a client begins a
-        round. None: the server's.
+      start_model: From the same arguments, the model with which a client begins
+        a round. None: the server's.
     """
     super().__init__(
       process.initialize,
@@ -49,7 +48,7 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
     )
     self.kept_specs = kept_specs
     self._client_round = client_round
-    self._own_model = own_model
+    self._start_model = start_model
 
   @functools.cached_property
   def trained_models(self) -> tff.Computation:
@@ -91,9 +90,9 @@ class FederatedProcess(tff.learning.templates.LearningProcess):
     Raises:
       AttributeError: If clients begin with the server's weights.
     """
-    if self._own_model is None:
+    if self._start_model is None:
       raise AttributeError('Clients of this process begin with the same model.')
-    return self._at_clients(self._own_model)
+    return self._at_clients(self._start_model)
 
   def _at_clients(self, result):
     """Returns a computation with the arguments of `next`."""

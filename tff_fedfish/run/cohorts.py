@@ -17,7 +17,7 @@ from tff_fedfish.run.private import PrivateRounds, private_rounds
 from tff_fedfish.runtime.client_data import (
   CANDIDATES,
   LOCAL_PRIVACY,
-  ROUNDING,
+  ROUNDING_SEED,
   VALIDATION,
   ClientLoader,
   LoadedClient,
@@ -92,20 +92,16 @@ class TrainingClient(ClientLoader):
     if private is not None:
       inputs[LOCAL_PRIVACY] = private.client_input(len(sequences), *of_round)
     if self.is_quantized:
-      inputs[ROUNDING] = self._rounding_seed()
+      inputs[ROUNDING_SEED] = self._rounding_seed()
     if inputs:
       data = collections.OrderedDict(data=data, **inputs)
     return LoadedClient(data, counts)
 
   def _rounding_seed(self):
-    import tensorflow as tf
-
     seed = randomness.generator(
       'delta_rounding', self.shuffle_seed, self.round_num, self.client_id
     ).randint(2**31, size=2, dtype=np.int64)
-    return tf.data.Dataset.from_tensors(
-      collections.OrderedDict(seed=tf.constant(seed.astype(np.int32)))
-    )
+    return seed.astype(np.int32)
 
   def _validation_rows(self, sequences):
     """Returns the validation rows, with the features of those it trains on."""
