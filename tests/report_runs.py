@@ -10,7 +10,6 @@ from typing import Any
 from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.evaluation import results
 from tff_fedfish.evaluation.summary import (
-  EffectiveClients,
   summarize_evaluation,
 )
 from tff_fedfish.evaluation.tables import ClientBarrier, ClientEvaluation
@@ -134,7 +133,6 @@ def write_evaluation(
   client_ids: tuple[str, ...] = ('a.org', 'b.org', 'c.org', 'd.org'),
   barriers: tuple[tuple[float, float, float, float], ...] = (),
   personalization: Mapping[str, Any] | None = None,
-  effective_clients: float | None = None,
   facts: Mapping[str, Any] | None = None,
 ) -> pathlib.Path:
   """Writes an evaluation directory.
@@ -174,10 +172,6 @@ def write_evaluation(
   summary = summarize_evaluation(
     clients,
     barriers=rows,
-    effective_clients=effective_clients
-    and EffectiveClients(
-      mean=effective_clients, uninformed_fraction=None, of_weights=None
-    ),
     skipped_clients={},
     kind=kind,
     corpus=corpus,

@@ -102,19 +102,15 @@ def local_epochs(
 
 
 def rounds(found: Numbers) -> list[str]:
-  """Returns rows as `local_epochs`: barrier, effective number of clients."""
+  """Returns rows as `local_epochs`: the barrier of each method."""
   rows = []
   for sizes, shown in _sizes(found, 'rounds'):
-    pairs = [
-      [
-        found.find(table='rounds', measure=measure, variant=method, **sizes)
-        for method in METHODS
-      ]
-      for measure in ('barrier', 'effective clients')
-    ]
-    barriers = (f'{n.value:+.3f}'.replace('-', '−') for n in pairs[0])
-    effective = (f'{n.value:.1f}' for n in pairs[1])
-    rows.append(line(*shown, *barriers, *effective))
+    barriers = (
+      found.find(table='rounds', measure='barrier', variant=method, **sizes)
+      for method in METHODS
+    )
+    cells = (f'{n.value:+.3f}'.replace('-', '−') for n in barriers)
+    rows.append(line(*shown, *cells))
   return rows
 
 
@@ -129,12 +125,8 @@ def variants(found: Numbers, fraction: float) -> list[str]:
       cells.append(f'{scale * value:.{digits}f}')
       difference = found.find(**at, measure=f'{measure} difference')
       cells.append(_difference(difference, scale, digits) if difference else '')
-    barrier, effective = (
-      found.find(table='rounds', variant=variant, measure=measure)
-      for measure in ('barrier', 'effective clients')
-    )
+    barrier = found.find(table='rounds', variant=variant, measure='barrier')
     cells.append(f'{barrier.value:+.3f}')
-    cells.append(f'{effective.value:.1f}' if effective else '')
     rows.append(line(variant, *cells))
   return rows
 

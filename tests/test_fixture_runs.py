@@ -92,17 +92,11 @@ def test_barrier_is_as_before(run, copy, tmp_path, capsys):
   arguments = make_runs.evaluate_arguments(copy, corpus, evaluation)
   assert main([*arguments, '--barrier']) == 0
   found = make_runs.barrier_facts(evaluation)
-  sizes = found.pop('effective_clients')
-  expected = json.loads((run / 'expected_barrier.json').read_text('utf-8'))
-  before = expected['effective_clients']['mean']
-  # Of Fishers that nearly vanish: processors differ by 3e-4.
-  assert sizes['mean'] == pytest.approx(before, rel=1e-3)
   _assert_as_expected(found, run, 'expected_barrier.json', capsys)
 
 
 def _assert_as_expected(found, run, name, capsys):
   expected = json.loads((run / name).read_text('utf-8'))
-  expected.pop('effective_clients', None)
   # Of convolutions, the last bits were seen to differ between processors of one
   # name and the same flags, too.
   is_text = run.name.startswith('text')

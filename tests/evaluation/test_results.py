@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results, tables
-from tff_fedfish.evaluation.summary import (
-  EffectiveClients,
-  summarize_evaluation,
-)
+from tff_fedfish.evaluation.summary import summarize_evaluation
 from tff_fedfish.evaluation.tables import (
   Affinity,
   ClientBarrier,
@@ -79,13 +76,9 @@ def _rows(table: pd.DataFrame, kind):
 
 def test_what_is_written_is_read(tmp_path):
   (tmp_path / 'empty').mkdir()
-  effective = EffectiveClients(
-    mean=1.5, uninformed_fraction=0.0, of_weights=2.0
-  )
   summary = _write(
     tmp_path / 'empty',
     barriers=[_barrier(b'x')],
-    effective_clients=effective,
     unknown_token_fraction=0.25,
     num_bytes={b'a': 700, b'b': 800},
   )
@@ -116,7 +109,6 @@ def test_the_files_as_others_read_them(tmp_path):
     *('num_clients', 'skipped_clients', 'skipped_sequences'),
     'unknown_token_fraction',
     *('personalization', 'bootstrap', 'fractions', 'client_server_barrier'),
-    'effective_clients',
   ]
   assert list(summary['fractions'][1]) == [
     *('fraction', 'loss', 'accuracy', 'perplexity', 'worst_decile_loss'),
@@ -209,6 +201,15 @@ def test_what_is_no_evaluation(tmp_path):
   (tmp_path / 'e' / 'per_client.csv').unlink()
   with pytest.raises(UserError, match='but per_client.csv is not in it'):
     results.read_evaluation(tmp_path / 'e')
+
+
+def test_a_number_that_only_earlier_versions_wrote(tmp_path):
+  summary = _write(tmp_path / 'e')
+  file = tmp_path / 'e' / 'summary.json'
+  effective = {'mean': 1.5, 'uninformed_fraction': 0.0, 'of_weights': 2.0}
+  earlier = json.loads(file.read_text()) | {'effective_clients': effective}
+  file.write_text(json.dumps(earlier))
+  assert results.read_evaluation(tmp_path / 'e').summary == summary
 
 
 @pytest.mark.parametrize(

@@ -121,13 +121,6 @@ def _print_summary(summary) -> None:
       f'{_number(barrier.global_loss.mean, ".4f")}. Local loss: '
       f'{_number(barrier.local_loss.mean, ".4f")}'
     )
-  effective = summary.effective_clients
-  if effective and effective.mean is not None:
-    print(
-      f'Effective clients per weight: {effective.mean:.1f} '
-      f'({effective.of_weights:.1f} by client weights). Weights that no '
-      f'client informs: {effective.uninformed_fraction:.1%}'
-    )
 
 
 def _number(value, spec: str, missing: str = '-') -> str:

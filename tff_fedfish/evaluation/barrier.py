@@ -10,17 +10,14 @@ Most of the barrier is there before any aggregation: it ranks nothing.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from models.model_shapes import weight_shapes
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.sequences import ClientRows
-from tff_fedfish.evaluation.effective_clients import MassSums, client_mass
 from tff_fedfish.evaluation.evaluator import ClientEvaluator, build_evaluator
-from tff_fedfish.evaluation.summary import EffectiveClients
 from tff_fedfish.evaluation.tables import ClientBarrier
 from tff_fedfish.progress import Progress
 from tff_fedfish.run import build, cohorts, model_state
@@ -37,7 +34,7 @@ def replay_round(
   participating: Sequence[bytes],
   client_rows: ClientRows,
   states: ClientStates | None,
-) -> tuple[list[ClientBarrier], EffectiveClients]:
+) -> list[ClientBarrier]:
   """Runs the round after a checkpoint again, bit for bit; measures its clients.
 
   Args:
@@ -48,8 +45,7 @@ def replay_round(
     states: What clients kept. None: they keep nothing.
 
   Returns:
-    (an entry for each client that has sequences, effective clients of the
-    mean).
+    An entry for each client that has sequences.
 
   Raises:
     UserError: If the process does not give its clients' models, or the
@@ -68,13 +64,6 @@ def replay_round(
     )
   state = build.with_rates(process, state, config, round_num)
   cohort = cohorts.cohort(config, participating, client_rows, round_num, kept)
-  mass, plain_mean_fraction = client_mass(config, with_floor=False)
-  sums = MassSums(
-    mass,
-    len(weight_shapes(config.model_shape())),
-    state.aggregator,
-    plain_mean_fraction=plain_mean_fraction,
-  )
   # Each client trains in the round, and once more to give its model.
   with Progress('barrier', 2 * len(cohort), unit='client') as progress:
     asked = itertools.count()
@@ -86,17 +75,13 @@ def replay_round(
     with round_options.use_round_options(options):
       new_state = process.next(state, list(cohort)).state
     progress.advance()
-    barriers = measure_clients(
+    return measure_clients(
       process,
       state,
       process.get_model_weights(new_state).trainable,
       build_evaluator(config),
       _advancing(cohort, progress),
-      on_client_trained=lambda trained: sums.add(
-        trained['update'], trained['client_weight']
-      ),
     )
-  return barriers, sums.summary()
 
 
 def measure_clients(
@@ -106,7 +91,6 @@ def measure_clients(
   evaluator: ClientEvaluator,
   clients: Iterable[TrainingClient],
   *,
-  on_client_trained: Callable[[Mapping[str, Any]], None] = lambda trained: None,
   on_failure: Callable[[TrainingClient, Exception], None] | None = None,
 ) -> list[ClientBarrier]:
   """Trains clients again and compares their models with the server's.
@@ -117,8 +101,6 @@ def measure_clients(
     new_weights: The server's weights after the round.
     evaluator: Evaluator of the config.
     clients: Clients to measure, taken one at a time.
-    on_client_trained: Called with the output of `process.trained_models` for
-      each client.
     on_failure: Called with a client that raises, and its exception; the client
       is left out. None: the exception is raised.
 
@@ -132,11 +114,8 @@ def measure_clients(
       rows = _rows(client)
       if not len(rows):
         continue
-      trained = _train(process, state, client)
-      on_client_trained(trained)
-      local = evaluator.score(trained['trainable'], rows)
       # One such model at a time; its update is as large, or twice that.
-      del trained
+      local = evaluator.score(_train(process, state, client)['trainable'], rows)
       after = evaluator.score(new_weights, rows)
     except Exception as error:  # pylint: disable=broad-exception-caught
       if on_failure is None:

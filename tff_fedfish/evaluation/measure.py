@@ -110,10 +110,10 @@ def _measure_halves(plan: Plan, kept: KeptRows) -> Summary:
       non_trainable=weights.non_trainable,
     ),
   )
-  barriers = effective_clients = None
+  barriers = None
   if options.barrier:
     source = row_source(config)
-    barriers, effective_clients = barrier.replay_round(
+    barriers = barrier.replay_round(
       config,
       checkpoint,
       # Always those of the run itself.
@@ -130,7 +130,6 @@ def _measure_halves(plan: Plan, kept: KeptRows) -> Summary:
       half.num_dropped_sequences for half in halves.values()
     ),
     barriers=barriers,
-    effective_clients=effective_clients,
     unknown_token_fraction=unknown_tokens.fraction_of(
       scored.values(), tokenizer
     ),

@@ -61,19 +61,6 @@ class BarrierSummary:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EffectiveClients:
-  """Kish's effective number of clients of a round; see effective_clients.py."""
-
-  mean: float | None
-  """Effective clients of the mean that the server takes, over the weights that
-  any client informs. None: there is no such weight."""
-  uninformed_fraction: float | None
-  """Fraction of the other weights."""
-  of_weights: float | None
-  """Effective clients by the client weights only."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
   """Contents of `summary.json`, in their order.
 
@@ -104,8 +91,6 @@ class Summary:
   """In ascending order."""
   client_server_barrier: BarrierSummary | None
   """None: not measured."""
-  effective_clients: EffectiveClients | None
-  """None: not measured."""
 
   def __post_init__(self):
     require_one_of('kind', self.kind, KINDS)
@@ -126,7 +111,6 @@ def summarize_evaluation(
   clients: Sequence[ClientEvaluation],
   *,
   barriers: Sequence[ClientBarrier] | None = None,
-  effective_clients: EffectiveClients | None = None,
   unknown_token_fraction: float | None = None,
   num_bytes: Mapping[bytes, int] | None = None,
   skipped_clients: Mapping[str, int],
@@ -137,7 +121,6 @@ def summarize_evaluation(
   Args:
     clients: One entry per client and fraction, in any order.
     barriers: One entry per client of the cohort. None: not measured.
-    effective_clients: Those of the same cohort. None: not measured.
     unknown_token_fraction: See `Summary`.
     num_bytes: Bytes of the scored text of each client. None: images.
     skipped_clients: See `Summary`.
@@ -162,7 +145,6 @@ def summarize_evaluation(
     client_server_barrier=(
       None if barriers is None else summarize_barriers(barriers)
     ),
-    effective_clients=effective_clients,
     **facts,
   )
 

@@ -47,8 +47,7 @@ class Mean(NamedTuple):
   measure: str
   """'loss' in nats, 'accuracy' in [0, 1], 'hurt' (share of the clients whose
   loss personalization raised), 'bits_per_byte', 'p10', 'p50', 'p90', 'worst';
-  'unknown_tokens', 'barrier/loss' and the like, 'effective_clients' without a
-  fraction."""
+  'unknown_tokens', 'barrier/loss' and the like without a fraction."""
   mean: float
   low: float = math.nan
   """End of the 95 % interval; NaN where there is none."""
@@ -245,9 +244,6 @@ def _barrier(
     if len(means) == 1 and name in ('loss', 'error'):
       numbers = _interval(means[0].mean, means[0].ci_low, means[0].ci_high)
     yield row(**place, **count, **numbers, measure=f'barrier/{name}')
-  effective = [s.effective_clients for s in summaries if s.effective_clients]
-  mean = _mean_of_some([one.mean for one in effective])
-  yield row(**place, **count, measure='effective_clients', mean=mean)
 
 
 def _interval(

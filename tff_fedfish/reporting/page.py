@@ -35,7 +35,7 @@ _TABLE_NOTES = {
     'if there are several. 0 %, 25 %, 50 %: fraction of each client’s data '
     'used for personalization. E: local epochs per round.'
   ),
-  'barrier': 'The barrier and the effective clients rank nothing.',
+  'barrier': 'The barrier ranks nothing.',
 }
 # Anchor: title, what it needs ('' if its absence is no news), is it folded.
 _SECTIONS = {

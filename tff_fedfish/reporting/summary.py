@@ -72,7 +72,7 @@ def find_columns(arms: Sequence[Arm], means: pd.DataFrame) -> list[Column]:
 
   shown = means[means['is_shown']]
   columns = list(_scores(arms, shown))
-  for key in (*_BARRIERS, 'effective_clients'):
+  for key in _BARRIERS:
     # Where no round was replayed, as measured while training.
     trained = last(key)
     replayed = _values(shown[shown['measure'] == key])

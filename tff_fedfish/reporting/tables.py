@@ -259,7 +259,6 @@ def _seconds(value: float) -> str:
 
 _COSTS = {
   'barrier/loss': ('Barrier (nats)', lambda value: shown(value, 3, 1, '+')),
-  'effective_clients': ('Effective clients', lambda value: shown(value, 1)),
   _UPLINK: ('Uplink (models)', _number),
   DOWNLINK: ('Downlink (models)', _number),
   'seconds_per_round': ('Seconds per round', _seconds),
