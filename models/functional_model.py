@@ -12,7 +12,7 @@ from models import transformer
 from models.image_model_config import ImageModelConfig
 from models.image_models import IMAGE_CLASSIFIERS, initial_weights
 from models.layers import Layer, Tap, layers_of
-from models.model_shapes import are_stacked, input_axes
+from models.model_shapes import ModelShape, are_stacked, input_axes
 from models.transformer_config import (
   LOGITS_TENSORS,
   TransformerConfig,
@@ -37,6 +37,8 @@ class ModelSpec:
   """Forward pass, loss and metrics; its weights are specs."""
   draw_initial_weights: Callable[[], Weights]
   """Called while a graph is built; returns (trainable, non_trainable)."""
+  shape: ModelShape | None = None
+  """What the model was built from. None: a model of one's own."""
   makes_logits: tuple[bool, ...] | None = None
   """Flag per trainable tensor: whether it makes a language model's logits. A
   tied embedding does, though it embeds the input, too. None: not known."""
@@ -131,6 +133,7 @@ def build_language_model(
   return ModelSpec(
     _functional_model(shapes, predict_on_batch, per_target, x_spec),
     lambda: (transformer.initial_weights(config, model_seed), ()),
+    shape=config,
     makes_logits=tuple(name in LOGITS_TENSORS for name in shapes),
     is_stacked=are_stacked(config),
     input_axes=input_axes(config),
@@ -199,6 +202,7 @@ def build_image_model(
   return ModelSpec(
     _functional_model(shapes, predict_on_batch, per_target, x_spec),
     lambda: (initial_weights(config, model_seed), ()),
+    shape=config,
     input_axes=input_axes(config),
     features=features,
     layers=layers_of(config),

@@ -267,6 +267,18 @@ def small_export(small_run, tmp_path_factory):
   return output
 
 
+@pytest.fixture
+def two_blocks(monkeypatch):
+  """Cuts the ResNet to two of its eight blocks: all take long to trace.
+
+  The first has a plain shortcut and one channel in a norm's group; the second
+  projects and has two.
+  """
+  shapes = 'models.image_model_config'
+  monkeypatch.setattr(f'{shapes}._RESNET_STAGES', ((32, 1), (64, 2)))
+  monkeypatch.setattr(f'{shapes}._RESNET_BLOCKS_PER_STAGE', 1)
+
+
 @pytest.fixture(scope='module')
 def stock_context():
   """A context of TFF's own, in its second process."""

@@ -10,43 +10,23 @@ from tff_fedfish.methods import registry
 _METHOD = """
 import dataclasses
 
-from tff_fedfish.methods import AlgorithmConfig, Column, Method
+from tff_fedfish.methods import Column, Method
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config(AlgorithmConfig):
+class Refused(Method):
+  'Refused.'
+
+  title, source = 'Refused', 'here'
   {field}
 
-
-METHOD = Method(
-  name={name!r},
-  title='Refused',
-  summary='Refused.',
-  source='here',
-  settings=Config,
-  builder={builder!r},
-  columns=lambda config: (Column({column!r}, ('train',)),),
-)
-
-
-def build(model, *, strength, **training):
-  pass
-
-
-def build_nothing(model):
-  pass
+  def columns(self, config):
+    return (Column({column!r}, ('train',)),)
 """
 
 
-def _method(
-  name='refused',
-  field='strength: float = 1.0',
-  builder='build',
-  column='train/refused',
-):
-  module = 'refused_package.method'
-  builder = builder if ':' in builder else f'{module}:{builder}'
-  return _METHOD.format(name=name, field=field, builder=builder, column=column)
+def _method(field='strength: float = 1.0', column='train/refused'):
+  return _METHOD.format(field=field, column=column)
 
 
 def _prepare(place):
@@ -83,21 +63,10 @@ CASES = (
     "must name an importable module, but importing 'no_package.method' raised",
     algorithm__name='no_package.method',
   ),
-  _module('found int in', 'METHOD = 3\n'),
+  _module('tff_fedfish.methods.Method, found none', 'METHOD = 3\n'),
   _module(
     "raised ValueError: the setting 'strength' must have a default. Correct it",
     _method(field='strength: float'),
-  ),
-  _module(
-    'must name a function of an importable module, found ModuleNotFoundError',
-    _method(builder='no_package:build'),
-  ),
-  _module('found AttributeError', _method(builder='refused_package.method:no')),
-  _module(
-    'must take a model and the keywords client_optimizer, server_optimizer, '
-    'num_local_epochs, client_weighting, strength, found: got an unexpected '
-    "keyword argument 'client_optimizer'",
-    _method(builder='build_nothing'),
   ),
   _module(
     "metrics.csv has another 'train/loss'. Rename it.",

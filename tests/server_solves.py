@@ -8,7 +8,6 @@ import planned_configs
 
 from models.model_shapes import weight_shapes
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.methods.method import load
 from tff_fedfish.methods.one_shot.uploads import (
   SolveContext,
   SolveResult,
@@ -56,9 +55,8 @@ def open_uploads(
 def solve(config: TrainConfig, uploads: Uploads) -> SolveResult:
   """Returns the solution; all weights score alike."""
   context = SolveContext(
-    settings=config.algorithm,
     shape=config.model_shape(),
     score=lambda weights: 0.5,
     seed=3,
   )
-  return load(config.method.solver.path)(uploads, uploads.mean(), context)
+  return config.method.solve(uploads, uploads.mean(), context)

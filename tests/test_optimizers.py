@@ -11,9 +11,9 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from hypothesis import strategies
 
+from tff_fedfish import build_fed_avg
 from tff_fedfish.config.learning_rates import rate_of_round
 from tff_fedfish.config.schema import ClientWorkConfig, ServerConfig
-from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.optimizers import (
   build_adamw,
   build_fed_opt,

@@ -9,16 +9,19 @@ from models import transformer
 from models.functional_model import build_image_model
 from models.image_models import initial_weights
 from models.model_shapes import ModelShape, weight_shapes
-from models.permutations import PermutationGroup, permutation_groups, take_units
 from models.transformer_config import TransformerConfig
-from tff_fedfish.methods.method import load
+from tff_fedfish.methods.one_shot import OneShot
+from tff_fedfish.methods.one_shot.permutations import (
+  PermutationGroup,
+  permutation_groups,
+  take_units,
+)
 from tff_fedfish.methods.one_shot.uploads import (
   SolveContext,
   SolveResult,
   UploadKind,
   Uploads,
 )
-from tff_fedfish.methods.registry import BUILT_IN
 
 WeightsByName = Mapping[str, np.ndarray]
 
@@ -59,7 +62,7 @@ class ListedUploads(Uploads):
 def solve(
   uploads: Uploads,
   shape: ModelShape,
-  method: str,
+  method: type[OneShot],
   *,
   score=None,
   uncompressed_mean=None,
@@ -67,15 +70,8 @@ def solve(
   **settings,
 ) -> SolveResult:
   """Solves as a server does, from the mean of the uploads."""
-  declared = BUILT_IN[method]
-  context = SolveContext(
-    declared.settings(name=method, **settings),
-    shape,
-    score,
-    seed,
-    uncompressed_mean,
-  )
-  return load(declared.solver.path)(uploads, uploads.mean(), context)
+  context = SolveContext(shape, score, seed, uncompressed_mean)
+  return method(**settings).solve(uploads, uploads.mean(), context)
 
 
 def random_weights(shape: ModelShape, seed: int) -> dict[str, np.ndarray]:

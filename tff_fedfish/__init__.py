@@ -1,8 +1,8 @@
 """Federated language-model pretraining with function-space aggregation.
 
 The public names are imported when first used, so that `import tff_fedfish`
-costs nothing. Every built-in method adds its builder, such as `build_fed_fish`;
-the first one that is called for imports TensorFlow Federated, some ten seconds.
+costs nothing. Every built-in method adds a function such as `build_fed_fish`;
+the first one that is called imports TensorFlow Federated, some ten seconds.
 """
 
 import importlib
@@ -18,24 +18,46 @@ _HOMES = {
 }
 
 
-def _homes():
+_PREFIX = 'build_'
+
+
+def _builders():
   from tff_fedfish.methods import registry
 
-  builders = (method.builder for method in registry.BUILT_IN.values())
-  pairs = (builder.partition(':') for builder in builders)
-  return _HOMES | {name: module for module, _, name in pairs}
+  return {_PREFIX + name: method for name, method in registry.BUILT_IN.items()}
+
+
+def _builder(method):
+  """Returns a function that builds a method's learning process."""
+  from tff_fedfish.methods.method import own_fields
+
+  settings = [field.name for field in own_fields(method)]
+
+  def build(model, **keywords):
+    given = {n: keywords.pop(n) for n in settings if n in keywords}
+    return method(**given).build(model, **keywords)
+
+  build.__name__ = _PREFIX + method.name
+  build.__doc__ = (
+    f'Builds {method.title}: `{method.__name__}(...).build(model, ...)`.\n\n'
+    f'Settings: {", ".join(settings) or "none"}; further keywords: see '
+    '`tff_fedfish.rounds.compose.compose`.'
+  )
+  return build
 
 
 def __getattr__(name: str):
   if name == '__all__':
-    return ['__version__', *sorted(_homes())]
+    return sorted({'__version__', *_HOMES, *_builders()})
   # Submodules are looked up here too, while they are imported, those that the
   # registry imports among them.
-  home = (_homes() if name.startswith('build_') else _HOMES).get(name)
-  if home is None:
-    raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-  return getattr(importlib.import_module(home), name)
+  if name.startswith(_PREFIX) and name not in _HOMES:
+    if method := _builders().get(name):
+      return globals().setdefault(name, _builder(method))
+  elif name in _HOMES:
+    return getattr(importlib.import_module(_HOMES[name]), name)
+  raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
 
 
 def __dir__():
-  return sorted({*globals(), *_homes()})
+  return sorted({*globals(), *_HOMES, *_builders()})

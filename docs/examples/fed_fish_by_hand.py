@@ -75,7 +75,7 @@ def round_by_hand(start, clients):
   for j, theta in enumerate(start):
     numerator = denominator = 0.0
     for client in clients:
-      fisher = np.asarray(client['update'].fisher_diagonal[j], np.float64)
+      fisher = np.asarray(client['update'].a[j], np.float64)
       mass = float(client['client_weight']) * fisher
       numerator += mass * (theta - client['trainable'][j])
       denominator += mass
@@ -95,7 +95,7 @@ def main():
   start = [np.asarray(w) for w in process.get_model_weights(state).trainable]
   clients = process.trained_models(state, list(datasets.values()))
   for president, client in zip(datasets, clients, strict=True):
-    trace = sum(np.sum(f) for f in client['update'].fisher_diagonal)
+    trace = sum(np.sum(f) for f in client['update'].a)
     num_sequences = client['client_weight']
     print(f'{president}: {num_sequences:.0f} sequences, trace {trace:.3g}')
   expected = round_by_hand(start, clients)

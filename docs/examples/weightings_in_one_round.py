@@ -135,12 +135,12 @@ def train_cohort(config, clients):
 
   def diagonal(client):
     # Elements of a unit share one number.
-    pairs = zip(client['update'].fisher_diagonal, start, strict=True)
+    pairs = zip(client['update'].a, start, strict=True)
     return flat(np.broadcast_to(fisher, w.shape) for fisher, w in pairs)
 
   return start, Cohort(
     np.array([[float(c['client_weight'])] for c in trained]),
-    np.stack([flat(c['update'].model_delta) for c in trained]),
+    np.stack([flat(c['update'].delta) for c in trained]),
     np.stack([diagonal(c) for c in trained]),
     np.array([tensor.size for tensor in start]),
     config.algorithm.relative_floor,

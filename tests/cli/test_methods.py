@@ -84,21 +84,24 @@ def test_unknown(capsys):
 
 def test_one_that_reads_other_sections(capsys, tmp_path, monkeypatch):
   (tmp_path / 'my_package').mkdir()
-  lines = (
-    'import dataclasses',
-    'from own_methods.magnitude_mean import METHOD',
-    'read = lambda config: config.client_work.optimizer',
-    'METHOD = dataclasses.replace(METHOD, {}=read)',
+  (tmp_path / 'my_package' / 'reads.py').write_text(
+    """
+import dataclasses
+from own_methods.kept_model import KeptModel
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reads(KeptModel):
+  "Reads."
+
+  def traffic(self, config):
+    return config.client_work.optimizer
+"""
   )
-  for part in ('slots', 'traffic'):
-    path = tmp_path / 'my_package' / f'reads_in_{part}.py'
-    path.write_text('\n'.join(lines).format(part))
   monkeypatch.chdir(tmp_path)
   monkeypatch.setattr(sys, 'path', [*sys.path])
-  assert 'keeps' not in _printed(capsys, 'my_package.reads_in_slots')
-  assert main(['methods', 'my_package.reads_in_traffic']) == 2
+  assert main(['methods', 'my_package.reads']) == 2
   assert capsys.readouterr().err == (
-    "fedfish: error: `traffic` of the method 'magnitude_mean' must read "
+    "fedfish: error: `traffic` of the method 'my_package.reads' must read "
     '`config.algorithm` and `config.model_shape()` only, but raised '
     "'types.SimpleNamespace' object has no attribute 'client_work'.\n"
   )

@@ -7,7 +7,6 @@ from tff_fedfish.config import schema
 from tff_fedfish.config.data_settings import PartitionConfig
 from tff_fedfish.data.images.partitions import SCHEMES
 from tff_fedfish.fields import ConfigError
-from tff_fedfish.methods.settings import AlgorithmConfig
 
 _SHARED = {
   'MERGE': {'partition__scheme': 'merge', 'partition__num_clients': 4},
@@ -247,16 +246,6 @@ def test_one_shot_methods_are_not_private(name):
     '`config.local_privacy.clip_norm` must be 0.0 with algorithm.name '
     f'{name!r}, found 1.0'
   ) in error.value.problems
-
-
-def test_the_section_must_be_of_the_class_that_the_method_reads():
-  config = planned_configs.shipped('demo')
-  values = {
-    name: getattr(config, name) for name in type(config).__dataclass_fields__
-  }
-  values['algorithm'] = AlgorithmConfig(name='fed_fish')
-  with pytest.raises(ConfigError, match='must be a FedFishConfig with algorit'):
-    schema.TrainConfig(**values)
 
 
 def test_schemes_declare_the_parameters_that_they_take():

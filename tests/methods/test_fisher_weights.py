@@ -4,13 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_fedfish.methods.fed_fish.process import (
-  DeltaAndFisher,
-  FisherMean,
-  FisherWeights,
-  Squares,
-  TensorAxes,
-)
+from tff_fedfish.methods.fed_fish import FedFish
+from tff_fedfish.rounds.weighted_mean import Weighted, WeightedMean
 
 # F of client 1; clients 2 and 3 have 2 and 1 in every element. The deltas are
 # 1, -1 and 2, the weights 1, 2 and 1, so that a mean m of F of client 1 gives
@@ -23,8 +18,8 @@ _TENSORS = {
   'convolution': [[[[1, 2, 3], [4, 5, 6]], [[3, 4, 5], [6, 9, 6]]]],
   'bias': [2, 4],
 }
-_AXES = TensorAxes(False, 1), TensorAxes(True, 1), TensorAxes(False, 2)
-_AXES += (TensorAxes(),)
+# (input_axis, is_stacked).
+_AXES = (1, False), (1, True), (2, False), (None, False)
 _GRANULAR = {
   'element': list(_TENSORS.values()),
   # Means over tokens, over the outputs of each layer, and over six elements of
@@ -54,10 +49,10 @@ _GRANULAR = {
 @pytest.mark.parametrize('granularity', _GRANULAR)
 def test_weights_of_units_by_hand(granularity):
   is_mixed = granularity == 'mixed'
-  options = dict(granularity=granularity)
+  options = dict(fisher_granularity=granularity)
   if is_mixed:
-    options = dict(granularity='input', mix=0.5, cap=1.25)
-  weights_of = FisherWeights(_AXES, **options)
+    options = dict(fisher_granularity='input', fisher_mix=0.5, fisher_cap=1.25)
+  method = FedFish(**options)
   fishers = [tf.constant(f, tf.float32) for f in _TENSORS.values()]
   sums = None
   for weight, delta, squares in (
@@ -65,17 +60,19 @@ def test_weights_of_units_by_hand(granularity):
     (2.0, -1.0, [tf.fill(f.shape, 2.0) for f in fishers]),
     (1.0, 2.0, [tf.fill(f.shape, 1.0) for f in fishers]),
   ):
-    fisher = weights_of(Squares(tuple(squares), tf.constant(1, tf.int64)))
+    a = [
+      method._weights(f, 1, *axes)
+      for f, axes in zip(squares, _AXES, strict=True)
+    ]
     deltas = tuple(tf.fill(f.shape, delta) for f in fishers)
-    update = DeltaAndFisher(deltas, fisher)
-    terms, _ = FisherMean().terms(update, tf.constant(weight))
+    terms, _ = WeightedMean().terms(Weighted(deltas, a), tf.constant(weight))
     sums = tf.nest.map_structure(tf.add, sums, terms) if sums else terms
-  means = FisherMean().mean(sums)
-  for g, expected, f, mass in zip(
-    means, _GRANULAR[granularity], fishers, sums.mass, strict=True
+  means = WeightedMean().mean(sums)
+  for g, expected, f, total in zip(
+    means, _GRANULAR[granularity], fishers, sums[0], strict=True
   ):
     m = np.array(expected)
-    assert mass.shape == m.shape
+    assert total.mass.shape == m.shape
     wanted = m / (m + 3) if is_mixed else (m - 2) / (m + 5)
     wanted = np.broadcast_to(wanted, f.shape)
     np.testing.assert_allclose(g, wanted, atol=1e-6)
@@ -84,13 +81,12 @@ def test_weights_of_units_by_hand(granularity):
 def test_the_power_comes_before_the_mean_of_a_unit():
   # (1 + 3) / 2 and (2 + 4) / 2, not the roots of (1 + 9) / 2 and (4 + 16) / 2;
   # with q = 1/2: 1/2 + m / 5, their mean being 5/2.
-  squares = Squares(
-    (tf.constant([[1.0, 9], [4, 16]]),), tf.constant(1, tf.int64)
-  )
+  squares = tf.constant([[1.0, 9], [4, 16]])
   for mix, expected in ((None, [[2], [3]]), (0.5, [[0.9], [1.1]])):
-    axes = [TensorAxes(input_axis=0)]
-    weights_of = FisherWeights(axes, granularity='input', power=0.5, mix=mix)
-    (found,) = weights_of(squares)
+    method = FedFish(
+      fisher_granularity='input', fisher_power=0.5, fisher_mix=mix
+    )
+    found = method._weights(squares, 1, 0, False)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
@@ -100,20 +96,21 @@ def test_the_scale_of_a_clients_fisher_changes_a_mean_only_without_the_mix():
   squares = random.gamma(0.5, size=(8, 4, 3)).astype(np.float32)
 
   def mean(factor, **options):
-    weights_of = FisherWeights([TensorAxes(False, 0)], **options)
+    method = FedFish(**options)
     scaled = squares.copy()
     scaled[3] *= factor
     terms = []
     for delta, sums in zip(deltas, scaled, strict=True):
-      found = Squares((tf.constant(sums),), tf.constant(1, tf.int64))
-      update = DeltaAndFisher((tf.constant(delta),), weights_of(found))
-      terms.append(FisherMean().terms(update, tf.constant(1.0))[0])
+      a = method._weights(tf.constant(sums), 1, 0, False)
+      update = Weighted((tf.constant(delta),), (a,))
+      terms.append(WeightedMean().terms(update, tf.constant(1.0))[0])
     sums = tf.nest.map_structure(lambda *t: tf.add_n(t), *terms)
-    return FisherMean().mean(sums)[0].numpy()
+    return WeightedMean().mean(sums)[0].numpy()
 
   for granularity in ('element', 'input'):
     plain, mixed = (
-      dict(granularity=granularity, mix=mix) for mix in (None, 0.75)
+      dict(fisher_granularity=granularity, fisher_mix=mix)
+      for mix in (None, 0.75)
     )
     for factor in (3, 10, 100, 1e4):
       np.testing.assert_allclose(

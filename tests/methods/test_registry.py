@@ -2,27 +2,32 @@
 
 import dataclasses
 import sys
-import textwrap
 
-import planned_configs
 import pytest
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.settings import AlgorithmConfig, kind_of
+from tff_fedfish.methods.method import kind_of, require_method
 
 _METHOD = """
-  from tff_fedfish.methods import AlgorithmConfig, Method
+import dataclasses
+from typing import Literal
+from tff_fedfish.methods import Method
 
-  METHOD = Method(
-    name={name!r},
-    title='Mine',
-    summary='Mine.',
-    source='here',
-    settings={settings},
-    builder='mine:build',
-  )
+{decorator}
+class Mine(Method):
+  'Mine.'
+
+  {title}
+  source = 'here'
+  {setting}
 """
+_DATACLASS = '@dataclasses.dataclass(frozen=True, kw_only=True)'
+
+
+def _method(setting='', decorator=_DATACLASS, title="title = 'Mine'"):
+  return _METHOD.format(decorator=decorator, title=title, setting=setting)
+
 
 _FOLDERS = ('', '.one_shot')
 
@@ -41,11 +46,10 @@ def write_module(tmp_path, monkeypatch):
   """Writes an importable module; returns its file."""
   monkeypatch.syspath_prepend(tmp_path)
 
-  def write(module, text=_METHOD, **values):
-    values = {'name': 'mine', 'settings': 'AlgorithmConfig', **values}
+  def write(module, text):
     path = tmp_path / f'{module.replace(".", "/")}.py'
     path.parent.mkdir(exist_ok=True)
-    path.write_text(textwrap.dedent(text).format(**values))
+    path.write_text(text)
     monkeypatch.delitem(sys.modules, module, raising=False)
     return str(path)
 
@@ -61,30 +65,11 @@ def _error(name):
 
 def test_names_are_those_of_the_modules():
   for name, method in registry.BUILT_IN.items():
-    assert method.name == name
+    assert method.name == method().name == name
     places = (f'tff_fedfish.methods{folder}.{name}' for folder in _FOLDERS)
     (module,) = (sys.modules[place] for place in places if place in sys.modules)
-    assert module.METHOD is method
-    assert issubclass(method.settings, AlgorithmConfig)
-
-
-def test_client_work_that_is_set_reaches_the_builder():
-  settings = dict(
-    keeps_optimizer_state=True,
-    max_delta_norm=1.0,
-    micro_batch_size=2,
-    num_local_steps=3,
-  )
-  config = planned_configs.shipped('demo', algorithm__name='fed_avg')
-  assert config.method.keywords(config) == {}
-  work = dataclasses.replace(
-    config.client_work,
-    max_sequences_per_client=None,
-    momentum=0.9,
-    **settings,
-  )
-  config = dataclasses.replace(config, client_work=work)
-  assert config.method.keywords(config) == settings
+    assert registry._methods_in(module) == [method]
+    require_method(method)
 
 
 def test_one_name_has_one_kind_in_all_methods():
@@ -111,7 +96,7 @@ def test_unknown():
 
 
 def test_a_module_by_its_name(write_module):
-  write_module('my_package.my_method')
+  write_module('my_package.my_method', _method())
   assert registry.find('my_package.my_method').title == 'Mine'
   assert registry.find_or_none('my_package.my_method').title == 'Mine'
   assert registry.readers('algorithm.mu') == ['fed_prox', 'moon']
@@ -128,38 +113,25 @@ def test_no_such_module():
 
 
 def test_what_a_module_prints_is_no_answer(write_module, capsys):
-  write_module('my_package.loud', 'print("hello")\n' + _plain_method())
+  write_module('my_package.loud', 'print("hello")\n' + _method())
   registry.find('my_package.loud')
   assert capsys.readouterr() == ('', 'hello\n')
 
 
-def test_a_module_without_a_method(write_module):
-  path = write_module('my_package.empty', 'METHOD = 3')
-  assert _error('my_package.empty') == (
-    "`config.algorithm.name` 'my_package.empty' must name a module that holds "
-    f'METHOD, a tff_fedfish.methods.Method, found int in {path!r}.'
+@pytest.mark.parametrize(
+  ('text', 'found'),
+  [
+    ('METHOD = 3', 'none'),
+    (_method() + _method().replace('Mine(', 'Other('), 'Mine, Other'),
+  ],
+)
+def test_a_module_without_one_method(text, found, write_module):
+  path = write_module('my_package.wrong', text)
+  assert _error('my_package.wrong') == (
+    "`config.algorithm.name` 'my_package.wrong' must name a module that "
+    'defines one public class derived from tff_fedfish.methods.Method, found '
+    f'{found} in {path!r}.'
   )
-
-
-_CONFIG = """
-import dataclasses
-from typing import Literal
-from tff_fedfish.methods import AlgorithmConfig
-
-{decorator}
-class Config(AlgorithmConfig):
-  strength: {kind}
-"""
-_DATACLASS = '@dataclasses.dataclass(frozen=True, kw_only=True)'
-
-
-def _with_config(kind='float = 1.0', decorator=_DATACLASS):
-  config = _CONFIG.format(decorator=decorator, kind=kind)
-  return config + _plain_method(settings='Config')
-
-
-def _plain_method(name='mine', settings='AlgorithmConfig'):
-  return textwrap.dedent(_METHOD).format(name=name, settings=settings)
 
 
 @pytest.mark.parametrize(
@@ -167,20 +139,17 @@ def _plain_method(name='mine', settings='AlgorithmConfig'):
   [
     ('raise ValueError("two\\nlines")', 'raised ValueError: two lines.'),
     ('raise SystemExit(0)', 'raised SystemExit: 0.'),
-    (_with_config('float'), "the setting 'strength' must have a default."),
-    (_with_config('Literal[1, 2] = 1'), 'found typing.Literal[1, 2].'),
-    (_with_config('tuple = ()'), "found <class 'tuple'>."),
-    (_with_config('int | float = 1'), 'found int | float.'),
+    (_method('strength: float'), "setting 'strength' must have a default."),
+    (_method('strength: Literal[1, 2] = 1'), 'found typing.Literal[1, 2].'),
+    (_method('strength: tuple = ()'), "found <class 'tuple'>."),
+    (_method('strength: int | float = 1'), 'found int | float.'),
     (
-      _with_config(decorator=''),
-      '`settings` must be a subclass of AlgorithmConfig with '
-      '@dataclasses.dataclass(frozen=True, kw_only=True), found ',
+      _method(decorator=''),
+      'the class Mine must have the decorator '
+      '@dataclasses.dataclass(frozen=True, kw_only=True). Correct',
     ),
-    (_plain_method(settings='int'), "found <class 'int'>."),
-    (
-      _plain_method(name='my method'),
-      "`name` must be a Python name, such as 'fed_prox', found 'my method'.",
-    ),
+    (_method(title=''), 'the class Mine must have a title.'),
+    (_method("hue = 'red'"), "`hue` must be None or '#RRGGBB' in upper case"),
   ],
 )
 def test_a_module_that_cannot_be_imported(text, words, write_module):
@@ -195,6 +164,6 @@ def test_a_module_that_cannot_be_imported(text, words, write_module):
 
 
 def test_kinds_that_may_be_none(write_module):
-  write_module('my_package.kinds', _with_config('int | None = None'))
+  write_module('my_package.kinds', _method('strength: int | None = None'))
   settings = registry.settings_of(registry.find('my_package.kinds'))
   assert kind_of(settings['strength']) == 'int'

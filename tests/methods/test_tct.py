@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stateful_rounds import Rounds
 
-from models import linearized
 from models.functional_model import build_image_model
 from models.image_model_config import ImageModelConfig
-from tff_fedfish.methods.tct import process, regression
+from tff_fedfish.methods.tct import linearized, regression
+from tff_fedfish.methods.tct.convex import Convex
+from tff_fedfish.methods.tct.feature_sums import FeatureSums
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
 _UNIFORM = tff.learning.ClientWeighting.UNIFORM
@@ -90,9 +91,8 @@ def _convex(
     num_features=num_features,
     num_classes=num_classes,
   )
-  return process.build_convex(
-    model, num_steps=num_steps, step_size=step_size, **_OPTIMIZERS, **x
-  )
+  method = Convex(num_convex_steps=num_steps, convex_learning_rate=step_size)
+  return method.build(model, **_OPTIMIZERS, **x)
 
 
 def _set_weights(rounds, kernel, mean, std):
@@ -108,7 +108,7 @@ def _set_weights(rounds, kernel, mean, std):
 
 def test_vector_v14():
   """Sums (9, 6), squares (35, 12), n 3; the second feature is constant."""
-  sums = process.build_feature_sums(_network(), num_features=2, **_OPTIMIZERS)
+  sums = FeatureSums(num_features=2).build(_network(), **_OPTIMIZERS)
   data = [_batches([(1, 2), (3, 2)], [0, 1], rows=1), _batches([(5, 2)], [2])]
   empty = data[0].take(0)
   before = sums.initialize()

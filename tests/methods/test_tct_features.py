@@ -7,27 +7,19 @@ import pytest
 import small_models
 import tensorflow as tf
 
-from models import image_model_config
 from models.image_model_config import ImageModelConfig
 from models.image_models import IMAGE_CLASSIFIERS
 from models.model_shapes import num_parameters, weight_shapes
-from tff_fedfish.methods import tct
 from tff_fedfish.methods.tct.features import (
   build_features,
   feature_mask,
   with_drawn_head,
 )
+from tff_fedfish.methods.tct.settings import num_candidates
 
 _LENET = ImageModelConfig(name='lenet', num_classes=10, image_shape=(28, 28, 1))
 # 2 x 2 pixels, 3 classes: a 4 x 3 kernel and 3 biases.
 _LINEAR = ImageModelConfig(name='linear', num_classes=3, image_shape=(2, 2, 1))
-
-
-@pytest.fixture
-def two_blocks(monkeypatch):
-  """Cuts the ResNet to two blocks: eight take long to trace."""
-  monkeypatch.setattr(image_model_config, '_RESNET_STAGES', ((32, 1), (64, 2)))
-  monkeypatch.setattr(image_model_config, '_RESNET_BLOCKS_PER_STAGE', 1)
 
 
 def _by_rows(shape, weights, images):
@@ -58,7 +50,7 @@ def test_gradients_of_single_rows(two_blocks, name, num_features):
     found, expected[:, mask], rtol=1e-4, atol=1e-5 * np.abs(expected).max()
   )
   if num_features > 30:
-    assert len(mask) == tct.num_candidates(shape)
+    assert len(mask) == num_candidates(shape)
     # All that is left out is 0.
     others = np.setdiff1d(np.arange(num_parameters(shape)), mask)
     assert len(others) and not expected[:, others].any()
@@ -70,7 +62,7 @@ def test_features_of_a_linear_model_by_hand():
   # entry 12 is 1.
   mask = feature_mask(_LINEAR, num_features=99, model_seed=1)
   assert mask.tolist() == [0, 3, 6, 9, 12]
-  assert tct.num_candidates(_LINEAR) == 5
+  assert num_candidates(_LINEAR) == 5
   model = small_models.build(_LINEAR)
   batch = small_models.rows(_LINEAR, 2)
   batch['x']['image'] = np.array([[0, 51], [102, 255]] * 2, np.uint8).reshape(
@@ -88,7 +80,7 @@ def test_features_of_a_linear_model_by_hand():
 
 def test_mask_is_drawn_among_the_body_and_the_first_head_column():
   # LeNet has 44,190 weights; 84 x 9 of them are of other head columns.
-  assert tct.num_candidates(_LENET) == 44_190 - 84 * 9
+  assert num_candidates(_LENET) == 44_190 - 84 * 9
   everything = feature_mask(_LENET, num_features=100_000, model_seed=1)
   mask = feature_mask(_LENET, num_features=9_000, model_seed=1)
   assert mask.dtype == np.int64

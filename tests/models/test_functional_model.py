@@ -12,7 +12,7 @@ from models import transformer
 from models.functional_model import build_image_model, build_language_model
 from models.image_model_config import ImageModelConfig
 from models.transformer_config import TransformerConfig
-from tff_fedfish.methods.fed_avg import build_fed_avg
+from tff_fedfish import build_fed_avg
 from tff_fedfish.rounds.gradients import batch_gradients
 
 _CONFIG = TransformerConfig(

@@ -2,29 +2,24 @@
 
 import dataclasses
 
-from tff_fedfish.methods import AlgorithmConfig, Method
+from tff_fedfish.methods import Method, tf
 
 
-def draw_start(config, model):
-  """Returns the model with weights drawn by an operation that has a state."""
-  import tensorflow as tf
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DrawnStart(Method):
+  """FedAvg from weights that it draws itself."""
 
-  num_rounds = config.training.num_rounds
+  title, source = 'Drawn start', 'None.'
 
-  def draw():
-    trainable, non_trainable = model.draw_initial_weights()
-    drawn = [tf.random.normal(w.shape, seed=7) / num_rounds for w in trainable]
-    return tuple(drawn), non_trainable
+  def held_model(self, config, model):
+    """Returns the model with weights drawn by an operation that has a state."""
+    num_rounds = config.training.num_rounds
 
-  return dataclasses.replace(model, draw_initial_weights=draw)
+    def draw():
+      trainable, non_trainable = model.draw_initial_weights()
+      drawn = [
+        tf.random.normal(w.shape, seed=7) / num_rounds for w in trainable
+      ]
+      return tuple(drawn), non_trainable
 
-
-METHOD = Method(
-  name='drawn_start',
-  title='Drawn start',
-  summary='FedAvg from weights that it draws itself.',
-  source='None.',
-  settings=AlgorithmConfig,
-  builder='tff_fedfish.methods.fed_avg:build_fed_avg',
-  model='own_methods.drawn_start:draw_start',
-)
+    return dataclasses.replace(model, draw_initial_weights=draw)

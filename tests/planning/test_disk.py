@@ -8,7 +8,6 @@ import planned_configs
 import pytest
 
 from tff_fedfish.fields import ConfigError
-from tff_fedfish.methods import Slot
 from tff_fedfish.planning.disk import states_on_disk
 
 _MOON = {'algorithm__name': 'moon'}
@@ -39,7 +38,7 @@ _KEPT = {'client_work__keeps_optimizer_state': True}
 )
 def test_tensors_that_clients_keep(settings, slots):
   config = planned_configs.by_hand(**settings)
-  assert list(config.kept_slots) == [Slot(*slot) for slot in slots]
+  assert config.kept_models == dict(slots)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tff_fedfish.planning import memory
 
 def _models(config, num_clients):
   """Returns the models as a number of weights."""
-  models = config.method.solver.models_held(config, num_clients)
+  models = config.method.solve_models(config, num_clients)
   return models * num_parameters(config.model_shape())
 
 

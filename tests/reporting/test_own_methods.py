@@ -19,24 +19,25 @@ import dataclasses
 from tff_fedfish import methods
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GainConfig(methods.AlgorithmConfig):
+class Gain(methods.Method):
+  'One line.'
+
+  title = 'Gain {1}'
+  source = 'Nobody (2024)'
+  hue = '#D55E00'
   relative_floor: float = methods.number(0.5, at_least=0)
 
-METHOD = methods.Method(
-  name='gain',
-  title='Gain {1}',
-  summary='One line.',
-  source='Nobody (2024)',
-  settings=GainConfig,
-  builder='gains.gain:build',
-  traffic=lambda config: methods.Traffic(uplink=2),
-  cost=lambda config: methods.ClientCost(passes_after_training=1),
-  columns=lambda config: (
-    methods.Column('train/gain', ('client_work', 'gain')),
-    methods.Column('train/num_losses', ('client_work', 'num_losses')),
-  ),
-  hue='#D55E00',
-)
+  def traffic(self, config):
+    return methods.Traffic(uplink=2)
+
+  def cost(self, config):
+    return methods.ClientCost(passes_after_training=1)
+
+  def columns(self, config):
+    return (
+      methods.Column('train/gain', ('client_work', 'gain')),
+      methods.Column('train/num_losses', ('client_work', 'num_losses')),
+    )
 """
 _NAME = 'gains.gain'
 

@@ -76,9 +76,7 @@ def _round(build, bits, clients, **options):
     clients = [
       collections.OrderedDict(
         data=data,
-        rounding=tf.data.Dataset.from_tensors(
-          collections.OrderedDict(seed=tf.constant([7, i]))
-        ),
+        rounding_seed=tf.data.Dataset.from_tensors(tf.constant([7, i])),
       )
       for i, data in enumerate(clients)
     ]
@@ -94,7 +92,7 @@ def test_fed_fish_stays_between_the_deltas_that_the_server_reads(granularity):
   step, trained, _ = _round(build_fed_fish, 4, clients, **options)
   exact_step, exact, _ = _round(build_fed_fish, 32, clients, **options)
   deltas, exact_deltas = (
-    [linear_rounds.flat(c['update'].model_delta) for c in found]
+    [linear_rounds.flat(c['update'].delta) for c in found]
     for found in (trained, exact)
   )
   assert (step <= np.max(deltas, 0) + 1e-6).all()
@@ -109,6 +107,15 @@ def test_fed_fish_stays_between_the_deltas_that_the_server_reads(granularity):
       found['trainable'], wanted['trainable'], strict=True
     ):
       np.testing.assert_array_equal(weight, other)
+
+
+def test_a_client_without_a_seed_is_an_error():
+  process = linear_rounds.process(build_fed_avg, delta_bits=8)
+  (data,) = linear_rounds.datasets(linear_models.three_clients()[:1])
+  no_seed = tf.data.Dataset.from_tensors(tf.constant([7, 1])).take(0)
+  client = collections.OrderedDict(data=data, rounding_seed=no_seed)
+  with pytest.raises(tf.errors.InvalidArgumentError, match='was empty'):
+    process.next(process.initialize(), [client])
 
 
 def test_a_client_that_is_not_finite_is_left_out():

@@ -161,7 +161,7 @@ def _trained(model, weights, dataset, micro_batch_size):
       micro_batch_size=micro_batch_size,
       observer=observer,
     )
-    return result.trainable, result.observation
+    return result.trainable, result.gradient_sums
 
   return run, run(dataset)
 

@@ -241,7 +241,7 @@ def _build_with_extra_loss(model, **options):
   return compose(
     model,
     make_update=lambda client: client.model_delta(),
-    build_extra_loss=lambda start: lambda weights, *_: 3 * weights[1],
+    extra_loss=lambda start, weights, *_: 3 * weights[1],
     **options,
   )
 
@@ -321,7 +321,7 @@ class TestMethods:
     )
     client = _private(_batches(1))
     (trained,) = fed_fish.trained_models(fed_fish.initialize(), [client])
-    total = sum(np.sum(f) for f in trained['update'].fisher_diagonal)
+    total = sum(np.sum(f) for f in trained['update'].a)
     np.testing.assert_allclose(total, 4 * 0.1**2, rtol=1e-5)
 
   @pytest.mark.slow

@@ -56,7 +56,7 @@ def _train(
 
 
 def _assert_observed(result, gradients):
-  squares, count = result.observation
+  squares, count = result.gradient_sums
   np.testing.assert_allclose(squares, np.sum(np.square(gradients)), rtol=1e-5)
   assert count == len(gradients)
 
@@ -84,7 +84,7 @@ class TestEpochs:
     if observes:
       _assert_observed(result, steps[-2:])
     else:
-      assert result.observation is None
+      assert result.gradient_sums is None
 
   @pytest.mark.parametrize(('observes', 'limit'), [(True, 3), (False, None)])
   def test_no_data_leaves_the_weights(self, observes, limit):
@@ -209,7 +209,7 @@ class TestRepeatedRows:
     result = _train(dataset, model=linear_models.marked_model(), observes=True)
     assert result.num_examples == 2
     assert _labels(result.dataset) == [[1, 3]]
-    assert result.observation[1] == 1
+    assert result.gradient_sums[1] == 1
 
   def test_language_models_take_marked_rows(self):
     spec = build_language_model(_TEXT, model_seed=1, marks_repeats=True)

@@ -4,7 +4,6 @@ import numpy as np
 import planned_configs
 import pytest
 
-from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
 from tff_fedfish.run import build
 from tff_fedfish.runtime.in_process_context import set_in_process_context
@@ -104,11 +103,3 @@ def test_the_one_used_longest_ago_is_forgotten(kept, monkeypatch):
   kept(three)
   assert kept(one) is first
   assert kept(two) is not second
-
-
-def test_slots_that_a_method_does_not_declare(monkeypatch):
-  set_in_process_context()
-  config = _linear(algorithm__name='scaffold')
-  monkeypatch.setattr(type(config), 'kept_slots', ())
-  with pytest.raises(UserError, match='must declare the slots that its builde'):
-    build.build_learning_process(config, num_clients=5)

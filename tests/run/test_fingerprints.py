@@ -12,7 +12,7 @@ import small_runs
 from tff_fedfish.cli.main import main
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.errors import UserError
-from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.methods import fed_avg
 from tff_fedfish.run import checkpoints, run_directory
 
 _CONFIG = config_loading.load_config(small_runs.CONFIG)
@@ -66,7 +66,7 @@ def test_what_may_not_change_is_in_it(section, values, words):
 
 
 def test_the_method_counts():
-  average = AlgorithmConfig(name='fed_avg')
+  average = fed_avg.FedAvg()
   other = dataclasses.replace(_CONFIG, algorithm=average)
   assert "algorithm.name 'fed_fish', not 'fed_avg'" in _problem(other)
 

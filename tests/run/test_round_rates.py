@@ -6,9 +6,9 @@ import planned_configs
 import pytest
 import small_runs
 
+from tff_fedfish import build_fed_avg
 from tff_fedfish.evaluation import plan
 from tff_fedfish.evaluation.options import EvaluationOptions
-from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.run import (
   build,
   checkpoints,

@@ -10,8 +10,8 @@ import numpy as np
 import planned_configs
 import tensorflow_federated as tff
 
+from tff_fedfish import build_fed_avg
 from tff_fedfish.evaluation.evaluator import Score
-from tff_fedfish.methods.fed_avg import build_fed_avg
 from tff_fedfish.run import cohorts
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 from tff_fedfish.runtime.round_options import ClientFailure

@@ -1,5 +1,7 @@
 """Corpora and clients that a config asks for, and what is refused."""
 
+import pathlib
+
 import planned_configs
 import pytest
 import small_image_runs
@@ -9,6 +11,7 @@ from tff_fedfish.config import load as config_loading
 from tff_fedfish.data.client_splits import ClientSplit
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
+from tff_fedfish.methods import Column, registry
 from tff_fedfish.training import check, cohort_checks
 
 _IMAGES = {
@@ -158,37 +161,19 @@ class TestSweeps:
     )
     assert problem.startswith('`--config.algorithm.num_downloads` is 50, but ')
 
-  def test_methods_of_ones_own(self, small_inputs, tmp_path, monkeypatch):
-    package = tmp_path / 'swept_methods'
-    package.mkdir()
-    method = (
-      'from tff_fedfish.methods.method import Method, Traffic\n'
-      'from tff_fedfish.methods.settings import AlgorithmConfig\n'
-      "METHOD = Method(name={0!r}, title='Swept', summary='None.', "
-      "source='none', settings=AlgorithmConfig, "
-      "builder='swept_methods.{0}:build_it', "
-      'traffic=lambda config: Traffic())\n'
-    )
-    (package / 'unbuilt.py').write_text(method.format('unbuilt'))
-    (package / 'public.py').write_text(
-      method.format('public')
-      + 'def build_it(model, *, client_optimizer, server_optimizer, '
-      'num_local_epochs, client_weighting): ...\n'
-    )
-    monkeypatch.syspath_prepend(tmp_path)
+  def test_methods_of_ones_own(self, small_inputs, monkeypatch):
+    monkeypatch.syspath_prepend(pathlib.Path(__file__).parents[1])
+    own = registry.find('own_methods.kept_model')
     # All that differs is the method.
+    monkeypatch.setattr(
+      own, 'columns', lambda self, config: (Column('train/loss', ('a',)),)
+    )
     (problem,) = self._problems(
       small_inputs,
       dict(algorithm__name='fed_avg'),
-      dict(algorithm__name='swept_methods.unbuilt'),
+      dict(algorithm__name='own_methods.kept_model'),
     )
-    assert "'swept_methods.unbuilt:build_it'" in problem
-    # All that differs is DP-SGD, of which this builder does not know.
-    public = dict(algorithm__name='swept_methods.public')
-    (problem,) = self._problems(
-      small_inputs, public, public | dict(local_privacy__clip_norm=1.0)
-    )
-    assert 'local_privacy' in problem
+    assert "metrics.csv has another 'train/loss'" in problem
 
   def test_own_models_are_not_scored_on_held_out_clients(self, small_inputs):
     assert not self._problems(

@@ -7,7 +7,7 @@ import pytest
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.run import build, checkpoints, cohorts, tables
 from tff_fedfish.run.row_source import row_source
-from tff_fedfish.runtime.client_data import ROUNDING
+from tff_fedfish.runtime.client_data import ROUNDING_SEED
 from tff_fedfish.training import check
 
 # Three of five clients in a round; the linear model, [784, 10] and [10].
@@ -77,9 +77,9 @@ def test_rounding_is_of_seed_round_and_client(small_mnist):
     seeds = {}
     for round_num in (1, 2):
       for client in cohort(round_num):
-        (found,) = client.load().data[ROUNDING]
+        (found,) = client.load().data[ROUNDING_SEED]
         key = shuffle_seed, round_num, client.client_id
-        seeds[key] = tuple(found['seed'].numpy())
+        seeds[key] = tuple(found.numpy())
     return seeds
 
   seeds = drawn(1) | drawn(2)
@@ -94,9 +94,9 @@ def test_columns_are_the_bytes_that_clients_send(small_mnist, tmp_path):
   process, clients = build.build_learning_process(config), cohort(1)
   num_bytes = 0
   for client in process.trained_models(process.initialize(), clients):
-    for tensor in client['update'].model_delta:
+    for tensor in client['update'].delta:
       num_bytes += len(_packed_delta(np.asarray(tensor)))
-    for tensor in client['update'].fisher_diagonal:
+    for tensor in client['update'].a:
       num_bytes += len(_packed_fisher(np.asarray(tensor)))
   model_bytes = 4 * (7840 + 10)
   for row in rows:

@@ -14,7 +14,6 @@ from one_shot_runs import weights as _weights
 from stateful_runs import assert_same_run
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.methods.one_shot import fed_fisher
 from tff_fedfish.methods.one_shot.uploads import SolveContext
 from tff_fedfish.run import (
   checkpoints,
@@ -56,13 +55,8 @@ def test_the_checkpoint_holds_the_solution_over_the_uploads(kept, tmp_path):
   assert len(uploads) == 4
   # Images of the writers, at most 6 each: 5, 6, 6, 6.
   np.testing.assert_allclose(uploads.shares, [5 / 23, 6 / 23, 6 / 23, 6 / 23])
-  context = SolveContext(
-    settings=config.algorithm,
-    shape=config.model_shape(),
-    score=None,
-    seed=0,
-  )
-  last = fed_fisher.solve(uploads, uploads.mean(), context)
+  context = SolveContext(config.model_shape())
+  last = config.method.solve(uploads, uploads.mean(), context)
   row = _rows(kept)[-1]
   assert float(row['one_shot/solve_residual']) == last.residual
   # The run keeps the weights that score best; without rows to score, the last.

@@ -44,5 +44,6 @@ def run(arguments: argparse.Namespace) -> int:
   elif arguments.markdown:
     print(describe.to_markdown(methods), end='')
   else:
-    print_facts([(m.name, f'{m.title}: {m.summary}') for m in methods])
+    lines = [(m.name, f'{m.title}: {describe.summary_of(m)}') for m in methods]
+    print_facts(lines)
   return 0

@@ -16,7 +16,7 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.fields import ConfigError
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.methods.method import Method
 
 CONFIG_NAME = 'config.json'
 """Every setting of a run, resolved."""
@@ -239,8 +239,8 @@ def _build_sections(known, method, problems):
   """Returns the sections as their classes; adds what is wrong to `problems`."""
   sections, settings = {}, given.to_sections(known)
   for name, section_class in names.SECTIONS.items():
-    if method and name == AlgorithmConfig.section:
-      section_class = method.settings
+    if method and name == Method.section:
+      section_class = method
     # A missing setting must not hide what is wrong with the others.
     fields = dataclasses.fields(section_class)
     missing = [f.name for f in fields if f.default is dataclasses.MISSING]

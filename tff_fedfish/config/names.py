@@ -8,7 +8,6 @@ from typing import Any
 from tff_fedfish.config.schema import ResolvedConfig, TrainConfig
 from tff_fedfish.methods import registry
 from tff_fedfish.methods.method import Method
-from tff_fedfish.methods.settings import AlgorithmConfig
 
 PREFIX = '--config.'
 SECTIONS = {
@@ -19,17 +18,17 @@ SECTIONS = {
 """Class of each section of settings, by its name."""
 
 
-def fields_of(method: Method | None) -> dict[str, dataclasses.Field]:
+def fields_of(method: type[Method] | None) -> dict[str, dataclasses.Field]:
   """Returns the settings that a method reads, as 'section.setting' -> field.
 
   None: those that all methods read.
   """
-  settings = method.settings if method else AlgorithmConfig
+  settings = method or Method
   return {
     f'{name}.{field.name}': field
     for name, section in SECTIONS.items()
     for field in dataclasses.fields(
-      settings if name == AlgorithmConfig.section else section
+      settings if name == Method.section else section
     )
   }
 
@@ -51,7 +50,7 @@ MAY_MOVE = PATHS & MAY_CHANGE
 def field_of_any(dotted: str) -> dataclasses.Field | None:
   """Returns the field of a setting that another method reads."""
   section, _, name = dotted.partition('.')
-  if section != AlgorithmConfig.section:
+  if section != Method.section:
     return None
   readers = registry.readers(dotted)
   return (
@@ -65,7 +64,7 @@ def method_name(settings: Mapping[str, Any]) -> str:
   return name if isinstance(name, str) else ''
 
 
-def unknown(dotted: str, prefix: str, method: Method | None) -> str:
+def unknown(dotted: str, prefix: str, method: type[Method] | None) -> str:
   """Returns a clause that `dotted` is no setting, with the nearest one."""
   leaf, names = dotted.rpartition('.')[2], fields_of(method)
   near = [

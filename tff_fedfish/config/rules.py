@@ -92,7 +92,7 @@ def _rules(config) -> Iterator[tuple[str, tuple[Any, ...], str]]:
     counts = f'{by} which says how many sequences a round takes'
     yield 'client_work.num_local_epochs', (1,), counts
     yield 'client_work.max_sequences_per_client', (None,), counts
-  if config.method.bytes_beside_delta is None:
+  if config.method.quantized_extra_bytes(config) is None:
     name = config.algorithm.name
     because = f'with algorithm.name {name!r}, which does not send one delta'
     yield 'aggregation.bits', (FLOAT_BITS,), because
@@ -206,12 +206,6 @@ def _full_batches(config):
 
 
 def _method(config):
-  expected, settings = config.method.settings, type(config.algorithm)
-  if settings is not expected:
-    return [
-      f'`config.algorithm` must be a {expected.__name__} with algorithm.name '
-      f'{config.algorithm.name!r}, found a {settings.__name__}'
-    ]
   return config.method.problems(config)
 
 

@@ -27,10 +27,8 @@ from tff_fedfish.config.run_settings import (
 from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.fields import ConfigError, Section, number
-from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import Method
-from tff_fedfish.methods.parts import Phase, Slot
-from tff_fedfish.methods.settings import AlgorithmConfig
+from tff_fedfish.methods.method import Method, kept_models
+from tff_fedfish.methods.parts import Phase
 
 _MAX_PARTIAL_SUMS = 8
 # Default fraction of a client's rows for validation, and for tests.
@@ -71,8 +69,8 @@ class TrainConfig:
     ConfigError: If settings of different sections do not go together.
   """
 
-  algorithm: AlgorithmConfig
-  """An instance of the method's own class, which `algorithm.name` chooses."""
+  algorithm: Method
+  """The method, of the class that `algorithm.name` chooses."""
   client_work: ClientWorkConfig
   local_privacy: LocalPrivacyConfig = LocalPrivacyConfig()
   server: ServerConfig
@@ -96,10 +94,8 @@ class TrainConfig:
 
   @property
   def method(self) -> Method:
-    """The declaration of the method, `algorithm.name`, or of its phase."""
-    if self.phase is not None:
-      return self.phase.method
-    return registry.find(self.algorithm.name)
+    """The method, or that of its phase."""
+    return self.algorithm if self.phase is None else self.phase.method
 
   @property
   def phase(self) -> Phase | None:
@@ -109,7 +105,7 @@ class TrainConfig:
   @property
   def phases(self) -> tuple[Phase, ...]:
     """Phases of the whole run; (): all its rounds are of one kind."""
-    return registry.find(self.algorithm.name).phases(self)
+    return self.algorithm.phases(self)
 
   def in_round(self, round_num: int) -> 'TrainConfig':
     """Returns the config as it holds in a round, and of the state after it.
@@ -130,13 +126,12 @@ class TrainConfig:
     return dataclasses.replace(self, **{section: changed})
 
   @property
-  def kept_slots(self) -> tuple[Slot, ...]:
-    """Tensors that each client keeps between rounds."""
-    slots = self.method.slots(self)
+  def kept_models(self) -> dict[str, float]:
+    """Sizes of what each client keeps between rounds, in models, by slot."""
+    sizes = kept_models(self)
     if self.client_work.keeps_optimizer_state:
-      num_moments = self.client_work.step_cost().num_state_tensors
-      slots += (Slot('optimizer', num_moments),)
-    return slots
+      sizes['optimizer'] = self.client_work.step_cost().num_state_tensors
+    return sizes
 
   @property
   def fine_tuning_rate(self) -> float:

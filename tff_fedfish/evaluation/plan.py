@@ -172,7 +172,7 @@ def require_measurable(
       "`--client_split` 'held_out'. Leave it out."
     )
   if options.barrier:
-    is_replayed = config.method.solver is None and len(config.phases) <= 1
+    is_replayed = config.method.solve is None and len(config.phases) <= 1
     if not is_replayed or config.method.personal(config) is not None:
       raise UserError(
         f'`--barrier` is not available for {config.algorithm.name!r}. Leave it '
@@ -285,6 +285,6 @@ def _directory(run, typed):
 def _states(config, options, checkpoint):
   """Returns what clients kept; None where nothing reads it."""
   has_models = config.method.personal(config) is not None
-  if has_models or (options.barrier and config.kept_slots):
+  if has_models or (options.barrier and config.kept_models):
     return client_state.states_of_checkpoint(checkpoint)
   return None

@@ -198,7 +198,7 @@ def _sent(config: TrainConfig) -> str:
   uplink = method.traffic(config).uplink
   if not uplink:
     return 'Clients sent nothing to the server.'
-  if method.personal(config) or method.solver:
+  if method.personal(config) or method.solve:
     upload, trained = method.upload(config), 'what each client trained'
     if upload and upload.summary != 'none':
       trained += f", with a summary ({upload.summary}) of each client's data"

@@ -78,7 +78,7 @@ def load_trained_model(
   _require_client(config, client)
   opened, tokenizer = client_data.open_checkpoint(config, path)
   config = config.in_round(opened.round_num)
-  if config.method.model is not None:
+  if config.method.held_model is not None:
     raise UserError(
       f'`--checkpoint` must hold a network, but {str(path)!r} holds one that '
       f'phase {config.phase.name!r} of {config.algorithm.name!r} made linear '

@@ -10,8 +10,7 @@ from typing import Any
 from models.image_model_config import EMNIST_SHAPE, ImageModelConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.fields import SET, Section, docs_of, readers_of
-from tff_fedfish.methods.method import Method
-from tff_fedfish.methods.settings import AlgorithmConfig, kind_of, own_fields
+from tff_fedfish.methods.method import Method, kept_models, kind_of, own_fields
 
 # Of one-shot methods traffic depends on the model's layers.
 _EXAMPLE = ImageModelConfig(
@@ -23,51 +22,54 @@ _COMMAND = (
 )
 
 
-def to_json_dict(method: Method) -> dict[str, Any]:
+def to_json_dict(method: type[Method]) -> dict[str, Any]:
   """Returns a method's description as JSON values.
 
   Returns:
     name, title, summary, source, `settings` (name, kind, choices, bounds,
     default, doc), `traffic`: models up and down per client and round, and
-    `slots`: what a client keeps, both with the default settings. There are no
-    `slots` where they depend on other sections.
+    `slots`: what a client keeps, both with the default settings.
 
   Raises:
     UserError: If the traffic depends on other sections.
   """
-  config = _default_config(method)
+  config = types.SimpleNamespace(
+    algorithm=method(), model_shape=lambda: _EXAMPLE
+  )
   try:
-    traffic = method.traffic(config)
+    traffic = config.algorithm.traffic(config)
+    slots = kept_models(config)
   except AttributeError as error:
     raise UserError(
       f'`traffic` of the method {method.name!r} must read `config.algorithm` '
       f'and `config.model_shape()` only, but raised {error}.'
     ) from error
-  try:
-    slots = method.slots(config)
-  except AttributeError:
-    slots = ()
   return {
     'name': method.name,
     'title': method.title,
-    'summary': method.summary,
+    'summary': summary_of(method),
     'source': method.source,
     'settings': _own_settings(method),
     'shared_settings': _shared_settings(),
     'traffic': traffic._asdict(),
-    'slots': [slot._asdict() for slot in slots],
+    'slots': [{'name': n, 'num_models': m} for n, m in slots.items()],
   }
 
 
-def to_markdown(methods: Iterable[Method]) -> str:
+def summary_of(method: type[Method]) -> str:
+  """Returns a method's docstring in one line."""
+  return ' '.join(method.__doc__.split())
+
+
+def to_markdown(methods: Iterable[type[Method]]) -> str:
   """Returns a page with a section for each method."""
   parts = [
     '# Methods',
     '`algorithm.name` chooses a method, and with it the settings of the '
     'section `algorithm`. `fedfish methods NAME` prints one with a command. '
     'All methods read these:',
-    _table(AlgorithmConfig, ['client_weighting']),
-    'A method of your own is a module that holds METHOD; '
+    _table(Method, ['client_weighting']),
+    'A method of your own is a module with one class; '
     '[CONTRIBUTING.md](../CONTRIBUTING.md) shows one.',
   ]
   described = {}
@@ -82,7 +84,7 @@ def to_markdown(methods: Iterable[Method]) -> str:
   return '\n\n'.join(parts) + '\n'
 
 
-def section(method: Method, name: str) -> str:
+def section(method: type[Method], name: str) -> str:
   """Returns a method in Markdown, with a command that trains with it."""
   command = f'```\n{_COMMAND.format(method.example, name)}\n```'
   return '\n\n'.join([*_facts(method, name), command])
@@ -92,21 +94,21 @@ def _facts(method, name, left_out=()):
   """Returns the paragraphs of a method; some settings may be left out."""
   found = to_json_dict(method)
   uplink, downlink = found['traffic'].values()
-  depends_on_model = bool(method.solver) or uplink != round(uplink)
+  depends_on_model = bool(method.solve) or uplink != round(uplink)
   names = [s['name'] for s in found['settings']]
   shown = [n for n in names if n not in left_out]
   return [
     f'## {method.title} (`{name}`)',
-    method.summary,
+    summary_of(method),
     f'Models per client and round{" (LeNet)" * depends_on_model}: '
     f'{uplink:.4g} up, {downlink:.4g} down.{_keeps(found["slots"])} Source: '
     f'{method.source}.',
-    *([_table(method.settings, shown)] if shown else []),
+    *([_table(method, shown)] if shown else []),
   ]
 
 
 def _own_settings(method):
-  return _settings(method.settings, own_fields(method.settings))
+  return _settings(method, own_fields(method))
 
 
 def _key(setting):
@@ -123,15 +125,9 @@ def _keeps(slots) -> str:
   )
 
 
-def _default_config(method: Method) -> types.SimpleNamespace:
-  return types.SimpleNamespace(
-    algorithm=method.settings(name=method.name), model_shape=lambda: _EXAMPLE
-  )
-
-
 def _shared_settings() -> list[dict[str, Any]]:
-  fields = dataclasses.fields(AlgorithmConfig)
-  return _settings(AlgorithmConfig, [f for f in fields if f.name != 'name'])
+  fields = dataclasses.fields(Method)
+  return _settings(Method, [f for f in fields if f.name != 'name'])
 
 
 def _settings(section_class, fields) -> list[dict[str, Any]]:

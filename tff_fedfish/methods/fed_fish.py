@@ -43,6 +43,7 @@ from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import ClientCost, Column, Traffic
 from tff_fedfish.methods.settings import settings_unlike
 from tff_fedfish.rounds import compression
+from tff_fedfish.rounds.fold import fold
 
 _gradients = module('tff_fedfish.rounds.gradients')
 _local_training = module('tff_fedfish.rounds.local_training')
@@ -165,11 +166,8 @@ class FedFish(Method):
       return self._second_moment(client)
     if self.fisher_estimator == 'example_sq':
       dataset, micro_batch_size = dataset.unbatch().batch(1), None
-    squares = self._no_squares(client.start)
-    for batch in iter(dataset):
-      # The weights are fixed, so nothing else would keep batches from running,
-      # and taking memory, side by side.
-      tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+
+    def add(squares, batch):
       found = _gradients.batch_gradients(
         client.start.model,
         local.trainable,
@@ -178,8 +176,9 @@ class FedFish(Method):
         training=False,
         micro_batch_size=micro_batch_size,
       )
-      squares = _add(squares, found.data)
-    return squares
+      return _add(squares, found.data)
+
+    return fold(dataset, self._no_squares(client.start), add)
 
   def _no_squares(self, start):
     """Returns the sums over no batches."""
@@ -244,15 +243,9 @@ class FedFish(Method):
     )
 
   def build(self, model, **training):
-    """Builds FedFish.
-
-    'logits' requires the ModelSpec of a language model, 'second_moment' an
-    Adam.
-    """
-    is_noised = self.fisher_estimator == 'last_epoch'
-    is_noised |= not self.weighs_coordinates or not training.get(
-      'local_privacy'
-    )
+    """Builds FedFish; 'logits' needs a ModelSpec, 'second_moment' an Adam."""
+    reads_data = self.weighs_coordinates and training.get('local_privacy')
+    is_noised = self.fisher_estimator == 'last_epoch' or not reads_data
     wanted = "'last_epoch' with local_privacy: others read data without noise"
     require(is_noised, 'fisher_estimator', wanted, self.fisher_estimator)
     return super().build(model, **training)

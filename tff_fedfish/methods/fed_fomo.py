@@ -37,6 +37,7 @@ from tff_fedfish.methods.parts import (
 )
 from tff_fedfish.methods.settings import settings_unlike
 from tff_fedfish.rounds.client import KeptSlot
+from tff_fedfish.rounds.fold import fold
 from tff_fedfish.runtime.client_data import CANDIDATES, VALIDATION
 
 _local_training = module('tff_fedfish.rounds.local_training')
@@ -113,10 +114,9 @@ class FedFomo(Method):
       return start.model.finalize_metrics(metrics)['loss']
 
     base_loss, affinity = loss_of(base), start.kept['affinity']
-    row, mass, count = tf.zeros_like(affinity), 0.0, 0
-    total = tf.nest.map_structure(tf.zeros_like, base)
-    for candidate in iter(start.inputs[CANDIDATES]):
-      tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+
+    def add(sums, candidate):
+      total, row, mass, count = sums
       weights = candidate['weights']
       raw = _raw_weight(base_loss, loss_of(weights), weights, base)
       positive = tf.maximum(raw, 0.0)
@@ -128,8 +128,12 @@ class FedFomo(Method):
         base,
       )
       row = tf.tensor_scatter_nd_add(row, [[candidate['position']]], [raw])
-      mass += positive
-      count += 1
+      return total, row, mass + positive, count + 1
+
+    zeros = tf.nest.map_structure(tf.zeros_like, (base, affinity))
+    total, row, mass, count = fold(
+      start.inputs[CANDIDATES], (*zeros, tf.constant(0.0), tf.constant(0)), add
+    )
     validates = tf.constant(False)
     for _ in iter(validation.take(1)):
       validates = tf.constant(True)

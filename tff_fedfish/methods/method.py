@@ -200,6 +200,17 @@ class Method(Section, section='algorithm'):
     return None
 
 
+def kept_models(config: 'TrainConfig') -> dict[str, float]:
+  """Returns the sizes of what a client keeps between rounds, in models."""
+  method = getattr(config, 'method', config.algorithm)
+  sizes = {
+    name: slot.num_models
+    for name, slot in method.kept(None).items()
+    if slot.initial is not None
+  }
+  return {n: s(config) if callable(s) else s for n, s in sizes.items()}
+
+
 def own_fields(method: type[Method]) -> list[dataclasses.Field]:
   """Returns the settings of a method that not every method has."""
   shared = {field.name for field in dataclasses.fields(Method)}

@@ -1,7 +1,7 @@
 """Finds methods by name: built in, or named by their module.
 
-A method outside this package is a module with a `METHOD`. It is found by the
-module's dotted name.
+A method outside this package is a module with one public subclass of `Method`.
+It is found by the module's dotted name.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from tff_fedfish.methods import (
   scaffold,
   tct,
 )
-from tff_fedfish.methods.method import Method
+from tff_fedfish.methods.method import Method, require_method
 from tff_fedfish.methods.one_shot import (
   dense,
   fed_fisher,
@@ -35,45 +35,44 @@ from tff_fedfish.methods.one_shot import (
   pfnm,
   reg_mean,
 )
-from tff_fedfish.methods.settings import AlgorithmConfig
 
 # A method of the package is one line here.
-_MODULES = (
-  fed_avg,
-  fed_fish,
-  fed_prox,
-  fed_sgd,
-  moon,
-  scaffold,
-  tct,
-  fed_fisher,
-  fisher_merge,
-  reg_mean,
-  ot_fusion,
-  pfnm,
-  dense,
-  local_only,
-  fed_fomo,
+_METHODS = (
+  fed_avg.FedAvg,
+  fed_fish.FedFish,
+  fed_prox.FedProx,
+  fed_sgd.FedSgd,
+  moon.Moon,
+  scaffold.Scaffold,
+  tct.Tct,
+  fed_fisher.FedFisher,
+  fisher_merge.FisherMerge,
+  reg_mean.RegMean,
+  ot_fusion.OtFusion,
+  pfnm.Pfnm,
+  dense.Dense,
+  local_only.LocalOnly,
+  fed_fomo.FedFomo,
 )
-BUILT_IN: Mapping[str, Method] = types.MappingProxyType(
-  {module.METHOD.name: module.METHOD for module in _MODULES}
+BUILT_IN: Mapping[str, type[Method]] = types.MappingProxyType(
+  {method.name: method for method in _METHODS}
 )
-BASELINE = BUILT_IN['fed_avg']
+BASELINE = fed_avg.FedAvg
 """The method that reports compare others with."""
 # Methods outside this package that were found, by `algorithm.name`.
-_found: dict[str, Method] = {}
+_found: dict[str, type[Method]] = {}
 
 
-def find(name: str) -> Method:
+def find(name: str) -> type[Method]:
   """Returns a method.
 
   Args:
     name: Value of `algorithm.name`: the name of a built-in method, or the
-      dotted name of a module that holds METHOD.
+      dotted name of a method's module.
 
   Raises:
     UserError: If there is no such method, or its module cannot be imported or
-      holds none.
+      does not hold one.
   """
   if name in BUILT_IN:
     return BUILT_IN[name]
@@ -88,7 +87,7 @@ def find(name: str) -> Method:
   return _from_module(name)
 
 
-def find_or_none(name: str) -> Method | None:
+def find_or_none(name: str) -> type[Method] | None:
   """Returns a method, or None where `find` raises."""
   try:
     return find(name)
@@ -96,15 +95,15 @@ def find_or_none(name: str) -> Method | None:
     return None
 
 
-def settings_of(method: Method) -> dict[str, dataclasses.Field]:
+def settings_of(method: type[Method]) -> dict[str, dataclasses.Field]:
   """Returns the settings that a method reads, by name."""
-  return {field.name: field for field in dataclasses.fields(method.settings)}
+  return {field.name: field for field in dataclasses.fields(method)}
 
 
-def reads(method: Method, setting: str) -> bool:
+def reads(method: type[Method], setting: str) -> bool:
   """Returns whether a method reads a setting, as 'section.setting'."""
   section, _, name = setting.partition('.')
-  if section == AlgorithmConfig.section:
+  if section == Method.section:
     return name in settings_of(method)
   return section != 'server' or method.takes_server_step
 
@@ -122,7 +121,7 @@ def readers(setting: str) -> list[str]:
 
 @functools.cache
 def _from_module(module_name):
-  """Imports a module and returns its METHOD."""
+  """Imports a module and returns its method."""
   typed = f'`config.algorithm.name` {module_name!r}'
   # An installed `fedfish` does not look there by itself, as `python -m` does.
   if not {'', os.getcwd()} & set(sys.path):
@@ -131,6 +130,9 @@ def _from_module(module_name):
     # What a module prints is no part of a command's answer.
     with contextlib.redirect_stdout(sys.stderr):
       module = importlib.import_module(module_name)
+    methods = _methods_in(module)
+    for method in methods:
+      require_method(method)
   except (Exception, SystemExit) as error:
     text = ' '.join(f'{type(error).__name__}: {error}'.split())
     raise UserError(
@@ -138,12 +140,23 @@ def _from_module(module_name):
       f'{module_name!r} raised {text.rstrip(".")}. Correct it, start `fedfish` '
       'in the directory that holds its package, or put that on PYTHONPATH.'
     ) from error
-  method = getattr(module, 'METHOD', None)
-  if not isinstance(method, Method):
+  if len(methods) != 1:
     raise UserError(
-      f'{typed} must name a module that holds METHOD, a '
-      f'tff_fedfish.methods.Method, found {type(method).__name__} in '
+      f'{typed} must name a module that defines one public class derived from '
+      'tff_fedfish.methods.Method, found '
+      f'{", ".join(m.__name__ for m in methods) or "none"} in '
       f'{getattr(module, "__file__", module_name)!r}.'
     )
-  _found[module_name] = method
-  return method
+  (_found[module_name],) = methods
+  return methods[0]
+
+
+def _methods_in(module):
+  return [
+    value
+    for name, value in vars(module).items()
+    if isinstance(value, type)
+    and issubclass(value, Method)
+    and value.__module__ == module.__name__
+    and not name.startswith('_')
+  ]

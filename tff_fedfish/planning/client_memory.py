@@ -41,7 +41,7 @@ def stages(config: TrainConfig) -> list[Parts]:
   if is_private:
     num_rows = 1
   has_pass_after = cost.passes_after_training > 0
-  num_kept_models = sum(slot.num_models for slot in config.kept_slots)
+  num_kept_models = sum(config.kept_models.values())
   in_both = {
     'client weights': weights,
     'sums over micro-batches': bool(work.micro_batch_size) * weights,

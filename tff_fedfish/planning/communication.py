@@ -50,7 +50,7 @@ def of_client(config: 'TrainConfig') -> Traffic:
   shape = config.model_shape()
   num_bytes = packed_bytes(
     weight_shapes(shape).values(), config.aggregation.bits
-  ) + method.bytes_beside_delta(config)
+  ) + method.quantized_extra_bytes(config)
   size = BYTES_PER_WEIGHT * num_parameters(shape)
   return traffic._replace(uplink=num_bytes / size)
 

@@ -51,9 +51,9 @@ def states_on_disk(
   client that takes part before and after a checkpoint has two states until the
   next checkpoint but one. Without `num_clients`, K is that of the corpus.
   """
-  if not config.kept_slots:
+  if not config.kept_models:
     return None
-  num_models = sum(slot.num_models for slot in config.kept_slots)
+  num_models = sum(config.kept_models.values())
   num_scalars = num_models * num_parameters(config.model_shape())
   client_bytes = int(num_scalars * _FLOAT_BYTES)
   if num_clients is None:

@@ -92,7 +92,7 @@ def process_memory(config: TrainConfig) -> tuple[ProcessMemory, ...]:
 
 def models_summed(config: TrainConfig) -> float:
   """Returns the models over which the server forms sums."""
-  if config.method.solver is not None:
+  if config.method.solve is not None:
     return 1
   return max(1, config.method.traffic(config).uplink)
 
@@ -113,11 +113,11 @@ def run_bytes(config: TrainConfig) -> int:
 
 def _solve_stages(config, state):
   """Returns what a one-shot method's solve holds; [] for other methods."""
-  if config.method.solver is None:
+  if config.method.solve is None:
     return []
   weights = sum(tensor_bytes(config.model_shape()).values())
   num_clients = config.cohort_size or clients_of_corpus(config) or 1
-  num_models = config.method.solver.models_held(config, num_clients)
+  num_models = config.method.solve_models(config, num_clients)
   # The weights of the round are there beside the solution.
   models = {'models of the solve': int(num_models * weights)}
   models |= {'weights': weights, 'new weights': weights}

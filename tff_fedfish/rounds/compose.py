@@ -178,7 +178,7 @@ def compose(
       quantize = functools.partial(
         compression.quantize,
         bits=delta_bits,
-        seed=start.inputs[kept.ROUNDING_SEED],
+        seed=start.inputs[kept.ROUNDING_SEED].get_single_element(),
       )
     client = Trained(
       *(start, local, weight, max_delta_norm, quantize, micro_batch_size)
@@ -308,7 +308,7 @@ def _training(
 
 def _private(privacy, start):
   """Returns the options of `local_training.train` that make it DP-SGD."""
-  given = start.inputs[kept.LOCAL_PRIVACY]
+  given = start.inputs[kept.LOCAL_PRIVACY].get_single_element()
   options = dict(
     gradient_of=functools.partial(
       private_gradients, privacy=privacy, noise_seed=given['noise_seed']

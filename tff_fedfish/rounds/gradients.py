@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from tff_fedfish.rounds.fold import fold
+
 # A nested structure of tensors, as tf.nest understands it.
 Structure = Any
 
@@ -181,17 +183,26 @@ def _mean_over_slices(
   is_tracked = metrics is not None
   if not is_tracked:
     metrics = model.initialize_metrics_state()
-  loss_sum, weight_sum = tf.constant(0.0), tf.constant(0.0)
-  sums = (tf.nest.map_structure(tf.zeros_like, trainable),) * num_gradients
-  for start in tf.range(0, num_rows(batch), micro_batch_size):
-    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+
+  def add(carried, start):
+    sums, loss_sum, weight_sum, before = carried
     part = _rows(batch, start, start + micro_batch_size)
     output, gradients = forward(part)
-    before, metrics = metrics, _updated(model, metrics, part, output)
+    metrics = _updated(model, before, part, output)
     weight = _num_targets(before, metrics, part)
-    loss_sum += weight * tf.cast(output.loss, tf.float32)
-    weight_sum += weight
-    sums = _add_weighted(sums, gradients, weight)
+    return (
+      _add_weighted(sums, gradients, weight),
+      loss_sum + weight * tf.cast(output.loss, tf.float32),
+      weight_sum + weight,
+      metrics,
+    )
+
+  zeros = (tf.nest.map_structure(tf.zeros_like, trainable),) * num_gradients
+  sums, loss_sum, weight_sum, metrics = fold(
+    tf.range(0, num_rows(batch), micro_batch_size),
+    (zeros, tf.constant(0.0), tf.constant(0.0), metrics),
+    add,
+  )
   gradients = tf.nest.map_structure(
     lambda s: tf.math.divide_no_nan(s, tf.cast(weight_sum, s.dtype)), sums
   )

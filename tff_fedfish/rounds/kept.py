@@ -9,7 +9,6 @@ import collections
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
@@ -71,27 +70,26 @@ def client_data_type(
   data = _sequence_of(functional_model.input_spec)
   if not kept and not inputs:
     return data
-  types = {
-    VALIDATION: lambda: data,
-    CANDIDATES: lambda: _sequence_of(
-      collections.OrderedDict(
-        position=tf.TensorSpec([], tf.int32),
-        weights=trainable_specs(functional_model),
-      )
+  specs = {
+    VALIDATION: functional_model.input_spec,
+    CANDIDATES: collections.OrderedDict(
+      position=tf.TensorSpec([], tf.int32),
+      weights=trainable_specs(functional_model),
     ),
-    LOCAL_PRIVACY: lambda: collections.OrderedDict(
-      noise_seed=tff.TensorType(np.int32, [2]),
-      num_examples=np.int64,
-      num_unobserved=np.int64,
+    LOCAL_PRIVACY: collections.OrderedDict(
+      noise_seed=tf.TensorSpec([2], tf.int32),
+      num_examples=tf.TensorSpec([], tf.int64),
+      num_unobserved=tf.TensorSpec([], tf.int64),
     ),
-    ROUNDING_SEED: lambda: tff.TensorType(np.int32, [2]),
+    ROUNDING_SEED: tf.TensorSpec([2], tf.int32),
   }
   parts = collections.OrderedDict(data=data)
   if kept:
     parts['state'] = collections.OrderedDict(
       (name, _sequence_of(slot)) for name, slot in kept.items()
     )
-  parts |= {name: types[name]() for name in inputs}
+  # TFF's client work takes sequences only.
+  parts |= {name: _sequence_of(specs[name]) for name in inputs}
   return tff.to_type(parts)
 
 

@@ -15,13 +15,9 @@ The order inside a step is fixed:
 DP-SGD replaces steps 1 and 2 by `gradient_of` (`private_gradients.py`), whose
 result also goes to the `observer`.
 
-Loops iterate over the dataset (`for batch in iter(dataset)`): reducing it
-instead would leave accelerators idle. The functions are to be called while a
-`tf.function` is traced; AutoGraph turns the loops into graph loops. One
-iteration runs at a time: TensorFlow's ten would keep the activations of as many
-batches where, as in an evaluation, none waits for the one before it. Functions
-that have no such loop and call no hook are marked `do_not_convert`: converting
-them takes seconds before the first round.
+The functions are to be called while a `tf.function` is traced; AutoGraph makes
+graph loops of `fold`. Functions that have no loop and call no hook are marked
+`do_not_convert`: converting them takes seconds before the first round.
 """
 
 import collections
@@ -32,6 +28,7 @@ import tensorflow as tf
 
 from tff_fedfish.rounds import local_steps
 from tff_fedfish.rounds.client import LocalResult, Structure
+from tff_fedfish.rounds.fold import fold
 from tff_fedfish.rounds.gradients import (
   BatchGradients,
   BatchOutput,
@@ -203,9 +200,8 @@ def evaluate(
   dataset: tf.data.Dataset,
 ) -> Structure:
   """Returns the model's metrics state over one pass, without training."""
-  metrics = model.initialize_metrics_state()
-  for batch in iter(dataset):
-    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+
+  def update(metrics, batch):
     x, y = split_batch(batch)
     predictions = model.predict_on_batch((trainable, non_trainable), x, False)
     output = BatchOutput(
@@ -213,8 +209,9 @@ def evaluate(
       predictions,
       num_rows(batch),
     )
-    metrics = model.update_metrics_state(metrics, labels=y, batch_output=output)
-  return metrics
+    return model.update_metrics_state(metrics, labels=y, batch_output=output)
+
+  return fold(dataset, model.initialize_metrics_state(), update)
 
 
 @tf.autograph.experimental.do_not_convert
@@ -235,21 +232,24 @@ def at_step(batch: Any, step: tf.Tensor) -> Any:
 
 
 def _loop(step, state, steps, observer):
-  """Takes all steps; returns the state and the observation."""
+  """Takes all steps; returns the state and the sums of the observer."""
+
+  def take(state, batch):
+    state, _ = step(state, batch, False)
+    return state
+
+  def take_observed(carried, batch):
+    state, gradient_sums = carried
+    state, found = step(state, batch, True)
+    return state, observer.observe(
+      gradient_sums, found.data, found.num_examples
+    )
+
   if steps.unobserved is not None:
-    for batch in iter(steps.unobserved):
-      tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-      state, _ = step(state, batch, False)
-  observation = None
-  if observer is not None:
-    observation = observer.initial
-    for batch in iter(steps.observed):
-      tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-      state, found = step(state, batch, True)
-      observation = observer.observe(
-        observation, found.data, found.num_examples
-      )
-  return state, observation
+    state = fold(steps.unobserved, state, take)
+  if observer is None:
+    return state, None
+  return fold(steps.observed, (state, observer.initial), take_observed)
 
 
 @tf.autograph.experimental.do_not_convert

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from tff_fedfish.optimizers import clip_to_norm
 from tff_fedfish.rounds.finite import is_all_finite, zero_unless
+from tff_fedfish.rounds.fold import fold
 from tff_fedfish.rounds.gradients import (
   BatchGradients,
   ExtraLoss,
@@ -59,11 +60,9 @@ def private_gradients(
     Gradients with `num_examples` B; `data` and `total` are the same noised
     gradients. `loss` is the mean data loss of the rows, without noise.
   """
-  sums = tf.nest.map_structure(tf.zeros_like, trainable)
-  loss_sum = tf.constant(0.0)
-  num_found = num_rows(batch)
-  for start in tf.range(num_found):
-    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+
+  def add(carried, start):
+    sums, loss_sum, metrics = carried
     found = batch_gradients(
       model,
       trainable,
@@ -78,10 +77,18 @@ def private_gradients(
     # Of this row only: what others add must not decide on it.
     is_finite = is_all_finite([found.total, found.loss])
     clipped, _ = clip_to_norm(found.total, privacy.clip_norm)
-    sums = _add(sums, zero_unless(is_finite, clipped))
-    # Metrics that are not finite would have the whole client rejected.
-    metrics = _chosen(is_all_finite(found.metrics), found.metrics, metrics)
-    loss_sum += tf.where(is_finite, tf.cast(found.loss, tf.float32), 0.0)
+    return (
+      _add(sums, zero_unless(is_finite, clipped)),
+      loss_sum + tf.where(is_finite, tf.cast(found.loss, tf.float32), 0.0),
+      # Metrics that are not finite would have the whole client rejected.
+      _chosen(is_all_finite(found.metrics), found.metrics, metrics),
+    )
+
+  zeros = tf.nest.map_structure(tf.zeros_like, trainable)
+  num_found = num_rows(batch)
+  sums, loss_sum, metrics = fold(
+    tf.range(num_found), (zeros, tf.constant(0.0), metrics), add
+  )
   gradients = _noised_mean(sums, step, privacy, noise_seed)
   return BatchGradients(
     tf.math.divide_no_nan(loss_sum, tf.cast(num_found, tf.float32)),

@@ -24,8 +24,8 @@ from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import UserError
 from tff_fedfish.huggingface import pretrained
 from tff_fedfish.methods import registry
-from tff_fedfish.methods.method import load
 from tff_fedfish.optimizers import build_optimizer
+from tff_fedfish.rounds.privacy import LocalPrivacy
 from tff_fedfish.run import checkpoints, model_state
 from tff_fedfish.run.start_model import StartModel
 
@@ -49,7 +49,7 @@ def keep_built(build: _Build) -> _Build:
   def get(config, **facts):
     if config.algorithm.name not in registry.BUILT_IN:
       return build(config, **facts)
-    if 'num_clients' in facts and not config.method.takes_num_clients:
+    if 'num_clients' in facts and not config.method.reads_num_clients:
       # A run knows it and its evaluation does not.
       del facts['num_clients']
     key = repr((_read_by_graphs(config), facts))
@@ -76,8 +76,7 @@ def _read_by_graphs(config):
     config.seeds.model_seed,
     config.engine.xla,
     config.evaluation.batch_size,
-    # From any settings; builders are given no others.
-    config.method.keywords(config),
+    config.aggregation,
   )
 
 
@@ -96,9 +95,9 @@ def build_model(config: TrainConfig) -> ModelSpec:
     model = build_image_model(shape, **shared)
   else:
     model = build_language_model(shape, xla=config.engine.xla, **shared)
-  if config.method.model is None:
+  if config.method.held_model is None:
     return model
-  return load(config.method.model)(config, model)
+  return config.method.held_model(config, model)
 
 
 @keep_built
@@ -112,31 +111,39 @@ def build_learning_process(
     num_clients: Clients that may take part. None: the process is not for
       training.
 
-  Raises:
-    UserError: If the method declares other slots than its builder makes.
   """
-  process = config.method.build(
-    config,
+  return config.method.build(
     build_model(config),
-    num_clients=num_clients,
+    num_clients=num_clients if config.method.reads_num_clients else None,
     client_optimizer=build_client_optimizer(config),
     server_optimizer=build_optimizer(
       config.server, are_matrices(config.model_shape())
     ),
-    num_local_epochs=config.client_work.num_local_epochs,
-    client_weighting=tff.learning.ClientWeighting[
-      config.algorithm.client_weighting.upper()
-    ],
+    **_training_keywords(config),
   )
-  declared = [slot.name for slot in config.kept_slots]
-  built = list(getattr(process, 'kept_specs', ()))
-  if declared != built:
-    raise UserError(
-      f'The METHOD of {config.algorithm.name!r} must declare the slots that '
-      f'its builder makes, {", ".join(built) or "none"}, but declares '
-      f'{", ".join(declared) or "none"}. Correct its `slots`.'
+
+
+def _training_keywords(config):
+  """Returns the keywords of `compose` that a config sets."""
+  work, privacy = config.client_work, config.local_privacy
+  keywords = {
+    name: getattr(work, name)
+    for name in (
+      'num_local_epochs',
+      'max_delta_norm',
+      'num_local_steps',
+      'micro_batch_size',
+      'keeps_optimizer_state',
     )
-  return process
+  }
+  if privacy.is_on:
+    keywords['local_privacy'] = LocalPrivacy(
+      clip_norm=privacy.clip_norm,
+      noise_multiplier=privacy.noise_multiplier,
+      batch_size=work.local_batch_size,
+      draws_batches=privacy.draws_batches,
+    )
+  return keywords | {'delta_bits': config.aggregation.bits}
 
 
 def require_trained_models(config: TrainConfig, process: Any) -> None:

@@ -116,7 +116,7 @@ def paths_of_workers(config: TrainConfig, workdir: pathlib.Path) -> list[str]:
   paths = [] if places.is_remote(directory) else [directory]
   if not config.data.holds_images:
     paths.append(str(workdir / run_directory.VOCABULARY_NAME))
-  if config.kept_slots or config.phases:
+  if config.kept_models or config.phases:
     # Stands for states and features beside it, which change.
     paths.append(str(workdir / run_directory.CONFIG_NAME))
   return paths

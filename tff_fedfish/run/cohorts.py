@@ -98,10 +98,12 @@ class TrainingClient(ClientLoader):
     return LoadedClient(data, counts)
 
   def _rounding_seed(self):
+    import tensorflow as tf
+
     seed = randomness.generator(
       'delta_rounding', self.shuffle_seed, self.round_num, self.client_id
     ).randint(2**31, size=2, dtype=np.int64)
-    return seed.astype(np.int32)
+    return tf.data.Dataset.from_tensors(tf.constant(seed.astype(np.int32)))
 
   def _validation_rows(self, sequences):
     """Returns the validation rows, with the features of those it trains on."""

@@ -88,7 +88,7 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
     (True, rates_by_column(config, 1)),
     (True, phase_column(config, 1)),
     (method.features is not None, [feature_bytes_name(config)]),
-    (method.solver is not None, ONE_SHOT_NAMES),
+    (method.solve is not None, ONE_SHOT_NAMES),
     (config.local_privacy.adds_noise, PRIVACY_NAMES),
     (True, _COMMUNICATION_NAMES),
     (config.aggregation.is_quantized, [DOWNLINK_BYTES]),
@@ -103,8 +103,8 @@ def timing_names(config: TrainConfig) -> tuple[str, ...]:
   return _names(
     (True, _TIMING_NAMES),
     (config.evaluation.barrier_every_num_rounds, ['barrier_seconds']),
-    (config.kept_slots, ['client_state_bytes']),
-    (config.method.solver is not None, ['solve_seconds', 'upload_bytes']),
+    (config.kept_models, ['client_state_bytes']),
+    (config.method.solve is not None, ['solve_seconds', 'upload_bytes']),
   )
 
 

@@ -78,21 +78,25 @@ class PrivateRounds:
 
   def client_input(
     self, num_rows: int, round_num: int, client_id: bytes
-  ) -> Mapping[str, Any]:
+  ) -> 'tf.data.Dataset':
     """Returns the input `client_data.LOCAL_PRIVACY` of a client with some rows.
 
     A client without a step counts as one without data.
     """
+    import tensorflow as tf
+
     of_pass, of_round = self.num_pass_steps(num_rows), self.num_steps(num_rows)
     num_examples = min(num_rows, self.max_rows or num_rows)
     seed = randomness.generator(
       'private_noise', self.seed, round_num, client_id
     ).randint(2**31, size=2, dtype=np.int64)
-    return collections.OrderedDict(
-      noise_seed=seed.astype(np.int32),
-      num_examples=np.int64(num_examples if of_round else 0),
-      # FedFish squares the gradients of the last pass.
-      num_unobserved=np.int64(of_round - of_pass),
+    return tf.data.Dataset.from_tensors(
+      collections.OrderedDict(
+        noise_seed=tf.constant(seed.astype(np.int32)),
+        num_examples=tf.constant(num_examples if of_round else 0, tf.int64),
+        # FedFish squares the gradients of the last pass.
+        num_unobserved=tf.constant(of_round - of_pass, tf.int64),
+      )
     )
 
 

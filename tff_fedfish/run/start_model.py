@@ -121,7 +121,7 @@ def _checkpoint_source(start):
   config = run_directory.read_config(run)
   checkpoint, tokenizer = client_data.open_checkpoint(config, path)
   phase_config = config.in_round(checkpoint.round_num)
-  if phase_config.method.model is not None:
+  if phase_config.method.held_model is not None:
     raise UserError(
       f'`{_OPTION}`: {str(path)!r} is of phase {phase_config.phase.name!r} of '
       f'{config.algorithm.name!r}, which holds no network of the config. Name '

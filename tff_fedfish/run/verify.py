@@ -72,7 +72,7 @@ def verify_run(
     if round_num < rounds[-1]:
       continue
     sizes = [features.verify(config, checkpoint)]
-    if config.in_round(round_num).kept_slots:
+    if config.in_round(round_num).kept_models:
       states = ClientStates(directory, round_num)
       states.require_as_after(
         round_num, checkpoint.contents.get(store.CLIENT_STATES)

@@ -10,10 +10,10 @@ VALIDATION, CANDIDATES = 'validation', 'candidates'
 """Inputs of a client besides its batches and its state: batches of its
 validation rows; models, <position=int32, weights=T>."""
 LOCAL_PRIVACY = 'local_privacy'
-"""Input of a client that trains by DP-SGD: <noise_seed=int32[2],
+"""Input of a client that trains by DP-SGD: one element <noise_seed=int32[2],
 num_examples=int64, num_unobserved=int64>, see `local_steps.DrawnSteps`."""
 ROUNDING_SEED = 'rounding_seed'
-"""Input of a client whose delta is quantized: int32[2]."""
+"""Input of a client whose delta is quantized: one element, int32[2]."""
 
 
 class LoadedClient(NamedTuple):

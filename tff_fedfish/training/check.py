@@ -178,9 +178,6 @@ class _Check:
   def require_method(self):
     columns.require_own_columns(self._config)
     self._has_columns = True
-    # Builders of the package take all keywords, and import TensorFlow.
-    if self._config.algorithm.name not in registry.BUILT_IN:
-      self._config.method.require_builder(self._config)
 
   def open_corpus(self):
     config, checkpoint = self._config, self._checkpoint
@@ -245,7 +242,7 @@ class _Check:
       checkpoint, config, run.tokenizer, self._vocabulary
     )
     collections.deque(features.verify(config, checkpoint), maxlen=0)
-    if config.in_round(run.round_num).kept_slots:
+    if config.in_round(run.round_num).kept_models:
       states = ClientStates(self._directory, run.round_num)
       made = checkpoint.contents.get(store.CLIENT_STATES)
       states.require_as_after(run.round_num, made)
@@ -297,7 +294,7 @@ def problems_of(configs: Iterable[TrainConfig]) -> list[str]:
     ]
     is_own = config.algorithm.name not in registry.BUILT_IN
     # What a method of one's own reads is not known.
-    if is_own or config.method.solver is not None:
+    if is_own or config.method.solve is not None:
       key += [config.algorithm, config.client_work, config.server]
       key += [config.local_privacy]
     checked.setdefault(repr(key), config)

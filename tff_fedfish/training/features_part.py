@@ -9,7 +9,6 @@ import numpy as np
 
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import FailedError, UserError
-from tff_fedfish.methods.method import load
 from tff_fedfish.planning import disk
 from tff_fedfish.progress import stage
 from tff_fedfish.run import build, columns, features, store
@@ -125,7 +124,7 @@ class FeaturesPart:
     """Returns the function of `Features.work`."""
     config = self._run.config
     model = build.build_model(config)
-    return load(self._settings.work)(config, model, weights)
+    return self._settings.work(config, model, weights)
 
   def _write_features(self, state, clients, should_stop):
     weights = self._run.process.get_model_weights(state)

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.evaluation.evaluator import build_evaluator
-from tff_fedfish.methods.method import load
 from tff_fedfish.progress import stage
 from tff_fedfish.run import (
   build,
@@ -135,8 +134,7 @@ def _next_phase(run):
   config = run.config.in_round(done + 1)
   process, evaluator = _build_process(config, run.participating)
   with stage(f'beginning with phase {config.phase.name!r}'):
-    begin = load(config.phase.begin)
-    state = begin(config, process, run.position.state)
+    state = config.method.begin_phase(config, process, run.position.state)
   return dataclasses.replace(
     run,
     config=config,

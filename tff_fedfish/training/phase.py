@@ -66,7 +66,7 @@ class PhaseLoop:
     config, features = run.config, run.config.method.features
     self._states = self._inputs = self._features = self._privacy = None
     self._scores = self._solve = None
-    if config.kept_slots:
+    if config.kept_models:
       self._states = ClientStatesPart(run)
       self._inputs = self._states.inputs
     if features is not None and features.use != 'unused':
@@ -77,7 +77,7 @@ class PhaseLoop:
     has_clients = is_personal or run.checked.sample.clients
     if config.evaluation.num_clients and has_clients:
       self._scores = ScoresPart(run, options.should_stop, self._inputs)
-    if config.method.solver is not None:
+    if config.method.solve is not None:
       self._solve = SolvePart(run)
     self._saved = Checkpoints(run, self._states, self._features)
     self._client_rows = client_data.rows_for_engine(

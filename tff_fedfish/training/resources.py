@@ -67,7 +67,7 @@ def print_warnings(
     parts['client states'] = states.peak_bytes or 0
   if (features := planned_features(config, checked)) is not None:
     parts['features'] = features
-  if config.method.solver is not None:
+  if config.method.solve is not None:
     parts['uploads'] = _upload_bytes(config, checked.split)
   place = pathlib.Path(workdir or '.').resolve()
   # What is on the disk already takes no more of it.
@@ -185,7 +185,7 @@ def checkpoint_bytes(config: TrainConfig) -> int:
 
 def _with_whole_cohort(config, split):
   """Returns a config whose cohort of all clients has its size, for a solver."""
-  has_solver = config.method.solver is not None
+  has_solver = config.method.solve is not None
   if split is None or config.cohort_size is not None or not has_solver:
     return config
   num_clients = len(row_source(config).training_clients(split))

@@ -59,7 +59,7 @@ def solve(
       '`--config.algorithm.keeps_uploads=true`.'
     )
   config = _solving_config(run / _CONFIG, overrides)
-  if config.method.solver is None:
+  if config.method.solve is None:
     raise UserError(
       '`--config.algorithm.name` must be a one-shot method, found '
       f'{config.algorithm.name!r}, which has no solver.'

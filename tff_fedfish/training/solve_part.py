@@ -11,7 +11,6 @@ import tensorflow_federated as tff
 
 from models.model_shapes import weight_shapes
 from tff_fedfish.data import randomness
-from tff_fedfish.methods.method import load
 from tff_fedfish.methods.one_shot.uploads import SolveContext
 from tff_fedfish.run import client_inputs, columns, store
 from tff_fedfish.run.cohorts import TrainingClient
@@ -72,7 +71,6 @@ class SolvePart:
       config.method.upload(config),
     )
     context = SolveContext(
-      settings=config.algorithm,
       shape=shape,
       score=self._validation_score(),
       seed=randomness.seed_of(
@@ -85,7 +83,7 @@ class SolvePart:
     done.write_line(
       f'Round {done.round_num}: solving over {len(uploads)} uploads'
     )
-    result = load(config.method.solver.path)(uploads, start, context)
+    result = config.method.solve(uploads, start, context)
     found = None if context.score is None else context.score(result.weights)
     values = len(uploads), average, found, result.best_step, result.residual
     timings = {

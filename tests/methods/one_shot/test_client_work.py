@@ -8,6 +8,9 @@ import tensorflow_federated as tff
 
 import tff_fedfish
 from models.model_shapes import weight_shapes
+from tff_fedfish.methods.one_shot.fed_fisher import FedFisher
+from tff_fedfish.methods.one_shot.ot_fusion import OtFusion
+from tff_fedfish.methods.one_shot.pfnm import Pfnm
 from tff_fedfish.methods.one_shot.uploads import UploadKind, summary_shapes
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
@@ -17,16 +20,13 @@ def context():
   return set_in_process_context()
 
 
-def _process(name, model=None, **options):
-  shape = small_models.SHAPES[name]
+def _process(name, method, model=None, **options):
   sgd = tff.learning.optimizers.build_sgdm
-  return tff_fedfish.build_one_shot(
-    model or small_models.build(shape),
-    shape=shape,
+  return method.build(
+    model or small_models.build(small_models.SHAPES[name]),
     client_optimizer=sgd(0.05),
     server_optimizer=sgd(1.0),
-    client_weighting=tff.learning.ClientWeighting.NUM_EXAMPLES,
-    **dict(num_local_epochs=1) | options,
+    **options,
   )
 
 
@@ -42,7 +42,7 @@ def _clients(name, sizes):
 
 @pytest.mark.slow
 def test_rounds_in_both_contexts(stock_context):
-  process = _process('linear', summary='kfac', compression='paper')
+  process = _process('linear', FedFisher(compression='paper'))
   datasets = _clients('linear', (3, 4, 0))
   state = process.initialize()
   result = process.next(state, datasets)
@@ -64,7 +64,7 @@ def _is_quantized(tensor):
 
 @pytest.mark.slow
 def test_what_a_client_uploads():
-  process = _process('linear', summary='kfac', compression='paper')
+  process = _process('linear', FedFisher(compression='paper'))
   with tff_fedfish.collect_client_outputs() as outputs:
     process.next(process.initialize(), _clients('linear', (3, 4, 0)))
   shape = small_models.SHAPES['linear']
@@ -81,7 +81,7 @@ def test_what_a_client_uploads():
 
 
 def test_rows_per_class_without_compression():
-  process = _process('linear', summary='class_counts')
+  process = _process('linear', Pfnm())
   with tff_fedfish.collect_client_outputs() as outputs:
     process.next(process.initialize(), _clients('linear', (5,)))
   labels = small_models.rows(small_models.SHAPES['linear'], 5)['y']
@@ -93,6 +93,6 @@ def test_rows_per_class_without_compression():
 def test_refused_arguments():
   model = small_models.build(small_models.SHAPES['linear'])
   with pytest.raises(TypeError, match='must be a tff_fedfish.ModelSpec'):
-    _process('linear', model.functional_model)
+    _process('linear', OtFusion(), model.functional_model)
   with pytest.raises(ValueError, match='`local_privacy` must be None'):
-    _process('linear', local_privacy=object())
+    _process('linear', OtFusion(), local_privacy=object())

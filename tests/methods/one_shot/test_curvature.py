@@ -7,21 +7,16 @@ import pytest
 import small_models
 import tensorflow as tf
 
-from models import image_model_config, taps
 from models.image_model_config import ImageModelConfig
 from models.layers import layers_of
 from models.transformer_config import TransformerConfig
+from tff_fedfish.methods import taps
 from tff_fedfish.methods.one_shot import curvature
 from tff_fedfish.methods.one_shot.uploads import UploadKind, summary_shapes
 
+pytestmark = pytest.mark.usefixtures('two_blocks')
+
 _SHAPES = small_models.SHAPES
-
-
-@pytest.fixture(autouse=True)
-def two_blocks(monkeypatch):
-  """Cuts the ResNet to two blocks: eight take long to trace."""
-  monkeypatch.setattr(image_model_config, '_RESNET_STAGES', ((32, 1), (64, 2)))
-  monkeypatch.setattr(image_model_config, '_RESNET_BLOCKS_PER_STAGE', 1)
 
 
 def _setting(name, num_rows=3):

@@ -32,14 +32,10 @@ def _solve_from_zeros(scores=None, seed=1):
     seen.append(weights)
     return scores[len(seen) - 1]
 
-  context = SolveContext(
-    dense.DenseConfig(name='dense', num_outer_epochs=3, num_generator_steps=2),
-    _SHAPE,
-    score=scores and score,
-    seed=seed,
-  )
+  context = SolveContext(_SHAPE, score=scores and score, seed=seed)
   start = tuple(map(np.zeros_like, _weights(0)))
-  return dense.solve(_uploads(), start, context), seen
+  method = dense.Dense(num_outer_epochs=3, num_generator_steps=2)
+  return method.solve(_uploads(), start, context), seen
 
 
 @pytest.fixture(scope='module')
@@ -114,7 +110,7 @@ def test_logits_are_weighted_by_the_shares():
   # with p = (1/4, 3/4) only at 0.25 w_1 + 0.75 w_2.
   uploads = _uploads()
   result = solve(
-    uploads, _SHAPE, 'dense', num_outer_epochs=2, num_generator_steps=2
+    uploads, _SHAPE, dense.Dense, num_outer_epochs=2, num_generator_steps=2
   )
   for found, given in zip(result.weights, uploads.mean(), strict=True):
     np.testing.assert_allclose(found, given, atol=1e-5)
@@ -128,12 +124,9 @@ def test_distillation_by_hand():
   shape = ImageModelConfig(name='linear', num_classes=3, image_shape=(1, 1, 1))
   ensemble = (np.zeros([1, 3]), 20 * np.log([8.0, 1.0, 1.0]))
   uploads = ListedUploads(shape, 'none', (4,), [ensemble])
-  context = SolveContext(
-    dense.DenseConfig(name='dense', num_outer_epochs=2, num_generator_steps=1),
-    shape,
-  )
   start = tuple(np.zeros_like(weight, np.float32) for weight in ensemble)
-  result = dense.solve(uploads, start, context)
+  method = dense.Dense(num_outer_epochs=2, num_generator_steps=1)
+  result = method.solve(uploads, start, SolveContext(shape))
   loss = result.measurements['distillation_loss']
   assert loss[0] == pytest.approx(400 * 0.459580, rel=1e-4)
   # d loss / d bias = 20 (q - p), q uniform, which steps hardly change. Rate

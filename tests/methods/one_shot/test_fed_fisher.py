@@ -9,6 +9,7 @@ from models.image_model_config import ImageModelConfig
 from models.layers import layers_of, matrix_of
 from models.model_shapes import weight_shapes
 from tff_fedfish.methods.one_shot import quadratic
+from tff_fedfish.methods.one_shot.fed_fisher import FedFisher
 from tff_fedfish.methods.one_shot.uploads import kfac_shapes
 
 # The head of `linear` is one layer, pixels x classes, and a bias.
@@ -44,7 +45,7 @@ def _uploads(shape, summary, num_clients=3):
 
 
 def _solve(uploads, shape, score=None, **settings):
-  return solve(uploads, shape, 'fed_fisher', score=score, **settings)
+  return solve(uploads, shape, FedFisher, score=score, **settings)
 
 
 def _vector_v7():

@@ -7,6 +7,7 @@ from one_shot_runs import SETTINGS, weights
 from uploaded_models import ListedUploads, random_weights, solve
 
 from models.image_model_config import ImageModelConfig
+from tff_fedfish.methods.one_shot.fisher_merge import FisherMerge
 
 _SHAPE = ImageModelConfig(name='linear', num_classes=1, image_shape=(3, 1, 1))
 
@@ -43,9 +44,7 @@ def _two_clients():
 )
 def test_by_hand(floor, expected):
   uploads = _two_clients()
-  kernel, bias = solve(
-    uploads, _SHAPE, 'fisher_merge', fisher_floor=floor
-  ).weights
+  kernel, bias = solve(uploads, _SHAPE, FisherMerge, fisher_floor=floor).weights
   assert kernel.dtype == bias.dtype == np.float32
   np.testing.assert_allclose([*kernel[:, 0], *bias], expected, rtol=1e-6)
   assert uploads.num_read == 2
@@ -56,11 +55,11 @@ def test_equal_fishers_give_the_average_and_one_client_itself():
   models = [random_weights(shape, i).values() for i in range(3)]
   fisher = [np.float32(np.abs(w) + 0.1) for w in models[0]]
   uploads = ListedUploads(shape, 'diagonal', (7, 2, 5), models, [fisher] * 3)
-  found = solve(uploads, shape, 'fisher_merge').weights
+  found = solve(uploads, shape, FisherMerge).weights
   for one, mean in zip(found, uploads.mean(), strict=True):
     np.testing.assert_allclose(one, mean, atol=1e-6)
   alone = ListedUploads(shape, 'diagonal', (3,), models[1:2], [fisher])
-  found = solve(alone, shape, 'fisher_merge').weights
+  found = solve(alone, shape, FisherMerge).weights
   for one, wanted in zip(found, models[1], strict=True):
     np.testing.assert_allclose(one, wanted, rtol=1e-6)
 
@@ -70,7 +69,7 @@ def test_without_mass_it_is_the_average_before_compression():
   found = solve(
     _two_clients(),
     _SHAPE,
-    'fisher_merge',
+    FisherMerge,
     fisher_floor=1e30,
     uncompressed_mean=before,
   ).weights

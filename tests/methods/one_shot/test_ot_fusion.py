@@ -10,9 +10,9 @@ from uploaded_models import (
   solve,
 )
 
-from models import image_model_config
 from models.image_model_config import ImageModelConfig
 from models.transformer_config import TransformerConfig
+from tff_fedfish.methods.one_shot.ot_fusion import OtFusion
 
 
 def _image_shape(name):
@@ -31,17 +31,10 @@ def _fuse(shape, models, client_weights):
   uploads = ListedUploads(
     shape, 'none', client_weights, [model.values() for model in models]
   )
-  result = solve(uploads, shape, 'ot_fusion')
+  result = solve(uploads, shape, OtFusion)
   # `mean` reads parts.
   assert uploads.num_read == len(models)
   return uploads.by_name(result.weights), uploads.by_name(uploads.mean())
-
-
-@pytest.fixture
-def two_blocks(monkeypatch):
-  """Cuts the ResNet to two blocks: one and two channels in a norm's group."""
-  monkeypatch.setattr(image_model_config, '_RESNET_STAGES', ((32, 1), (64, 2)))
-  monkeypatch.setattr(image_model_config, '_RESNET_BLOCKS_PER_STAGE', 1)
 
 
 @pytest.mark.parametrize('name', _SHAPES)

@@ -14,8 +14,11 @@ from uploaded_models import (
 )
 
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
-from models.permutations import is_chain, permutation_groups
 from tff_fedfish.methods.one_shot import pfnm
+from tff_fedfish.methods.one_shot.permutations import (
+  is_chain,
+  permutation_groups,
+)
 
 _NUM_CLASSES = 4
 # Few units, so that all is done within seconds on a busy machine, too.
@@ -54,7 +57,7 @@ def _solve(shape, models, counts=None, **settings):
     [model.values() for model in models],
     [[count] for count in counts],
   )
-  result = solve(uploads, shape, 'pfnm', **settings)
+  result = solve(uploads, shape, pfnm.Pfnm, **settings)
   for weight in result.weights:
     assert weight.dtype == np.float32
     assert weight.flags.c_contiguous
@@ -160,7 +163,7 @@ def test_some_neurons_shared_by_hand():
 def test_gains_are_the_joint_density_of_matches_and_neurons():
   # Against SciPy's densities of all neurons, for all matches of a client.
   random = np.random.default_rng(1)
-  settings = pfnm.PfnmConfig(name='pfnm', sigma=0.6, sigma0=1.1, gamma=1.7)
+  settings = pfnm.Pfnm(sigma=0.6, sigma0=1.1, gamma=1.7)
   dimensions, num_clients = 3, 4
   seen = [random.normal(size=(m, dimensions)) for m in (1, 3)]
   rows = random.normal(size=(3, dimensions))

@@ -7,6 +7,7 @@ from uploaded_models import ListedUploads, random_weights, solve
 from models.image_model_config import ImageModelConfig
 from models.layers import layers_of
 from models.model_shapes import weight_shapes
+from tff_fedfish.methods.one_shot.reg_mean import RegMean
 
 # Convolutions with biases, then dense layers of 64 x 128 and 128 x 5.
 _CNN = ImageModelConfig(name='emnist_cnn', num_classes=5, image_shape=(6, 7, 1))
@@ -35,7 +36,7 @@ def _linear_uploads(inputs, kernels, num_examples, biases=None):
 
 def _kernel(problem, shrinkage):
   shape, uploads = problem
-  return solve(uploads, shape, 'reg_mean', shrinkage=shrinkage).weights[0]
+  return solve(uploads, shape, RegMean, shrinkage=shrinkage).weights[0]
 
 
 # Two rows a client: X_1 = (1, 0; 1, 1), X_2 = (0, 2; 1, -1).
@@ -69,7 +70,7 @@ def test_joint_least_squares_and_uniform_biases():
   kernels = random.normal(size=[2, 40, 3]).astype(np.float32)
   biases = np.array([[1.0, 2.0, -1.0], [3.0, -4.0, 0.0]])
   shape, uploads = _linear_uploads(inputs, kernels, num_rows, biases)
-  kernel, bias = solve(uploads, shape, 'reg_mean', shrinkage=1).weights
+  kernel, bias = solve(uploads, shape, RegMean, shrinkage=1).weights
   outputs = [x @ w for x, w in zip(inputs, kernels, strict=True)]
   expected = np.linalg.lstsq(
     np.concatenate(inputs), np.concatenate(outputs), rcond=None
@@ -108,9 +109,7 @@ def test_only_dense_kernels_are_weighted_by_gram_matrices():
   uploads = ListedUploads(
     _CNN, 'gram', (10, 30, 5), [m.values() for m in models], grams
   )
-  found = uploads.by_name(
-    solve(uploads, _CNN, 'reg_mean', shrinkage=0.3).weights
-  )
+  found = uploads.by_name(solve(uploads, _CNN, RegMean, shrinkage=0.3).weights)
   assert uploads.num_read == 3
   expected = {
     name: np.mean([m[name] for m in models], axis=0)
@@ -138,11 +137,11 @@ def test_shrinkage_is_chosen_by_the_score():
     found = solve(
       uploads,
       shape,
-      'reg_mean',
+      RegMean,
       score=lambda w, best=wanted: float(np.array_equal(w[0], best)),
     )
     np.testing.assert_array_equal(found.weights[0], wanted)
   # A tie, or no score: the authors' default.
   for score in (lambda weights: 0.5, None):
-    found = solve(uploads, shape, 'reg_mean', score=score)
+    found = solve(uploads, shape, RegMean, score=score)
     np.testing.assert_array_equal(found.weights[0], _kernel(problem, 0.9))

@@ -1,19 +1,8 @@
-"""Client work of the one-shot methods: train, summarize, upload.
-
-Jhunjhunwala et al. (2024), "FedFisher: Leveraging Fisher information for
-one-shot federated learning", algorithm 1. The process itself is FedAvg; what
-clients upload beside the model delta is their client output, over which the
-server solves.
-"""
-
-from typing import Any
+"""Uploads of a client that has trained: its weights and a summary."""
 
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from models.functional_model import ModelSpec
 from models.model_shapes import ModelShape, are_stacked
-from tff_fedfish.errors import require
 from tff_fedfish.methods.one_shot import curvature
 from tff_fedfish.methods.one_shot.compression import (
   MODEL_BITS,
@@ -21,16 +10,12 @@ from tff_fedfish.methods.one_shot.compression import (
   quantize,
 )
 from tff_fedfish.methods.one_shot.uploads import (
-  CLIENT_WEIGHT,
-  SUMMARY,
-  WEIGHTS,
   UploadKind,
   factor_rank,
   is_factor,
   summary_shapes,
 )
-from tff_fedfish.rounds.compose import compose
-from tff_fedfish.rounds.kept import KeptSlot
+from tff_fedfish.rounds.client import Trained
 
 _SUMMARIES = {
   'none': lambda *_: {},
@@ -41,67 +26,24 @@ _SUMMARIES = {
 }
 
 
-def build_one_shot(
-  model: ModelSpec,
-  *,
-  shape: ModelShape,
-  summary: str = 'kfac',
-  compression: str = 'none',
-  **training: Any,
-) -> tff.learning.templates.LearningProcess:
-  """Builds the client work of a one-shot method, as a FedAvg process.
+def weights_of(client: Trained, kind: UploadKind) -> tuple[tf.Tensor, ...]:
+  """Returns the weights after local training as the server gets them."""
+  weights = client.local.trainable
+  if kind.compression == 'none':
+    return weights
+  return _quantized(client.start.spec.shape, weights)
 
-  `next` returns FedAvg's state. The client outputs (`collect_client_outputs`)
-  are <is_valid, client_weight, weights, summary>: w_i, the weights after local
-  training and the tensors of `summary_shapes`, the latter two compressed.
 
-  Args:
-    model: The model.
-    shape: Its shape.
-    summary: See `UploadKind`.
-    compression: See `UploadKind`.
-    **training: See `compose`. The summary is made of whole batches, whatever
-      `micro_batch_size` is.
-
-  Raises:
-    TypeError: If `model` is no ModelSpec.
-    ValueError: With `local_privacy`, as uploads would have no noise.
-  """
-  is_private = training.get('local_privacy') is not None
-  require(not is_private, 'local_privacy', 'None', 'a LocalPrivacy')
-  if not isinstance(model, ModelSpec):
-    raise TypeError(
-      f'`model` must be a tff_fedfish.ModelSpec, found {type(model).__name__}.'
-    )
-  kind, summarize = UploadKind(summary, compression), _SUMMARIES[summary]
-  is_compressed = {'none': False, 'paper': True}[compression]
-
-  def weights_of(client):
-    weights = client.local.trainable
-    return _quantized(shape, weights) if is_compressed else weights
-
-  def summary_of(client):
-    weights, dataset = client.local.trainable, client.local.dataset
-    return _sent(shape, kind, summarize(model, shape, weights, dataset))
-
-  outputs = {
-    CLIENT_WEIGHT: lambda client: client.weight,
-    WEIGHTS: weights_of,
-    SUMMARY: summary_of,
-  }
-  return compose(
-    model,
-    make_update=lambda client: client.model_delta(),
-    kept_slots={
-      name: KeptSlot(initial=None, next=output)
-      for name, output in outputs.items()
-    },
-    **training,
-  )
+def summary_of(client: Trained, kind: UploadKind) -> tuple[tf.Tensor, ...]:
+  """Returns the tensors of the summary as the server gets them, in order."""
+  spec, local = client.start.spec, client.local
+  summarize = _SUMMARIES[kind.summary]
+  summary = summarize(spec, spec.shape, local.trainable, local.dataset)
+  return _sent(spec.shape, kind, summary)
 
 
 @tf.autograph.experimental.do_not_convert
-def _quantized(shape, tensors):
+def _quantized(shape: ModelShape, tensors):
   """Returns tensors of the shapes of the weights with 16 bits an entry."""
   return tuple(
     quantize(tensor, MODEL_BITS, is_stacked=is_stacked)
@@ -110,8 +52,7 @@ def _quantized(shape, tensors):
 
 
 @tf.autograph.experimental.do_not_convert
-def _sent(shape, kind, summary):
-  """Returns the tensors of a summary as the server gets them, in order."""
+def _sent(shape: ModelShape, kind: UploadKind, summary):
   names = summary_shapes(shape, kind)
   tensors = tuple(summary[name] for name in names)
   if kind.compression == 'none' or kind.summary == 'class_counts':

@@ -12,15 +12,12 @@ and model take about as many bits as the model has in float32:
 
   r = int(2 d / r1),   r1 = sum over the factors of (2 n + 1)
 
-with d the weights of the model and n the rows of a factor. TensorFlow is
-imported where it computes, so that counting bits is free.
+with d the weights of the model and n the rows of a factor.
 """
 
-import typing
 from collections.abc import Iterable
 
-if typing.TYPE_CHECKING:
-  import tensorflow as tf
+from tff_fedfish.late import tf
 
 MODEL_BITS = 15
 """s of models and Fisher diagonals: 16 bits with the sign."""
@@ -45,8 +42,6 @@ def quantize(
     go to the even multiple. A tensor of zeros, or one that float32 counts as
     zeros (below 1.2e-38), stays as it is.
   """
-  import tensorflow as tf
-
   levels = float(2**num_bits - 1)
   axes = list(range(1, len(v.shape))) if is_stacked else None
   m = tf.reduce_max(tf.abs(v), axes, keepdims=is_stacked)
@@ -70,8 +65,6 @@ def compress_factor(matrix: 'tf.Tensor', rank: int) -> 'tf.Tensor':
   Returns:
     Float32 [n, n], exactly symmetric, positive semidefinite but for rounding.
   """
-  import tensorflow as tf
-
   is_finite = tf.reduce_all(tf.math.is_finite(matrix))
   # On other values the decomposition fails.
   finite = tf.where(is_finite, matrix, 0.0)

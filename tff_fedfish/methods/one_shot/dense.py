@@ -30,14 +30,12 @@ import numpy as np
 
 from models.model_shapes import num_parameters
 from tff_fedfish.fields import number
-from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
-from tff_fedfish.methods.one_shot.uploads import (
-  SolveContext,
-  SolveResult,
-  Uploads,
-  Weights,
-)
+from tff_fedfish.late import module, tf
+from tff_fedfish.methods.one_shot import OneShot
+from tff_fedfish.methods.one_shot.uploads import SolveResult
 from tff_fedfish.methods.settings import image_problems
+
+_image_models = module('models.image_models')
 
 _BATCH_SIZE = 256
 _TEMPERATURE = 20.0
@@ -45,79 +43,96 @@ _NOISE_WIDTH = 256
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DenseConfig(OneShotConfig):
-  """Settings of DENSE."""
+class Dense(OneShot):
+  """One-shot, images only: the average is trained on the clients' ensemble.
+
+  The images come from a generator that is trained against it.
+  """
+
+  title = 'DENSE'
+  source = 'Zhang et al. (2022), "DENSE: Data-free one-shot federated learning"'
+  hue, hatch = '#AA4499', '..'
 
   num_outer_epochs: int = number(20, at_least=1)
   """Alternations of generator and student, >= 1."""
   num_generator_steps: int = number(30, at_least=1)
   """Steps of the generator in each, >= 1."""
 
+  def solve(self, uploads, start, context):
+    """Distills the ensemble of all clients into a student begun as `start`.
 
-def solve(
-  uploads: Uploads, start: Weights, context: SolveContext
-) -> SolveResult:
-  """Distills the ensemble of all clients into a student that begins as `start`.
+    With a score it is the student after the outer epoch with the highest one,
+    the first of equal ones, and `best_step` is the epoch's number from 1; else
+    the last. Measurements, float32: `generator_loss` of all steps of the
+    generator, `distillation_loss` of all steps of the student. On a CPU, equal
+    arguments give equal results bit for bit.
+    """
+    seeds = tf.random.experimental.stateless_split([context.seed, 0], 4)
+    weights_seed, *epoch_seeds = tf.unstack(seeds)
+    student = [tf.Variable(weight) for weight in start]
+    train_generator, make_images, train_student = _build_steps(
+      context.shape, uploads, student, weights_seed
+    )
+    pool, generator_losses, distillation_losses = [], [], []
+    best, best_step, best_score = None, None, -1.0
+    for epoch in range(1, self.num_outer_epochs + 1):
+      noise_seed, label_seed, order_seed = (
+        tf.random.experimental.stateless_fold_in(seed, epoch)
+        for seed in epoch_seeds
+      )
+      noise = tf.random.stateless_normal(
+        [_BATCH_SIZE, _NOISE_WIDTH], noise_seed
+      )
+      labels = tf.random.stateless_uniform(
+        [_BATCH_SIZE],
+        label_seed,
+        maxval=context.shape.num_classes,
+        dtype=tf.int32,
+      )
+      for _ in range(self.num_generator_steps):
+        generator_losses.append(train_generator(noise, labels))
+      pool.append(make_images(noise))
+      inputs, logits = (
+        tf.concat(parts, axis=0) for parts in zip(*pool, strict=True)
+      )
+      order = tf.random.experimental.stateless_shuffle(
+        tf.range(len(inputs)), order_seed
+      )
+      for rows in tf.split(order, len(pool)):
+        loss = train_student(tf.gather(inputs, rows), tf.gather(logits, rows))
+        distillation_losses.append(loss)
+      if context.score is not None:
+        weights = tuple(weight.numpy() for weight in student)
+        if (score := context.score(weights)) > best_score:
+          best, best_step, best_score = weights, epoch, score
+    return SolveResult(
+      weights=best or tuple(weight.numpy() for weight in student),
+      best_step=best_step,
+      measurements={
+        'generator_loss': np.array(generator_losses, np.float32),
+        'distillation_loss': np.array(distillation_losses, np.float32),
+      },
+    )
 
-  With a score it is the student after the outer epoch with the highest one, the
-  first of equal ones, and `best_step` is the epoch's number from 1; else the
-  last. Measurements, float32: `generator_loss` of all steps of the generator,
-  `distillation_loss` of all steps of the student. On a CPU, equal arguments
-  give equal results bit for bit.
-  """
-  import tensorflow as tf
+  def solve_models(self, config, num_clients):
+    """Returns the clients' models and the student's, and what images take."""
+    shape = config.model_shape()
+    rows, columns = _map_sides(shape.image_shape)
+    # Of the generator's layers per image, some five copies: 128 channels on the
+    # small map, 128 on its double, 64 at full size. Of classifiers two.
+    values = 5 * rows * columns * (128 + 4 * 128 + 16 * 64)
+    values += 2 * (num_clients + 1) * shape.num_convolved()
+    # The pool of images, and those of an epoch in their order.
+    pool = 3 * self.num_outer_epochs * math.prod(shape.image_shape)
+    return num_clients + 8 + 256 * (values + pool) / num_parameters(shape)
 
-  settings, shape = context.settings, context.shape
-  seeds = tf.random.experimental.stateless_split([context.seed, 0], 4)
-  weights_seed, *epoch_seeds = tf.unstack(seeds)
-  student = [tf.Variable(weight) for weight in start]
-  train_generator, make_images, train_student = _build_steps(
-    shape, uploads, student, weights_seed
-  )
-  pool, generator_losses, distillation_losses = [], [], []
-  best, best_step, best_score = None, None, -1.0
-  for epoch in range(1, settings.num_outer_epochs + 1):
-    noise_seed, label_seed, order_seed = (
-      tf.random.experimental.stateless_fold_in(seed, epoch)
-      for seed in epoch_seeds
-    )
-    noise = tf.random.stateless_normal([_BATCH_SIZE, _NOISE_WIDTH], noise_seed)
-    labels = tf.random.stateless_uniform(
-      [_BATCH_SIZE], label_seed, maxval=shape.num_classes, dtype=tf.int32
-    )
-    for _ in range(settings.num_generator_steps):
-      generator_losses.append(train_generator(noise, labels))
-    pool.append(make_images(noise))
-    inputs, logits = (
-      tf.concat(parts, axis=0) for parts in zip(*pool, strict=True)
-    )
-    order = tf.random.experimental.stateless_shuffle(
-      tf.range(len(inputs)), order_seed
-    )
-    for rows in tf.split(order, len(pool)):
-      loss = train_student(tf.gather(inputs, rows), tf.gather(logits, rows))
-      distillation_losses.append(loss)
-    if context.score is not None:
-      weights = tuple(weight.numpy() for weight in student)
-      if (score := context.score(weights)) > best_score:
-        best, best_step, best_score = weights, epoch, score
-  return SolveResult(
-    weights=best or tuple(weight.numpy() for weight in student),
-    best_step=best_step,
-    measurements={
-      'generator_loss': np.array(generator_losses, np.float32),
-      'distillation_loss': np.array(distillation_losses, np.float32),
-    },
-  )
+  def problems(self, config):
+    return super().problems(config) + image_problems(config)
 
 
 def _build_steps(shape, uploads, student, generator_seed):
   """Returns the generator's step, its synthesis and the student's step."""
-  import tensorflow as tf
-
-  from models.image_models import IMAGE_CLASSIFIERS
-
-  classifier = IMAGE_CLASSIFIERS[shape.name]
+  classifier = _image_models.IMAGE_CLASSIFIERS[shape.name]
   clients = [tuple(map(tf.constant, upload.weights)) for upload in uploads]
   shares = [tf.constant(share, tf.float32) for share in uploads.shares]
   generator = _initial_generator(shape.image_shape, generator_seed)
@@ -170,8 +185,6 @@ def _build_steps(shape, uploads, student, generator_seed):
 
 def generator_loss(ensemble_logits, student_logits, labels):
   """Returns the mean of L_CE + L_div / 2 over a batch, in nats."""
-  import tensorflow as tf
-
   cross_entropies = tf.nn.sparse_softmax_cross_entropy_with_logits(
     labels, ensemble_logits
   )
@@ -184,8 +197,6 @@ def generator_loss(ensemble_logits, student_logits, labels):
 
 def _divergences(first_logits, second_logits):
   """Returns KL(softmax(first) || softmax(second)) of each row, in nats."""
-  import tensorflow as tf
-
   first = tf.nn.log_softmax(first_logits)
   second = tf.nn.log_softmax(second_logits)
   return tf.reduce_sum(tf.exp(first) * (first - second), axis=1)
@@ -197,7 +208,6 @@ def _initial_generator(image_shape, seed):
   A dense layer makes a small map of channels, which is enlarged twice. Kernels
   are normal with deviation 0.02; norms begin as the identity, biases at 0.
   """
-  import tensorflow as tf
 
   def kernel(index, *shape):
     place = tf.random.experimental.stateless_fold_in(seed, index)
@@ -217,7 +227,6 @@ def _initial_generator(image_shape, seed):
 
 def _generate(weights, noise, image_shape):
   """Makes images in [0, 1] from noise [batch, 256], two rows or more."""
-  import tensorflow as tf
 
   def normalized(inputs, scale, bias):
     # Batch normalization in steps whose gradients are sums of two terms.
@@ -249,8 +258,6 @@ def enlarge_and_convolve(inputs, kernel):
   Both are done at once by a transposed convolution with a 4x4 kernel, in 4/9 of
   the products: an input counts wherever one of its four copies does.
   """
-  import tensorflow as tf
-
   batch, (_, rows, columns, _) = tf.shape(inputs)[0], inputs.shape
   # Transposed convolutions take them mirrored, [4, 4, out, in].
   mirrored = tf.transpose(tf.reverse(kernel, [0, 1]), [0, 1, 3, 2])
@@ -265,35 +272,3 @@ def enlarge_and_convolve(inputs, kernel):
 
 def _map_sides(image_shape):
   return [-(-side // 4) for side in image_shape[:2]]
-
-
-def _solve_models(config, num_clients):
-  """Returns the clients' models and the student's, and what images take."""
-  shape = config.model_shape()
-  rows, columns = _map_sides(shape.image_shape)
-  # Of the generator's layers per image, some five copies: 128 channels on the
-  # small map, 128 on its double, 64 at full size. Of classifiers two.
-  values = 5 * rows * columns * (128 + 4 * 128 + 16 * 64)
-  values += 2 * (num_clients + 1) * shape.num_convolved()
-  # The pool of images, and those of an epoch in their order.
-  pool = 3 * config.algorithm.num_outer_epochs * math.prod(shape.image_shape)
-  return num_clients + 8 + 256 * (values + pool) / num_parameters(shape)
-
-
-METHOD = one_shot_method(
-  name='dense',
-  title='DENSE',
-  summary=(
-    "One-shot, images only: the average is trained on the clients' ensemble "
-    'with images from a generator that is trained against it.'
-  ),
-  source=(
-    'Zhang et al. (2022), "DENSE: Data-free one-shot federated learning"'
-  ),
-  settings=DenseConfig,
-  summary_of=lambda config: 'none',
-  problems=image_problems,
-  solve_models=_solve_models,
-  hue='#AA4499',
-  hatch='..',
-)

@@ -14,55 +14,38 @@ import dataclasses
 import numpy as np
 
 from tff_fedfish.fields import number
-from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
-from tff_fedfish.methods.one_shot.uploads import (
-  SolveContext,
-  SolveResult,
-  Uploads,
-  Weights,
-  fisher_sums,
-)
+from tff_fedfish.methods.one_shot import OneShot
+from tff_fedfish.methods.one_shot.uploads import SolveResult, fisher_sums
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FisherMergeConfig(OneShotConfig):
-  """Settings of FisherMerge."""
+class FisherMerge(OneShot):
+  """One-shot: the mean of the models, weighted by Fisher diagonals.
+
+  Each coordinate has weights of its own, the clients' diagonals.
+  """
+
+  title = 'FisherMerge'
+  source = (
+    'Matena and Raffel (2022), "Merging models with Fisher-weighted averaging"'
+  )
+  hue, hatch = '#CC6677', 'xx'
+  summary = 'diagonal'
 
   fisher_floor: float = number(1e-6, at_least=0)
   """Sum of the clients' weighted diagonals below which a coordinate takes the
   average of the models, >= 0. 0: only coordinates without any Fisher do."""
 
+  def solve(self, uploads, start, context):
+    """Returns the Fisher-weighted mean, in one pass over the uploads.
 
-def solve(
-  uploads: Uploads, start: Weights, context: SolveContext
-) -> SolveResult:
-  """Returns the Fisher-weighted mean, in one pass over the uploads.
-
-  As in the authors' code w_bar is that of the weights before compression, if it
-  is known. Besides an upload and w_bar two models are held.
-  """
-  mass, weighted = fisher_sums(uploads, start)
-  averages = context.uncompressed_mean or start
-  for m, s, average in zip(mass, weighted, averages, strict=True):
-    is_small = (m < context.settings.fisher_floor) | (m == 0)
-    np.divide(s, m, out=s, where=~is_small)
-    np.copyto(s, average, where=is_small)
-  return SolveResult(tuple(weighted))
-
-
-METHOD = one_shot_method(
-  name='fisher_merge',
-  title='FisherMerge',
-  summary=(
-    'One-shot: the mean of the models, each coordinate weighted by the '
-    "clients' Fisher diagonals."
-  ),
-  source=(
-    'Matena and Raffel (2022), "Merging models with Fisher-weighted averaging"'
-  ),
-  settings=FisherMergeConfig,
-  summary_of=lambda config: 'diagonal',
-  solve_models=lambda config, num_clients: 6,
-  hue='#CC6677',
-  hatch='xx',
-)
+    As in the authors' code w_bar is that of the weights before compression, if
+    it is known. Besides an upload and w_bar two models are held.
+    """
+    mass, weighted = fisher_sums(uploads, start)
+    averages = context.uncompressed_mean or start
+    for m, s, average in zip(mass, weighted, averages, strict=True):
+      is_small = (m < self.fisher_floor) | (m == 0)
+      np.divide(s, m, out=s, where=~is_small)
+      np.copyto(s, average, where=is_small)
+    return SolveResult(tuple(weighted))

@@ -8,7 +8,7 @@ the cost, exact transport plans and uniform marginals:
 From input to output, each group of neurons is matched with the reference's by
 the Euclidean distance of incoming weights, whose inputs are already in the
 reference's order. Outputs keep their order; the residual stream of transformers
-and ResNets is not permuted (`models.permutations` lists the groups).
+and ResNets is not permuted (`permutations.py` lists the groups).
 
 The paper's plans may be soft where widths differ. Here all widths are equal.
 With uniform marginals over n neurons each, the plans are then the doubly
@@ -18,38 +18,51 @@ an exact plan is an assignment of least total distance, and an aligned model
 computes the function that its client trained.
 """
 
+import dataclasses
+
 import numpy as np
 
-from models.permutations import incoming_vectors, permutation_groups, take_units
-from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
-from tff_fedfish.methods.one_shot.uploads import (
-  SolveContext,
-  SolveResult,
-  Uploads,
-  Weights,
+from tff_fedfish.late import module
+from tff_fedfish.methods.one_shot import OneShot
+from tff_fedfish.methods.one_shot.permutations import (
+  incoming_vectors,
+  permutation_groups,
+  take_units,
 )
+from tff_fedfish.methods.one_shot.uploads import SolveResult
+
+_optimize = module('scipy.optimize')
 
 
-def solve(
-  uploads: Uploads, start: Weights, context: SolveContext
-) -> SolveResult:
-  """Returns the average of the aligned models, in one pass over the uploads."""
-  del start
-  groups = permutation_groups(context.shape)
-  reference, sums = None, None
-  for share, upload in zip(uploads.shares, uploads, strict=True):
-    weights = uploads.by_name(upload.weights)
-    if reference is None:
-      reference = {g.name: incoming_vectors(weights, g) for g in groups}
-      sums = {name: np.zeros(w.shape) for name, w in weights.items()}
-    else:
-      for group in groups:
-        vectors = incoming_vectors(weights, group)
-        order = _match(reference[group.name], vectors, group.num_parts)
-        weights = take_units(weights, group, order)
-    for name, weight in weights.items():
-      sums[name] += share * weight
-  return SolveResult(tuple(w.astype(np.float32) for w in sums.values()))
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OtFusion(OneShot):
+  """One-shot: models are averaged after their neurons are matched.
+
+  Those of every model are matched with the first client's by optimal transport,
+  layer by layer.
+  """
+
+  title = 'OTFusion'
+  source = 'Singh and Jaggi (2020), "Model fusion via optimal transport"'
+  hue, hatch = '#44AA99', 'oo'
+
+  def solve(self, uploads, start, context):
+    """Returns the average of the aligned models, in one pass over uploads."""
+    groups = permutation_groups(context.shape)
+    reference, sums = None, None
+    for share, upload in zip(uploads.shares, uploads, strict=True):
+      weights = uploads.by_name(upload.weights)
+      if reference is None:
+        reference = {g.name: incoming_vectors(weights, g) for g in groups}
+        sums = {name: np.zeros(w.shape) for name, w in weights.items()}
+      else:
+        for group in groups:
+          vectors = incoming_vectors(weights, group)
+          order = _match(reference[group.name], vectors, group.num_parts)
+          weights = take_units(weights, group, order)
+      for name, weight in weights.items():
+        sums[name] += share * weight
+    return SolveResult(tuple(w.astype(np.float32) for w in sums.values()))
 
 
 def _match(reference, rows, num_parts):
@@ -59,22 +72,19 @@ def _match(reference, rows, num_parts):
   for [num_units, dimensions] each. `num_parts` equal runs of neurons stay
   together: each is matched with one of the reference, neuron by neuron.
   """
-  # Late: it takes long to import.
-  from scipy import optimize
-
   costs = _distances(reference, rows)
   if num_parts == 1:
-    return optimize.linear_sum_assignment(costs)[1]
+    return _optimize.linear_sum_assignment(costs)[1]
   # [part of the reference, part, neuron of the reference, neuron]
   size = len(rows) // num_parts
   blocks = costs.reshape(num_parts, size, num_parts, size).swapaxes(1, 2)
   part_costs = np.empty([num_parts, num_parts])
   inner = np.empty([num_parts, num_parts, size], int)
   for pair in np.ndindex(num_parts, num_parts):
-    assigned = optimize.linear_sum_assignment(blocks[pair])
+    assigned = _optimize.linear_sum_assignment(blocks[pair])
     part_costs[pair] = blocks[pair][assigned].sum()
     inner[pair] = assigned[1]
-  parts = optimize.linear_sum_assignment(part_costs)[1]
+  parts = _optimize.linear_sum_assignment(part_costs)[1]
   inner = inner[np.arange(num_parts), parts]
   return (parts[:, np.newaxis] * size + inner).ravel()
 
@@ -87,19 +97,3 @@ def _distances(first, second):
   squares += np.sum(first**2, 1)[:, np.newaxis]
   squares += np.sum(second**2, 1)
   return np.sqrt(np.maximum(squares, 0, out=squares), out=squares)
-
-
-METHOD = one_shot_method(
-  name='ot_fusion',
-  title='OTFusion',
-  summary=(
-    'One-shot: the neurons of every model are matched with those of the first '
-    'client by optimal transport, layer by layer, and averaged.'
-  ),
-  source='Singh and Jaggi (2020), "Model fusion via optimal transport"',
-  settings=OneShotConfig,
-  summary_of=lambda config: 'none',
-  solve_models=lambda config, num_clients: 6,
-  hue='#44AA99',
-  hatch='oo',
-)

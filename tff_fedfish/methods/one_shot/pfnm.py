@@ -53,28 +53,38 @@ import dataclasses
 
 import numpy as np
 
-from models.permutations import (
+from tff_fedfish.fields import number
+from tff_fedfish.late import module
+from tff_fedfish.methods.one_shot import OneShot
+from tff_fedfish.methods.one_shot.permutations import (
   incoming_vectors,
   is_chain,
   permutation_groups,
   take_units,
 )
-from tff_fedfish.fields import number
-from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
-from tff_fedfish.methods.one_shot.uploads import (
-  SolveContext,
-  SolveResult,
-  Uploads,
-  Weights,
-)
+from tff_fedfish.methods.one_shot.uploads import SolveResult
 from tff_fedfish.methods.settings import image_problems
+
+_optimize = module('scipy.optimize')
 
 _MAX_SWEEPS = 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PfnmConfig(OneShotConfig):
-  """Settings of PFNM."""
+class Pfnm(OneShot):
+  """One-shot, images only: neurons that clients share are averaged.
+
+  They are matched by a Beta-Bernoulli process, layer by layer; the others stand
+  beside them.
+  """
+
+  title = 'PFNM'
+  source = (
+    'Yurochkin et al. (2019), "Bayesian nonparametric federated learning of '
+    'neural networks"'
+  )
+  hue, hatch = '#661100', '++'
+  summary = 'class_counts'
 
   sigma: float = number(1.0, above=0)
   """Standard deviation of a client's neuron around the global one, > 0. 1 as
@@ -88,50 +98,67 @@ class PfnmConfig(OneShotConfig):
   max_growth: float = number(2.0, at_least=1)
   """Most neurons of a hidden layer as a multiple of the clients', >= 1."""
 
+  def solve(self, uploads, start, context):
+    """Returns the matched and averaged model.
 
-def solve(
-  uploads: Uploads, start: Weights, context: SolveContext
-) -> SolveResult:
-  """Returns the matched and averaged model.
+    Of one layer the vectors of all clients are in memory; uploads are read once
+    per hidden layer and twice more.
+    """
+    groups = permutation_groups(context.shape)
+    # Per group and client: its neuron at each global one, -1 where it has none.
+    sources = []
+    # Weights of hidden layers by name: the clients that have each global
+    # neuron.
+    counts = {}
+    for depth, group in enumerate(groups):
+      vectors = []
+      for client, upload in enumerate(uploads):
+        weights = uploads.by_name(upload.weights)
+        if depth:
+          before = sources[depth - 1][client]
+          weights = take_units(weights, groups[depth - 1], before)
+        vectors.append(incoming_vectors(weights, group))
+      limit = int(self.max_growth * group.num_units)
+      places = _match_clients(vectors, self, limit)
+      totals = np.bincount(np.concatenate(places))
+      counts |= {axis.name: totals for axis in group.axes if axis.is_incoming}
+      sources.append(np.full([len(places), len(totals)], -1))
+      np.put_along_axis(
+        sources[-1], np.stack(places), np.arange(group.num_units)[np.newaxis], 1
+      )
 
-  Of one layer the vectors of all clients are in memory; uploads are read once
-  per hidden layer and twice more.
-  """
-  del start
-  groups = permutation_groups(context.shape)
-  # Per group and client: its neuron at each global one, -1 where it has none.
-  sources = []
-  # Weights of hidden layers by name: the clients that have each global neuron.
-  counts = {}
-  for depth, group in enumerate(groups):
-    vectors = []
+    class_shares, sums = _class_shares(uploads), {}
     for client, upload in enumerate(uploads):
       weights = uploads.by_name(upload.weights)
-      if depth:
-        before = sources[depth - 1][client]
-        weights = take_units(weights, groups[depth - 1], before)
-      vectors.append(incoming_vectors(weights, group))
-    limit = int(context.settings.max_growth * group.num_units)
-    places = _match_clients(vectors, context.settings, limit)
-    totals = np.bincount(np.concatenate(places))
-    counts |= {axis.name: totals for axis in group.axes if axis.is_incoming}
-    sources.append(np.full([len(places), len(totals)], -1))
-    np.put_along_axis(
-      sources[-1], np.stack(places), np.arange(group.num_units)[np.newaxis], 1
+      for group, found in zip(groups, sources, strict=True):
+        weights = take_units(weights, group, found[client])
+      for name, weight in weights.items():
+        # Columns of the last layer are classes, those of others are neurons.
+        factors = 1 / counts[name] if name in counts else class_shares[client]
+        sums[name] = sums.get(name, 0) + weight * factors
+    return SolveResult(
+      tuple(np.ascontiguousarray(w, np.float32) for w in sums.values())
     )
 
-  class_shares, sums = _class_shares(uploads), {}
-  for client, upload in enumerate(uploads):
-    weights = uploads.by_name(upload.weights)
-    for group, found in zip(groups, sources, strict=True):
-      weights = take_units(weights, group, found[client])
-    for name, weight in weights.items():
-      # Columns of the last layer are classes, those of others are neurons.
-      factors = 1 / counts[name] if name in counts else class_shares[client]
-      sums[name] = sums.get(name, 0) + weight * factors
-  return SolveResult(
-    tuple(np.ascontiguousarray(w, np.float32) for w in sums.values())
-  )
+  def solve_models(self, config, num_clients):
+    """Returns models held: a layer's vectors, wider sums and an upload."""
+    # Vectors are held in float32 and float64, whose inputs may have grown.
+    return 3 * self.max_growth * num_clients + 8 * self.max_growth**2 + 1
+
+  def problems(self, config):
+    problems = super().problems(config) + image_problems(config)
+    if config.data.holds_images and not is_chain(config.model_shape()):
+      problems.append(
+        '`config.model.preset` must be a model without residuals with '
+        f"algorithm.name 'pfnm', found {config.model.preset!r}"
+      )
+    if config.training.num_rounds != 1:
+      problems.append(
+        "`config.training.num_rounds` must be 1 with algorithm.name 'pfnm', "
+        'whose solution may be wider than the model that clients train, found '
+        f'{config.training.num_rounds}'
+      )
+    return problems
 
 
 def _class_shares(uploads):
@@ -167,9 +194,6 @@ def _match_clients(vectors, settings, limit):
 
 def _best_places(client, vectors, others, settings, limit):
   """Matches a client with others, a dict; new neurons get unused numbers."""
-  # Late: it takes long to import.
-  from scipy import optimize
-
   rows = vectors[client]
   taken = np.concatenate([np.empty(0, int), *others.values()])
   numbers, counts = np.unique(taken, return_counts=True)
@@ -178,7 +202,7 @@ def _best_places(client, vectors, others, settings, limit):
     sums[np.searchsorted(numbers, places)] += vectors[other]
   num_new = min(len(rows), limit - len(numbers))
   gain = gains(rows, sums, counts, settings, len(others) + 1, num_new)
-  _, found = optimize.linear_sum_assignment(gain, maximize=True)
+  _, found = _optimize.linear_sum_assignment(gain, maximize=True)
   unused = np.max(taken, initial=-1) + 1
   return np.append(numbers, unused + np.arange(num_new))[found]
 
@@ -206,46 +230,3 @@ def _in_order(places):
   )
   ranks = np.argsort(np.argsort(firsts))
   return {j: ranks[np.searchsorted(numbers, p)] for j, p in places.items()}
-
-
-def _problems(config):
-  problems = image_problems(config)
-  if not problems and not is_chain(config.model_shape()):
-    problems.append(
-      '`config.model.preset` must be a model without residuals with '
-      f"algorithm.name 'pfnm', found {config.model.preset!r}"
-    )
-  if config.training.num_rounds != 1:
-    problems.append(
-      "`config.training.num_rounds` must be 1 with algorithm.name 'pfnm', "
-      'whose solution may be wider than the model that clients train, found '
-      f'{config.training.num_rounds}'
-    )
-  return problems
-
-
-def _solve_models(config, num_clients):
-  """Returns models held: a layer's vectors, wider sums and an upload."""
-  growth = config.algorithm.max_growth
-  # Vectors are held in float32 and float64, whose inputs may have grown.
-  return 3 * growth * num_clients + 8 * growth**2 + 1
-
-
-METHOD = one_shot_method(
-  name='pfnm',
-  title='PFNM',
-  summary=(
-    'One-shot, images only: neurons that clients share by a Beta-Bernoulli '
-    'process are averaged, layer by layer, and the others stand beside them.'
-  ),
-  source=(
-    'Yurochkin et al. (2019), "Bayesian nonparametric federated learning of '
-    'neural networks"'
-  ),
-  settings=PfnmConfig,
-  summary_of=lambda config: 'class_counts',
-  problems=_problems,
-  solve_models=_solve_models,
-  hue='#661100',
-  hatch='++',
-)

@@ -26,27 +26,12 @@ import numpy as np
 from models.layers import layers_of
 from models.model_shapes import num_parameters
 from tff_fedfish.fields import number
-from tff_fedfish.methods.one_shot import OneShotConfig, one_shot_method
-from tff_fedfish.methods.one_shot.uploads import (
-  SolveContext,
-  SolveResult,
-  Uploads,
-  Weights,
-  summary_shapes,
-)
+from tff_fedfish.methods.one_shot import OneShot
+from tff_fedfish.methods.one_shot.uploads import SolveResult, summary_shapes
 from tff_fedfish.methods.settings import image_problems
 
 # Between them the authors choose; the first wins a tie, as their default.
 _SHRINKAGES = (0.9, 0.1)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RegMeanConfig(OneShotConfig):
-  """Settings of RegMean."""
-
-  shrinkage: float | None = number(None, at_least=0, at_most=1)
-  """Factor of the Gram matrices' entries off the diagonal, in [0, 1]. None: the
-  one of 0.1 and 0.9 that scores better on the validation rows."""
 
 
 class _Sums(NamedTuple):
@@ -60,41 +45,76 @@ class _Sums(NamedTuple):
   """sum p diag(G) W, [inputs, outputs]."""
 
 
-def solve(
-  uploads: Uploads, start: Weights, context: SolveContext
-) -> SolveResult:
-  """Returns RegMean's weights, in one pass over the uploads.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RegMean(OneShot):
+  """One-shot, images only: dense layers fit the clients' outputs.
 
-  Where the settings name no shrinkage it is the one of 0.1 and 0.9 that `score`
-  likes better, 0.9 without a score.
+  Their kernels minimize the squared distance to every client's outputs on its
+  inputs; all else is averaged.
   """
-  shrinkages = (context.settings.shrinkage,)
-  if shrinkages == (None,):
-    shrinkages = _SHRINKAGES if context.score else _SHRINKAGES[:1]
-  layers = [x for x in layers_of(context.shape) if x.kind == 'matrix']
-  sums = {layer.kernel: None for layer in layers}
-  mean = [np.zeros_like(w) for w in start]
-  for share, upload in zip(uploads.shares, uploads, strict=True):
-    for total, w in zip(mean, upload.weights, strict=True):
-      total += w
-    weights = uploads.by_name(upload.weights)
-    for layer in layers:
-      gram = upload.summary[f'gram/{layer.name}']
-      sums[layer.kernel] = _with_client(
-        sums[layer.kernel], gram, weights[layer.kernel], share
+
+  title = 'RegMean'
+  source = (
+    'Jin, Ren, Preotiuc-Pietro and Cheng (2023), "Dataless knowledge fusion by '
+    'merging weights of language models"'
+  )
+  hue, hatch = '#999933', '--'
+  summary = 'gram'
+
+  shrinkage: float | None = number(None, at_least=0, at_most=1)
+  """Factor of the Gram matrices' entries off the diagonal, in [0, 1]. None: the
+  one of 0.1 and 0.9 that scores better on the validation rows."""
+
+  def solve(self, uploads, start, context):
+    """Returns RegMean's weights, in one pass over the uploads.
+
+    Without a `shrinkage` it is the one of 0.1 and 0.9 that `score` likes
+    better, 0.9 without a score.
+    """
+    shrinkages = (self.shrinkage,)
+    if self.shrinkage is None:
+      shrinkages = _SHRINKAGES if context.score else _SHRINKAGES[:1]
+    layers = [x for x in layers_of(context.shape) if x.kind == 'matrix']
+    sums = {layer.kernel: None for layer in layers}
+    mean = [np.zeros_like(w) for w in start]
+    for share, upload in zip(uploads.shares, uploads, strict=True):
+      for total, w in zip(mean, upload.weights, strict=True):
+        total += w
+      weights = uploads.by_name(upload.weights)
+      for layer in layers:
+        gram = upload.summary[f'gram/{layer.name}']
+        sums[layer.kernel] = _with_client(
+          sums[layer.kernel], gram, weights[layer.kernel], share
+        )
+    mean = uploads.by_name([total / len(uploads) for total in mean])
+
+    def merged(shrinkage):
+      kernels = {
+        name: _kernel(of_layer, shrinkage) for name, of_layer in sums.items()
+      }
+      return tuple((mean | kernels).values())
+
+    candidates = [merged(shrinkage) for shrinkage in shrinkages]
+    if len(candidates) == 1:
+      return SolveResult(*candidates)
+    return SolveResult(max(candidates, key=context.score))
+
+  def solve_models(self, config, num_clients):
+    """Returns models: of an upload, of sums in float64, and of the inverse."""
+    shape = config.model_shape()
+    sizes = [*map(math.prod, summary_shapes(shape, self.upload()).values())]
+    return 9 + (2 * sum(sizes) + 12 * max(sizes)) / num_parameters(shape)
+
+  def problems(self, config):
+    problems = super().problems(config) + image_problems(config)
+    is_given = self.shrinkage is not None or self.num_validation_rows
+    if config.data.holds_images and not is_given:
+      problems.append(
+        '`config.algorithm.shrinkage` must be given, such as 0.9, with '
+        'num_validation_rows 0, which leaves nothing to choose it by, found '
+        'None'
       )
-  mean = uploads.by_name([total / len(uploads) for total in mean])
-
-  def merged(shrinkage):
-    kernels = {
-      name: _kernel(of_layer, shrinkage) for name, of_layer in sums.items()
-    }
-    return tuple((mean | kernels).values())
-
-  candidates = [merged(shrinkage) for shrinkage in shrinkages]
-  if len(candidates) == 1:
-    return SolveResult(*candidates)
-  return SolveResult(max(candidates, key=context.score))
+    return problems
 
 
 def _with_client(sums, gram, kernel, share):
@@ -117,41 +137,3 @@ def _kernel(sums, shrinkage):
   epsilon = np.finfo(np.float32 if a == 1 else np.float64).eps
   inverse = np.linalg.pinv(gram, rcond=epsilon * len(gram), hermitian=True)
   return (inverse @ product).astype(np.float32)
-
-
-def _solve_models(config, unused_num_clients):
-  """Returns models: of an upload, of sums in float64, and of the inverse."""
-  shape, kind = config.model_shape(), METHOD.upload(config)
-  sizes = [*map(math.prod, summary_shapes(shape, kind).values())]
-  return 9 + (2 * sum(sizes) + 12 * max(sizes)) / num_parameters(shape)
-
-
-def _problems(config):
-  algorithm, problems = config.algorithm, image_problems(config)
-  is_given = algorithm.shrinkage is not None
-  if problems or is_given or algorithm.num_validation_rows:
-    return problems
-  return [
-    '`config.algorithm.shrinkage` must be given, such as 0.9, with '
-    'num_validation_rows 0, which leaves nothing to choose it by, found None'
-  ]
-
-
-METHOD = one_shot_method(
-  name='reg_mean',
-  title='RegMean',
-  summary=(
-    'One-shot, images only: kernels of dense layers minimize the squared '
-    "distance to every client's outputs on its inputs; all else is averaged."
-  ),
-  source=(
-    'Jin, Ren, Preotiuc-Pietro and Cheng (2023), "Dataless knowledge fusion by '
-    'merging weights of language models"'
-  ),
-  settings=RegMeanConfig,
-  summary_of=lambda config: 'gram',
-  problems=_problems,
-  solve_models=_solve_models,
-  hue='#999933',
-  hatch='--',
-)

@@ -26,7 +26,6 @@ import numpy as np
 from models.layers import Layer, layers_of
 from models.model_shapes import ModelShape, num_parameters, weight_shapes
 from tff_fedfish.methods.one_shot import compression
-from tff_fedfish.methods.settings import AlgorithmConfig
 
 Weights = tuple[np.ndarray, ...]
 
@@ -202,8 +201,6 @@ class Uploads(Sequence[Upload]):
 class SolveContext(NamedTuple):
   """Arguments of a solve besides the uploads."""
 
-  settings: AlgorithmConfig
-  """The method's settings."""
   shape: ModelShape
   score: Callable[[Sequence[np.ndarray]], float] | None = None
   """Accuracy of weights on the server's validation rows, in [0, 1]. None: the
@@ -226,11 +223,6 @@ class SolveResult(NamedTuple):
   """Relative norm of the gradient that is left. None: not a quadratic."""
   measurements: Mapping[str, Sequence[float]] = {}
   """Values by step, such as losses, by name."""
-
-
-Solve = Callable[[Uploads, Weights, SolveContext], SolveResult]
-"""A method's solve: a deterministic function of the uploads, their mean w_bar
-and the context."""
 
 
 def fisher_sums(

@@ -24,8 +24,8 @@ from models.image_model_config import ImageModelConfig
 from models.image_models import initial_weights
 from models.layers import layers_of
 from models.model_shapes import weight_shapes
-from models.taps import by_position, inputs_by_position
 from tff_fedfish.data import randomness
+from tff_fedfish.methods.taps import by_position, inputs_by_position
 from tff_fedfish.rounds.gradients import split_batch
 
 Features = Callable[[Sequence[tf.Tensor], Any], tf.Tensor]
@@ -79,6 +79,22 @@ def with_drawn_head(
     for name, weight, of_head in zip(
       weight_shapes(shape), weights, drawn, strict=True
     )
+  )
+
+
+def mask_of(config: Any) -> np.ndarray:
+  """Returns the `feature_mask` of a config."""
+  return feature_mask(
+    config.model_shape(),
+    num_features=config.algorithm.num_features,
+    model_seed=config.seeds.model_seed,
+  )
+
+
+def network_of(config: Any, weights: Any) -> tuple[tf.Tensor, ...]:
+  """Returns a network's trainable weights with the head drawn."""
+  return with_drawn_head(
+    config.model_shape(), weights.trainable, config.seeds.model_seed
   )
 
 

@@ -5,14 +5,14 @@ import pytest
 from uploaded_models import logits, random_permutation, random_weights
 
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
-from models.permutations import (
+from models.transformer_config import TransformerConfig
+from tff_fedfish.methods.one_shot.permutations import (
   PermutationGroup,
   PermutedAxis,
   incoming_vectors,
   permutation_groups,
   take_units,
 )
-from models.transformer_config import TransformerConfig
 
 # Flattened maps have 4 x 2 pixels (lenet) and 12 x 8 (emnist_cnn).
 _IMAGE_SHAPE = (28, 20, 2)

@@ -7,6 +7,7 @@ which is not in training: there is no dropout and no augmentation.
 """
 
 import collections
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -66,6 +67,29 @@ def build_feature_classifier(
       predict_on_batch,
     ),
     draw_initial_weights,
+  )
+
+
+def reading(
+  model: ModelSpec, num_features: int, **basis: tf.TensorSpec
+) -> ModelSpec:
+  """Returns a model with batches of features, and of a basis, as its input.
+
+  Batches are <x=<features=float16 [batch, p], **basis>, y=int32 [batch]>.
+  """
+  functional_model = model.functional_model
+  x = collections.OrderedDict(
+    features=tf.TensorSpec([None, num_features], tf.float16), **basis
+  )
+  return dataclasses.replace(
+    model,
+    functional_model=with_predictions(
+      functional_model,
+      functional_model.initial_weights,
+      # Never called: clients read stored features.
+      functional_model.predict_on_batch,
+      collections.OrderedDict(x=x, y=tf.TensorSpec([None], tf.int32)),
+    ),
   )
 
 

@@ -6,8 +6,8 @@ import small_models
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from models import linearized
-from tff_fedfish.methods.fed_avg import build_fed_avg
+from tff_fedfish import build_fed_avg
+from tff_fedfish.methods.tct import linearized
 
 _SHAPE = small_models.SHAPES['linear']
 # 5 x 4 pixels of 2 channels, in 3 classes.
