@@ -38,7 +38,7 @@ class ModelSpec:
   draw_initial_weights: Callable[[], Weights]
   """Called while a graph is built; returns (trainable, non_trainable)."""
   shape: ModelShape | None = None
-  """What the model was built from. None: a model of one's own."""
+  """Its shape. None: a model of one's own."""
   makes_logits: tuple[bool, ...] | None = None
   """Flag per trainable tensor: whether it makes a language model's logits. A
   tied embedding does, though it embeds the input, too. None: not known."""

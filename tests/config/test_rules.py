@@ -3,7 +3,6 @@
 import planned_configs
 import pytest
 
-from tff_fedfish.config import schema
 from tff_fedfish.config.data_settings import PartitionConfig
 from tff_fedfish.data.images.partitions import SCHEMES
 from tff_fedfish.fields import ConfigError

@@ -17,7 +17,7 @@ from models.image_models import (
 )
 from models.layers import matrix_of
 from models.model_shapes import are_matrices, num_parameters, weight_shapes
-from tff_fedfish.methods.taps import inputs_by_position
+from models.taps import inputs_by_position
 
 _EMNIST, _CIFAR = (28, 28, 1), (32, 32, 3)
 

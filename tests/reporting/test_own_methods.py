@@ -1,7 +1,6 @@
 """Methods outside the package in a report."""
 
 import csv
-import dataclasses
 import html
 import io
 import itertools
@@ -78,12 +77,6 @@ def test_variants_are_neither_averaged_nor_dropped(tmp_path):
   assert row.baseline == 'Gain {1} (relative_floor 0.25)'
   assert row.method == 'Gain {1} (relative_floor 0.75)'
   assert (row.measure, row.mean, row.num_seeds) == ('loss', -1.0, 2)
-
-
-@pytest.mark.parametrize('hue', ['orange', '#d55e00', '#FFF'])
-def test_a_hue_that_is_none_is_refused(hue):
-  with pytest.raises(ValueError, match=f"'#RRGGBB' in .* found '{hue}'"):
-    dataclasses.replace(registry.BASELINE, hue=hue)
 
 
 def test_the_report_shows_all_of_a_method(tmp_path):

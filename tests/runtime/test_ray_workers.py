@@ -14,10 +14,10 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from waiting import wait_until
 
-from tff_fedfish.errors import FailedError
 from tff_fedfish import build_fed_fish
-from tff_fedfish.rounds.compose import compose
+from tff_fedfish.errors import FailedError
 from tff_fedfish.rounds.client import KeptSlot
+from tff_fedfish.rounds.compose import compose
 from tff_fedfish.runtime import (
   in_process_context,
   ray_watch,

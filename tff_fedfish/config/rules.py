@@ -92,7 +92,7 @@ def _rules(config) -> Iterator[tuple[str, tuple[Any, ...], str]]:
     counts = f'{by} which says how many sequences a round takes'
     yield 'client_work.num_local_epochs', (1,), counts
     yield 'client_work.max_sequences_per_client', (None,), counts
-  if config.method.quantized_extra_bytes(config) is None:
+  if config.method.quantized_extra_bytes is None:
     name = config.algorithm.name
     because = f'with algorithm.name {name!r}, which does not send one delta'
     yield 'aggregation.bits', (FLOAT_BITS,), because

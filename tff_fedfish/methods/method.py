@@ -106,6 +106,11 @@ class Method(Section, section='algorithm'):
     cls.__annotations__ = {'name': str, **inspect.get_annotations(cls)}
     cls.name = name
 
+  quantized_extra_bytes = None
+  """(self, config) -> bytes that a client sends in a round beside a quantized
+  delta. None: it sends no delta, or one that must not be quantized, and
+  `aggregation.bits` below 32 are refused."""
+
   def make_update(self, client: Any) -> tuple[Any, Counts]:
     """Returns what a client that has trained sends, and counts."""
     return client.model_delta()
@@ -159,14 +164,6 @@ class Method(Section, section='algorithm'):
   def traffic(self, config: 'TrainConfig') -> Traffic:
     """Returns the models that a client sends and receives in a round."""
     return Traffic()
-
-  def quantized_extra_bytes(self, config: 'TrainConfig') -> int | None:
-    """Returns the bytes that a client sends beside a quantized delta.
-
-    None: it sends no delta, or one that must not be quantized, and
-    `aggregation.bits` below 32 are refused.
-    """
-    return None
 
   def cost(self, config: 'TrainConfig') -> ClientCost:
     """Returns memory and work of a client beside plain local training."""

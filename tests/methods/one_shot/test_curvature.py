@@ -7,10 +7,10 @@ import pytest
 import small_models
 import tensorflow as tf
 
+from models import taps
 from models.image_model_config import ImageModelConfig
 from models.layers import layers_of
 from models.transformer_config import TransformerConfig
-from tff_fedfish.methods import taps
 from tff_fedfish.methods.one_shot import curvature
 from tff_fedfish.methods.one_shot.uploads import UploadKind, summary_shapes
 

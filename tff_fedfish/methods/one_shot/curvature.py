@@ -37,8 +37,8 @@ import tensorflow as tf
 from models.image_model_config import ImageModelConfig
 from models.layers import Layer, weight_names, with_matrix
 from models.model_shapes import ModelShape
+from models.taps import by_position, inputs_by_position
 from tff_fedfish.methods.one_shot.uploads import kfac_shapes
-from tff_fedfish.methods.taps import by_position, inputs_by_position
 from tff_fedfish.rounds.gradients import batch_gradients, num_rows, split_batch
 
 Weights = tuple[tf.Tensor, ...]

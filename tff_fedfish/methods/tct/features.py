@@ -24,8 +24,8 @@ from models.image_model_config import ImageModelConfig
 from models.image_models import initial_weights
 from models.layers import layers_of
 from models.model_shapes import weight_shapes
+from models.taps import by_position, inputs_by_position
 from tff_fedfish.data import randomness
-from tff_fedfish.methods.taps import by_position, inputs_by_position
 from tff_fedfish.rounds.gradients import split_batch
 
 Features = Callable[[Sequence[tf.Tensor], Any], tf.Tensor]
