@@ -101,7 +101,7 @@ class Reads(KeptModel):
   monkeypatch.setattr(sys, 'path', [*sys.path])
   assert main(['methods', 'my_package.reads']) == 2
   assert capsys.readouterr().err == (
-    "fedfish: error: `traffic` of the method 'my_package.reads' must read "
-    '`config.algorithm` and `config.model_shape()` only, but raised '
+    "fedfish: error: `traffic` and `kept` of the method 'my_package.reads' "
+    'must read `config.algorithm` and `config.model_shape()` only, but raised '
     "'types.SimpleNamespace' object has no attribute 'client_work'.\n"
   )

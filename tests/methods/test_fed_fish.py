@@ -1,5 +1,7 @@
 """FedFish: the paper's vectors, rounds against NumPy, settings at odds."""
 
+import collections
+
 import linear_models
 import linear_rounds
 import numpy as np
@@ -172,6 +174,17 @@ def test_plain_tensors_are_fed_avgs_to_the_bit_whatever_the_floor():
   assert found[2] != expected[2]
 
 
+def test_quantized_updates_have_no_weights_of_plain_tensors():
+  process = _process(plain_mean_tensors='logits', delta_bits=8)
+  client = collections.OrderedDict(
+    data=linear_models.batches(*_clients()[1], 2),
+    rounding_seed=tf.data.Dataset.from_tensors(tf.constant([1, 2])),
+  )
+  (found,) = process.trained_models(process.initialize(), [client])
+  kernel, bias = found['update'].a
+  assert not kernel and bias > 0
+
+
 def test_one_client_is_that_client():
   clients = _clients()[:1]
   fish, _ = _trained(_process(), clients, num_rounds=1)
@@ -325,6 +338,8 @@ def test_bfloat16_gradients_are_squared_in_float32():
     dict(fisher_power=-0.5),
     dict(fisher_mix=1.5),
     dict(fisher_mix=0.5, fisher_cap=0.5),
+    dict(fisher_granularity='tensor', fisher_mix=0.5),
+    dict(fisher_granularity='tensor', fisher_normalization='tensor_mean'),
   ],
 )
 def test_numbers_that_are_no_weights_are_refused(options):

@@ -55,8 +55,8 @@ def test_types_of_a_process_without_options():
   ('options', 'message'),
   [
     (
-      {'num_local_epochs': 0},
-      '`num_local_epochs` must be an integer of at least 1, found 0',
+      {'num_local_epochs': True},
+      '`num_local_epochs` must be an integer of at least 1, found True',
     ),
     (
       {'num_local_steps': 2.0},
@@ -68,7 +68,7 @@ def test_types_of_a_process_without_options():
     ),
     (
       {'max_delta_norm': float('nan')},
-      '`max_delta_norm` must be above 0 or None, found nan',
+      '`max_delta_norm` must be finite and above 0, or None, found nan',
     ),
   ],
 )
@@ -86,6 +86,12 @@ def test_wrong_numbers(options, message):
       "`adaptation` must be 'none' with local_privacy, found 'fl4health'",
     ),
     ('sgd', {'num_local_epochs': 2}, '`num_local_epochs` must be 1, found 2'),
+    ('sgd', {'num_local_steps': 2}, '`num_local_steps` must be None, found 2'),
+    (
+      'fish',
+      {'fisher_estimator': 'second_moment'},
+      '`client_optimizer` must be an Adam, found ',
+    ),
   ],
 )
 def test_what_a_method_would_not_do(build, options, message):

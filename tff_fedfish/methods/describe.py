@@ -41,8 +41,9 @@ def to_json_dict(method: type[Method]) -> dict[str, Any]:
     slots = kept_models(config)
   except AttributeError as error:
     raise UserError(
-      f'`traffic` of the method {method.name!r} must read `config.algorithm` '
-      f'and `config.model_shape()` only, but raised {error}.'
+      f'`traffic` and `kept` of the method {method.name!r} must read '
+      '`config.algorithm` and `config.model_shape()` only, but raised '
+      f'{error}.'
     ) from error
   return {
     'name': method.name,

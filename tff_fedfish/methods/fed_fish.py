@@ -32,12 +32,13 @@ p = 1 and s = 0 is FedFish; p = 0, s = 1 or q = 0 is FedAvg. a_i lies between
 
 import dataclasses
 import math
+import types
 from typing import Any, Literal, NamedTuple
 
 from models.model_shapes import are_stacked, input_axes, weight_shapes
 from models.transformer_config import LOGITS_TENSORS
 from tff_fedfish.errors import require
-from tff_fedfish.fields import SET, number, setting
+from tff_fedfish.fields import SET, ConfigError, number, setting
 from tff_fedfish.late import module, tf
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import ClientCost, Column, Traffic
@@ -122,6 +123,20 @@ class FedFish(Method):
   model's logits. Its token embedding does so as a whole, as it is tied to the
   output."""
 
+  def __post_init__(self):
+    super().__post_init__()
+    if self.fisher_granularity == 'tensor':
+      expected = (
+        ('algorithm.fisher_normalization', 'none'),
+        ('algorithm.fisher_mix', None),
+      )
+      because = (
+        "with fisher_granularity 'tensor', or clients would weigh the same"
+      )
+      found = types.SimpleNamespace(algorithm=self)
+      if problems := settings_unlike(found, expected, because):
+        raise ConfigError(problems)
+
   @property
   def weighs_coordinates(self) -> bool:
     """Whether anything is left of the Fisher weights; if not, it is FedAvg."""
@@ -143,14 +158,15 @@ class FedFish(Method):
       return client.model_delta()
     squares = self._squares(client)
     delta, counts = client.model_delta(after=squares)
-    a = tuple(
-      ()
-      if isinstance(total, tuple)
-      else self._weights(total, squares[1], *axes)
-      for total, axes in zip(squares[0], _axes(client.start), strict=True)
-    )
-    if client.quantize and self.fisher_granularity == 'element':
-      a = compression.logarithmic(a)
+    is_rounded = client.quantize and self.fisher_granularity == 'element'
+
+    def weights(total, axes):
+      if isinstance(total, tuple):
+        return ()
+      a = self._weights(total, squares.num_batches, *axes)
+      return compression.logarithmic(a) if is_rounded else a
+
+    a = tuple(map(weights, squares.sums, _axes(client.start)))
     return _weighted_mean.Weighted(delta, a), counts
 
   def _squares(self, client):
@@ -158,8 +174,8 @@ class FedFish(Method):
 
     g_b is the gradient of the data loss, without dropout and augmentation.
     """
-    local, micro_batch_size = client.local, client.micro_batch_size
-    dataset = local.dataset
+    local, dataset = client.local, client.local.dataset
+    micro_batch_size = client.micro_batch_size
     if self.fisher_estimator == 'last_epoch':
       return local.gradient_sums
     if self.fisher_estimator == 'second_moment':
@@ -197,15 +213,13 @@ class FedFish(Method):
     adam = client.local.optimizer_state
     beta_2 = tf.cast(adam['beta_2'], tf.float32)
     correction = 1.0 - tf.pow(beta_2, tf.cast(adam['step'], tf.float32))
-    means = tuple(
-      ()
-      if is_plain
-      else tf.math.divide_no_nan(tf.cast(v, tf.float32), correction)
-      for v, is_plain in zip(
-        adam['preconditioner'], self._plain(client.start), strict=True
-      )
-    )
-    return Squares(means, tf.constant(1, tf.int64))
+
+    def mean(v, is_plain):
+      v = tf.cast(v, tf.float32)
+      return () if is_plain else tf.math.divide_no_nan(v, correction)
+
+    means = map(mean, adam['preconditioner'], self._plain(client.start))
+    return Squares(tuple(means), tf.constant(1, tf.int64))
 
   def _plain(self, start):
     """Returns a flag per tensor: whether it takes FedAvg's mean."""
@@ -248,6 +262,11 @@ class FedFish(Method):
     is_noised = self.fisher_estimator == 'last_epoch' or not reads_data
     wanted = "'last_epoch' with local_privacy: others read data without noise"
     require(is_noised, 'fisher_estimator', wanted, self.fisher_estimator)
+    if self.fisher_estimator == 'second_moment':
+      optimizer = training['client_optimizer']
+      state = optimizer.initialize(tf.TensorSpec([], tf.float32))
+      has_moment = isinstance(state, dict) and 'preconditioner' in state
+      require(has_moment, 'client_optimizer', 'an Adam', optimizer)
     return super().build(model, **training)
 
   # What a plan reads without TensorFlow.
@@ -282,14 +301,9 @@ class FedFish(Method):
       strict=True,
     ):
       is_plain = self.plain_mean_tensors == 'logits' and name in LOGITS_TENSORS
-      if is_plain or not self.weighs_coordinates:
-        yield sizes, (0,)
-      else:
-        averaged = self.averaged_axes(len(sizes), *axes)
-        yield (
-          sizes,
-          tuple(1 if i in averaged else n for i, n in enumerate(sizes)),
-        )
+      averaged = self.averaged_axes(len(sizes), *axes)
+      of_a = tuple(1 if i in averaged else n for i, n in enumerate(sizes))
+      yield sizes, (0,) if is_plain or not self.weighs_coordinates else of_a
 
   def traffic(self, config):
     """Counts w a delta and w a; with s also w delta, where there is an a."""
@@ -317,10 +331,9 @@ class FedFish(Method):
     return ClientCost(models_held=1, passes_after_training=num_passes)
 
   def columns(self, config):
-    if not self.weighs_coordinates:
-      return ()
     name = 'num_overflowing_clients'
-    return (Column(f'train/{name}', ('aggregator', name)),)
+    column = Column(f'train/{name}', ('aggregator', name))
+    return (column,) if self.weighs_coordinates else ()
 
   def problems(self, config):
     problems = []
@@ -336,15 +349,6 @@ class FedFish(Method):
     if config.local_privacy.is_on and self.weighs_coordinates:
       expected = [('algorithm.fisher_estimator', 'last_epoch')]
       because = 'with local_privacy, as others read data without noise'
-      problems += settings_unlike(config, expected, because)
-    if self.fisher_granularity == 'tensor':
-      expected = [
-        ('algorithm.fisher_normalization', 'none'),
-        ('algorithm.fisher_mix', None),
-      ]
-      because = (
-        "with fisher_granularity 'tensor', or clients would weigh the same"
-      )
       problems += settings_unlike(config, expected, because)
     if config.data.holds_images:
       expected = [('algorithm.plain_mean_tensors', 'none')]

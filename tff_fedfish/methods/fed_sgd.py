@@ -66,6 +66,8 @@ class FedSgd(Method):
     """Builds FedSGD; `client_optimizer` never steps. None: plain SGD."""
     num_epochs = training.get('num_local_epochs', 1)
     require(num_epochs == 1, 'num_local_epochs', '1', num_epochs)
+    num_steps = training.get('num_local_steps')
+    require(num_steps is None, 'num_local_steps', 'None', num_steps)
     optimizer = client_optimizer or tff.learning.optimizers.build_sgdm(1.0)
     return super().build(model, client_optimizer=optimizer, **training)
 

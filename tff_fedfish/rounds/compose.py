@@ -234,11 +234,12 @@ def _require_training(
     ('micro_batch_size', micro_batch_size, ' or None'),
   ):
     is_left_out = alternative and value is None
-    is_count = isinstance(value, int) and value >= 1
+    is_count = type(value) is int and value >= 1
     wanted = f'an integer of at least 1{alternative}'
     require(is_left_out or is_count, name, wanted, value)
-  is_bound = max_delta_norm is None or max_delta_norm > 0
-  require(is_bound, 'max_delta_norm', 'above 0 or None', max_delta_norm)
+  is_bound = max_delta_norm is None or 0 < max_delta_norm < float('inf')
+  wanted = 'finite and above 0, or None'
+  require(is_bound, 'max_delta_norm', wanted, max_delta_norm)
 
 
 def _in_slots(initial_weights, client_work, aggregation_factory, finalizer):

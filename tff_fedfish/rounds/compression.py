@@ -14,11 +14,9 @@ they become 0.
 """
 
 import math
-import typing
 from collections.abc import Callable, Iterable, Sequence
 
-if typing.TYPE_CHECKING:
-  import tensorflow as tf
+from tff_fedfish.late import tf
 
 FLOAT_BITS = 32
 """`aggregation.bits` of a delta that is sent as it is."""
@@ -48,8 +46,6 @@ def quantize(
     bits: 8 or 4.
     seed: Int32 [2]; the rounding is a function of it.
   """
-  import tensorflow as tf
-
   num_levels = float(2 ** (bits - 1) - 1)
 
   def rounded(position):
@@ -76,9 +72,8 @@ def quantize(
   return tuple(found)
 
 
-def logarithmic(tensors: Sequence['tf.Tensor']) -> tuple['tf.Tensor', ...]:
+def logarithmic(weights: 'tf.Tensor') -> 'tf.Tensor':
   """Returns weights >= 0 as the server reads them; see the module."""
-  import tensorflow as tf
 
   def of_blocks(f):
     m = tf.reduce_max(f, axis=-1, keepdims=True)
@@ -87,7 +82,7 @@ def logarithmic(tensors: Sequence['tf.Tensor']) -> tuple['tf.Tensor', ...]:
     read = m * tf.pow(tf.constant(2, f.dtype), -steps / _STEPS_PER_OCTAVE)
     return tf.where(steps <= _MAX_STEPS, read, 0.0)
 
-  return tuple(_by_block(f, of_blocks) for f in tensors)
+  return _by_block(weights, of_blocks)
 
 
 def _num_blocks(shape):
@@ -97,8 +92,6 @@ def _num_blocks(shape):
 
 def _by_block(tensor, read: Callable[['tf.Tensor'], 'tf.Tensor']):
   """Returns what `read` makes of a tensor's blocks, [blocks, values]."""
-  import tensorflow as tf
-
   shape = tensor.shape
   length, num_blocks = shape[-1] if shape.rank else 1, _num_blocks(shape)
   size = math.ceil(length / num_blocks)
