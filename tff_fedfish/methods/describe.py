@@ -33,11 +33,12 @@ def to_json_dict(method: type[Method]) -> dict[str, Any]:
   Raises:
     UserError: If the traffic depends on other sections.
   """
+  settings = method()
   config = types.SimpleNamespace(
-    algorithm=method(), model_shape=lambda: _EXAMPLE
+    algorithm=settings, method=settings, model_shape=lambda: _EXAMPLE
   )
   try:
-    traffic = config.algorithm.traffic(config)
+    traffic = settings.traffic(config)
     slots = kept_models(config)
   except AttributeError as error:
     raise UserError(

@@ -199,10 +199,9 @@ class Method(Section, section='algorithm'):
 
 def kept_models(config: 'TrainConfig') -> dict[str, float]:
   """Returns the sizes of what a client keeps between rounds, in models."""
-  method = getattr(config, 'method', config.algorithm)
   sizes = {
     name: slot.num_models
-    for name, slot in method.kept(None).items()
+    for name, slot in config.method.kept(None).items()
     if slot.initial is not None
   }
   return {n: s(config) if callable(s) else s for n, s in sizes.items()}
