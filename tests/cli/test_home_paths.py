@@ -61,7 +61,7 @@ def test_a_command(fedfish, home):
 def test_every_setting_that_is_a_path():
   classes = {
     **SECTIONS,
-    **{method.name: method.settings for method in registry.BUILT_IN.values()},
+    **registry.BUILT_IN,
   }
   texts, paths = set(), set()
   for section, section_class in classes.items():

@@ -6,28 +6,29 @@ learning at scale", equation 4 and algorithms 1 and 2:
   client i:  theta_i after E local epochs from theta_G
              delta_i = theta_G - theta_i
              F_i[j] = sum_b g_b[j]^2    in one more pass over its batches b
-  server:    g[j] = sum_i w_i F_i[j] delta_i[j] / sum_i w_i F_i[j]
+             a_i = F_i
+  server:    g[j] = sum_i w_i a_i[j] delta_i[j] / sum_i w_i a_i[j]
              theta_G <- server optimizer step on g
 
 | letter | meaning |
 |---|---|
 | g_b | gradient of the mean loss of batch b at theta_i |
-| F_i | empirical Fisher diagonal, (nats / weight)^2 |
-| w_i | client weight: its number of sequences, or 1 |
+| F_i | empirical Fisher diagonal |
+| a_i | weights of coordinates |
+| w_i | client weight: its number of sequences or images, or 1 |
 
-With SGD of rate 1, theta_G becomes sum_i w_i F_i theta_i / sum_i w_i F_i. With
-'sum' and w_i in sequences, as printed, the amount of data counts twice.
+Clients send (delta_i, a_i); products and quotient: `rounds/weighted_mean.py`.
+With 'sum' and w_i in sequences, as printed, the amount of data counts twice.
 
-Not in the paper: F^p in place of F, its means along an axis of each matrix, F
-divided by its mean over a tensor, and two mixtures with FedAvg's mean, of the
-aggregates (`rounds.weighted_mean`) or of the weights:
+'last_epoch' is in the paper's appendix A.5.1. Not in the paper: the other
+estimators, f_i = F_i^p, its means over units, its division by the mean over a
+tensor, tensors with FedAvg's mean, and two mixtures with that, of the
+aggregates (s, `plain_mean_fraction`) or of the weights:
 
-  s sum_i w_i delta_i / sum_i w_i + (1 - s) g
-  a_i = 1 - q + q min(F_i^p / mean F_i^p, c)  in place of F_i
+  a_i = 1 - q + q min(f_i / mean f_i, c)
 
-p = 1 and s = 0 is FedFish; p = 0, s = 1 or q = 0 is FedAvg. a_i lies between
-1 - q and 1 - q + q c, whatever the gradients are. The server adds
-`relative_floor` to it. `aggregation.bits` below 32 round a_i of elements.
+p = 0, s = 1 or q = 0 is FedAvg. `aggregation.bits` below 32 round a_i of
+elements.
 """
 
 import dataclasses
@@ -60,10 +61,7 @@ class Squares(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FedFish(Method):
-  """Mean of the model deltas, weighted by the Fisher diagonals of the clients.
-
-  Every coordinate has weights of its own: function-space aggregation.
-  """
+  """Function-space aggregation: deltas weighted by Fisher diagonals."""
 
   title = 'FedFish'
   source = (
@@ -95,12 +93,12 @@ class FedFish(Method):
   or output unit of a matrix, or every tensor. F^p is averaged over the elements
   of a unit, each layer of a transformer by itself. A unit of a convolution is a
   channel; the tied token embedding maps hidden units to tokens. Biases and
-  norms keep their elements, except with 'tensor'. Clients send 1/width of a
-  model beside the delta in place of a whole one."""
+  norms keep their elements, except with 'tensor'. Beside the delta clients send
+  some 1/width of a model, or a number per tensor, in place of a whole one."""
   relative_floor: float = number(1e-8, at_least=0)
-  """Damping: fraction of its tensor's mean added to each Fisher entry, >= 0.
-  Layers of a transformer share one mean. Where no client has a gradient, client
-  i weighs w_i mean(F_i), which is not FedAvg's mean."""
+  """Damping: fraction of its tensor's mean that is added to every weight of a
+  coordinate, >= 0. Layers of a transformer share one mean. Where no client has
+  a gradient, a client weighs as much as this mean, not as in FedAvg."""
   fisher_power: float = number(1.0, at_least=0, at_most=1)
   """p, in [0, 1]: clients are weighed by F^p. 1: the paper's; 0: FedAvg, and no
   Fisher diagonal is computed."""
@@ -143,7 +141,7 @@ class FedFish(Method):
     has_weights = self.fisher_power > 0 and self.fisher_mix != 0
     return has_weights and self.plain_mean_fraction < 1
 
-  # A client: the square, its weights, the delta.
+  # A client: the squares (`_add`), a_i (`_weights`), the delta.
 
   def observer(self, start):
     if self.fisher_estimator != 'last_epoch' or not self.weighs_coordinates:
@@ -160,19 +158,20 @@ class FedFish(Method):
     delta, counts = client.model_delta(after=squares)
     is_rounded = client.quantize and self.fisher_granularity == 'element'
 
-    def weights(total, axes):
+    def weights_of(total, axes):
       if isinstance(total, tuple):
         return ()
       a = self._weights(total, squares.num_batches, *axes)
       return compression.logarithmic(a) if is_rounded else a
 
-    a = tuple(map(weights, squares.sums, _axes(client.start)))
+    a = tuple(map(weights_of, squares.sums, _axes(client.start)))
     return _weighted_mean.Weighted(delta, a), counts
 
   def _squares(self, client):
-    """Returns the sums of g_b^2 at the trained weights, as algorithm 2.
+    """Returns the sums of g_b^2.
 
-    g_b is the gradient of the data loss, without dropout and augmentation.
+    Those of an extra pass are of the data loss at the trained weights, without
+    dropout and augmentation, as in algorithm 2.
     """
     local, dataset = client.local, client.local.dataset
     micro_batch_size = client.micro_batch_size
@@ -232,7 +231,7 @@ class FedFish(Method):
     if self.fisher_reduction == 'mean':
       f = tf.math.divide_no_nan(f, tf.cast(num_batches, tf.float32))
     if self.fisher_power != 1:
-      # The root is exact to the last bit.
+      # Other than a power, the root is exact to the last bit.
       p = self.fisher_power
       f = tf.sqrt(f) if p == 0.5 else tf.pow(f, p)
     averaged = self.averaged_axes(f.shape.rank, input_axis, is_stacked)
@@ -247,7 +246,7 @@ class FedFish(Method):
       f = tf.where(f > c, c, f)  # Not `minimum`, which may hide a NaN.
     return f if q is None else 1.0 - q + q * f
 
-  # The server: the products w a delta and w a, and their quotient.
+  # The server.
 
   def aggregation(self):
     if not self.weighs_coordinates:
@@ -306,7 +305,7 @@ class FedFish(Method):
       yield sizes, (0,) if is_plain or not self.weighs_coordinates else of_a
 
   def traffic(self, config):
-    """Counts w a delta and w a; with s also w delta, where there is an a."""
+    """Counts the sums: w a delta, w a and, with s, w delta where a is sent."""
     num_weights, num_sent = 0, 0
     for sizes, of_fisher in self._shapes(config):
       num_fishers, size = math.prod(of_fisher), math.prod(sizes)
