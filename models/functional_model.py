@@ -28,9 +28,8 @@ _FLAGS = tf.TensorSpec([None], tf.bool)
 class ModelSpec:
   """A FunctionalModel whose initial weights are drawn, not stored.
 
-  A FunctionalModel by itself embeds its initial weights in the graph as
-  constants, which cannot exceed 2 GB. Here `initial_weights` of the functional
-  model holds `tf.TensorSpec`s, and `draw_initial_weights` makes the values.
+  Its `initial_weights` are `tf.TensorSpec`s: values would be embedded in the
+  graph as constants, which cannot exceed 2 GB.
   """
 
   functional_model: tff.learning.models.FunctionalModel
@@ -40,8 +39,8 @@ class ModelSpec:
   shape: ModelShape | None = None
   """Its shape. None: a model of one's own."""
   makes_logits: tuple[bool, ...] | None = None
-  """Flag per trainable tensor: whether it makes a language model's logits. A
-  tied embedding does, though it embeds the input, too. None: not known."""
+  """Flag per trainable tensor: whether it makes a language model's logits, as
+  a tied embedding does. None: not known."""
   is_stacked: tuple[bool, ...] | None = None
   """Flag per trainable tensor: whether it holds all layers, along its first
   axis. None: every tensor is of one layer."""
@@ -51,8 +50,7 @@ class ModelSpec:
   features: Callable[..., tuple[tf.Tensor, tf.Tensor]] | None = None
   """(weights, x, y) -> the representation of every target of a batch, float32
   [num_targets, width], and which targets are real, float32 [num_targets], 1 or
-  0. The model is not in training: no dropout, no augmentation. None: the model
-  has no representation."""
+  0; not in training. None: the model has no representation."""
   layers: tuple[Layer, ...] | None = None
   """See `models.layers.layers_of`; None: not a classifier of images."""
   tapped_logits: Callable[[Weights, Any, Tap], tf.Tensor] | None = None
@@ -216,14 +214,14 @@ def with_predictions(
   predict_on_batch: Callable[..., Any],
   input_spec: Any = None,
 ) -> tff.learning.models.FunctionalModel:
-  """Returns a model with the same loss and metrics as another.
+  """Returns a model with another's loss and metrics.
 
   Args:
     model: The other model.
     weights: Specs of (trainable, non_trainable).
-    predict_on_batch: (weights, x, training) -> what the model's loss takes; a
-      `tf.function`.
-    input_spec: Of the batches. None: that of the other.
+    predict_on_batch: A `tf.function`; (weights, x, training) -> what the loss
+      takes.
+    input_spec: None: that of the other.
   """
   return tff.learning.models.FunctionalModel(
     initial_weights=weights,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 import tensorflow as tf
 
-from models import transformer
+from models import token_loss, transformer
 from models.transformer_config import TransformerConfig, weight_shapes
 
 
@@ -43,8 +43,7 @@ def build_sampler(
     `transformer.initial_weights` returns them; prompt int32 [length >= 1]; seed
     an int32, of which the tokens are a function; tokens int32 [num_samples,
     num_tokens], in which a text that ended goes on with `end_of_text_id`. It
-    raises `tf.errors.InvalidArgumentError` where the logits are not finite,
-    as those of a model are whose training diverged.
+    raises `tf.errors.InvalidArgumentError` if logits are not finite.
   """
   length = config.sequence_length
   is_allowed = np.ones(config.vocabulary_size, bool)
@@ -70,10 +69,8 @@ def build_sampler(
     )
     columns = tf.range(tf.shape(stream)[1])
 
-    def is_unfinished(step, unused_stream, has_ended):
-      return tf.logical_and(
-        step < num_tokens, tf.logical_not(tf.reduce_all(has_ended))
-      )
+    def is_unfinished(step, _, has_ended):
+      return (step < num_tokens) & ~tf.reduce_all(has_ended)
 
     def append(step, stream, has_ended):
       count = prompt_length + step
@@ -105,8 +102,7 @@ def _next_logits(config, weights, stream, count):
     stream[:, start : start + length], [stream.shape[0], length]
   )
   last = transformer.apply(config, weights, window)[:, count - start - 1]
-  embedding = tf.cast(weights[0], last.dtype)
-  logits = tf.cast(tf.matmul(last, embedding, transpose_b=True), tf.float32)
+  logits = token_loss.logits(last, weights[0])
   return tf.debugging.check_numerics(logits, 'The logits are not finite.')
 
 
@@ -132,18 +128,14 @@ def choose_tokens(
   """
   if temperature == 0:
     return tf.argmax(logits, axis=-1, output_type=tf.int32)
-  vocabulary_size = logits.shape[-1]
-  if top_k is None or top_k >= vocabulary_size:
-    return _draw(logits, seed, temperature)
-  values, token_ids = tf.math.top_k(logits, top_k)
-  chosen = _draw(values, seed, temperature)
-  return tf.gather(token_ids, chosen, batch_dims=1)
-
-
-def _draw(logits, seed, temperature):
+  token_ids = None
+  if top_k is not None and top_k < logits.shape[-1]:
+    logits, token_ids = tf.math.top_k(logits, top_k)
   # Less the largest: a small temperature must not make it infinite.
   logits -= tf.reduce_max(logits, axis=-1, keepdims=True)
   drawn = tf.random.stateless_categorical(
     logits / temperature, 1, seed, dtype=tf.int32
+  )[:, 0]
+  return (
+    drawn if token_ids is None else tf.gather(token_ids, drawn, batch_dims=1)
   )
-  return drawn[:, 0]

@@ -19,7 +19,7 @@ _RESNET_STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 _RESNET_BLOCKS_PER_STAGE = 2
 
 
-class _Chain(NamedTuple):
+class Chain(NamedTuple):
   """A model whose layers read only the layer before them, the head last."""
 
   widths: dict[str, int]
@@ -31,21 +31,25 @@ class _Chain(NamedTuple):
   """Convolutions before 2x2 max pooling."""
   min_side: int = 1
   """Smallest side of the images; below it nothing is left to pool."""
+  dropouts: tuple[float, float] = (0.0, 0.0)
+  """Rates behind the convolutions, and before the head."""
 
 
 _BOTH = ('conv_1', 'conv_2')
-_CHAINS = {
-  'emnist_cnn': _Chain(
-    dict(conv_1=32, conv_2=64, hidden=128), True, 3, ('conv_2',), 6
+CHAINS = {
+  'emnist_cnn': Chain(
+    *(dict(conv_1=32, conv_2=64, hidden=128), True, 3, ('conv_2',), 6),
+    dropouts=(0.25, 0.5),
   ),
-  'linear': _Chain({}, True),
-  'lenet': _Chain(
+  'linear': Chain({}, True),
+  'lenet': Chain(
     dict(conv_1=6, conv_2=16, hidden_1=120, hidden_2=84), False, 5, _BOTH, 16
   ),
-  'fed_net_cnn': _Chain(
+  'fed_net_cnn': Chain(
     dict(conv_1=32, conv_2=64, hidden_1=512, hidden_2=128), False, 5, _BOTH, 16
   ),
 }
+"""All models but `resnet18`."""
 
 
 class ResnetBlock(NamedTuple):
@@ -130,7 +134,7 @@ class ImageModelConfig:
     return self._resnet_sizes() if is_resnet else self._chain_sizes()
 
   def _chain_sizes(self):
-    chain = _CHAINS[self.name]
+    chain = CHAINS[self.name]
     height, width, channels = self.image_shape
     if min(height, width) < chain.min_side:
       raise ValueError(

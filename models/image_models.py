@@ -23,31 +23,30 @@ Weights are float32 in the order of `ImageModelConfig.weight_shapes`.
 import dataclasses
 import functools
 import math
-import types
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
 from models.image_model_config import (
+  CHAINS,
   CIFAR_SHAPE,
   EMNIST_SHAPE,
   RESNET_NORM_GROUPS,
+  Chain,
   ImageModelConfig,
   resnet_blocks,
 )
-from models.layers import Tap, tapped
+from models.layers import Tap
 
 _NORM_EPSILON = 1e-5
-_POOLED_DROPOUT, _HIDDEN_DROPOUT = 0.25, 0.5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImageClassifier:
   """Pure functions of one model. In training: augment, normalize, logits."""
 
-  hidden: Callable[..., tf.Tensor]
-  """(weights, images, dropout_seed, tap) -> float32 [batch, width]: the input
-  of the last layer, the head, before its dropout."""
+  chain: Chain | None = None
+  """Its layers; None: those of `resnet18`."""
   draw_kernel: Callable[..., tf.Tensor]
   """(name, shape, seed) -> initial float32 values of a weight that is neither
   a scale nor a bias."""
@@ -57,8 +56,6 @@ class ImageClassifier:
   """uint8 images -> what `logits` takes, float32 of the same shape."""
   image_shape: tuple[int, int, int]
   """Height, width and channels of the images it was published for."""
-  head_has_bias: bool = True
-  head_dropout: float = 0.0
 
   def logits(
     self,
@@ -66,7 +63,7 @@ class ImageClassifier:
     images: tf.Tensor,
     *,
     dropout_seed: tf.Tensor | None = None,
-    tap: Tap | None = None,
+    tap: Tap = lambda name, inputs, preactivations: preactivations,
   ) -> tf.Tensor:
     """Returns the logits of a batch, float32 [batch, num_classes].
 
@@ -75,29 +72,34 @@ class ImageClassifier:
       images: Float32 [batch, height, width, channels], the last three static.
       dropout_seed: Int32 [2] in training, another one at every step; None: no
         dropout, as in evaluation.
-      tap: See `models.layers`; None: there is none.
+      tap: See `models.layers`.
     """
-    hidden = self.hidden(weights, images, dropout_seed, tap)
-    if self.head_dropout:
-      hidden = _dropout(hidden, self.head_dropout, dropout_seed, layer=1)
-    if self.head_has_bias:
+    chain = self.chain or Chain({}, has_biases=True)
+    hidden = self._hidden(weights, images, dropout_seed, tap)
+    hidden = _dropout(hidden, chain.dropouts[1], dropout_seed, layer=1)
+    if chain.has_biases:
       *_, kernel, bias = weights
       outputs = tf.matmul(hidden, kernel) + bias
     else:
       outputs = tf.matmul(hidden, weights[-1])
-    return tapped(tap, 'head', hidden, outputs)
+    return tap('head', hidden, outputs)
 
   def features(
     self, weights: Sequence[tf.Tensor], images: tf.Tensor
   ) -> tf.Tensor:
-    """Returns the representation of a batch, float32 [batch, width].
+    """Returns the last layer's input in evaluation, float32 [batch, width].
 
-    It is the input of the last layer in evaluation; a model of one layer has
-    its logits here. See `logits` for the arguments.
+    A model of one layer has its logits here. See `logits` for the arguments.
     """
-    if self.hidden is _pixels:
+    if self.chain == CHAINS['linear']:
       return self.logits(weights, images)
-    return self.hidden(weights, images, None, None)
+    return self._hidden(weights, images, None, lambda name, a, z: z)
+
+  def _hidden(self, weights, images, dropout_seed, tap):
+    """Returns the input of the last layer, the head, before its dropout."""
+    if self.chain is None:
+      return _resnet(weights, images, tap)
+    return _chain(self.chain, weights, images, dropout_seed, tap)
 
 
 def initial_weights(
@@ -131,14 +133,13 @@ def random_crop_and_flip(
 ) -> tf.Tensor:
   """Shifts every image by some pixels, and mirrors about half of them.
 
-  An image is padded with zeros on all sides (32 x 32 pixels to 36 x 36, as
-  Dhawan et al. (2024), FedFish, do with CIFAR-100), a window of the old size
-  is cut out at a uniformly drawn place, and with probability 1/2 its columns
-  are reversed. Every image of the batch is drawn for on its own.
+  For each image by itself: it is padded with zeros on all sides, a window of
+  the old size is cut out at a uniformly drawn place, and with probability 1/2
+  its columns are reversed, as Dhawan et al. (2024), FedFish, do with CIFAR-100.
 
   Args:
     images: [batch, height, width, channels] of any type, the last three
-      static; not normalized, so that 0 is black.
+      static; 0 is black.
     seed: Int32 [2], another one at every step.
     padding: Pixels added on each side, >= 0.
 
@@ -185,57 +186,38 @@ def group_norm(
   return tf.reshape(grouped, [-1, height, width, channels])
 
 
-def _emnist_cnn(weights, images, dropout_seed, tap):
-  *convolutions, hidden_kernel, hidden_bias, _, _ = weights
-  outputs = images
-  for name, (kernel, bias) in (
-    ('conv_1', convolutions[:2]),
-    ('conv_2', convolutions[2:]),
+def _chain(chain, weights, images, dropout_seed, tap):
+  outputs, kernels = images, weights[:: 1 + chain.has_biases]
+  for index, (name, kernel) in enumerate(
+    zip((*chain.widths, 'head'), kernels, strict=True)
   ):
-    convolved = tf.nn.conv2d(outputs, kernel, strides=1, padding='VALID')
-    outputs = tf.nn.relu(tapped(tap, name, outputs, convolved + bias))
-  outputs = tf.nn.max_pool2d(outputs, ksize=2, strides=2, padding='VALID')
-  outputs = _dropout(outputs, _POOLED_DROPOUT, dropout_seed, layer=0)
-  # [batch, rows, columns, channels] -> [batch, features]
-  outputs = tf.reshape(outputs, [-1, hidden_kernel.shape[0]])
-  hidden = tf.matmul(outputs, hidden_kernel) + hidden_bias
-  return tf.nn.relu(tapped(tap, 'hidden', outputs, hidden))
+    is_convolution = len(kernel.shape) == 4
+    if len(outputs.shape) == 4 and not is_convolution:
+      outputs = _dropout(outputs, chain.dropouts[0], dropout_seed, layer=0)
+      # [batch, rows, columns, channels] -> [batch, features]
+      outputs = tf.reshape(outputs, [-1, kernel.shape[0]])
+    if name == 'head':
+      return outputs
+    if is_convolution:
+      computed = tf.nn.conv2d(outputs, kernel, strides=1, padding='VALID')
+    else:
+      computed = tf.matmul(outputs, kernel)
+    if chain.has_biases:
+      computed += weights[2 * index + 1]
+    outputs = tf.nn.relu(tap(name, outputs, computed))
+    if name in chain.pooled:
+      outputs = tf.nn.max_pool2d(outputs, ksize=2, strides=2, padding='VALID')
 
 
 def _dropout(inputs, rate, seed, layer):
-  if seed is None:
+  if seed is None or not rate:
     return inputs
   # One stream for each layer, or both would drop by the same pattern.
   seed = tf.random.experimental.stateless_fold_in(seed, layer)
   return tf.nn.experimental.stateless_dropout(inputs, rate, seed)
 
 
-def _pixels(weights, images, dropout_seed, tap):
-  del dropout_seed, tap
-  # [batch, height, width, channels] -> [batch, pixels]
-  return tf.reshape(images, [-1, weights[0].shape[0]])
-
-
-def _lenet(weights, images, dropout_seed, tap):
-  del dropout_seed
-  *convolutions, hidden_1, hidden_2, _ = weights
-  outputs = images
-  for layer_num, kernel in enumerate(convolutions, start=1):
-    convolved = tf.nn.conv2d(outputs, kernel, strides=1, padding='VALID')
-    convolved = tapped(tap, f'conv_{layer_num}', outputs, convolved)
-    outputs = tf.nn.max_pool2d(
-      tf.nn.relu(convolved), ksize=2, strides=2, padding='VALID'
-    )
-  # [batch, rows, columns, channels] -> [batch, features]
-  outputs = tf.reshape(outputs, [-1, hidden_1.shape[0]])
-  for layer_num, kernel in enumerate((hidden_1, hidden_2), start=1):
-    hidden = tf.matmul(outputs, kernel)
-    outputs = tf.nn.relu(tapped(tap, f'hidden_{layer_num}', outputs, hidden))
-  return outputs
-
-
-def _resnet(weights, images, dropout_seed, tap):
-  del dropout_seed
+def _resnet(weights, images, tap):
   # The names depend on neither the classes nor the images.
   shape = ImageModelConfig(
     name='resnet18', num_classes=1, image_shape=CIFAR_SHAPE
@@ -246,9 +228,9 @@ def _resnet(weights, images, dropout_seed, tap):
     outputs = tf.nn.conv2d(
       inputs, named[f'{name}/kernel'], strides=stride, padding='SAME'
     )
-    normalized = group_norm(tapped(tap, name, inputs, outputs))
+    normalized = group_norm(tap(name, inputs, outputs))
     scale, bias = named[f'{name}/norm/scale'], named[f'{name}/norm/bias']
-    return tapped(tap, f'{name}/norm', normalized, normalized * scale + bias)
+    return tap(f'{name}/norm', normalized, normalized * scale + bias)
 
   outputs = tf.nn.relu(convolve('stem', images))
   for block in resnet_blocks():
@@ -295,29 +277,23 @@ _OF_EMNIST = dict(
   image_shape=EMNIST_SHAPE,
 )
 
-IMAGE_CLASSIFIERS: Mapping[str, ImageClassifier] = types.MappingProxyType(
-  {
-    'emnist_cnn': ImageClassifier(
-      hidden=_emnist_cnn, head_dropout=_HIDDEN_DROPOUT, **_OF_EMNIST
-    ),
-    'resnet18': ImageClassifier(
-      hidden=_resnet,
-      draw_kernel=_draw_he,
-      augment=random_crop_and_flip,
-      normalize=_standardize,
-      image_shape=CIFAR_SHAPE,
-    ),
-    'linear': ImageClassifier(hidden=_pixels, **_OF_EMNIST),
-    'lenet': ImageClassifier(hidden=_lenet, head_has_bias=False, **_OF_EMNIST),
-    'fed_net_cnn': ImageClassifier(
-      hidden=_lenet,
-      head_has_bias=False,
-      draw_kernel=_draw_glorot,
-      # As FedFisher trains on CIFAR-10.
-      augment=functools.partial(random_crop_and_flip, padding=4),
-      normalize=_scale_pixels,
-      image_shape=CIFAR_SHAPE,
-    ),
-  }
-)
+IMAGE_CLASSIFIERS: Mapping[str, ImageClassifier] = {
+  'emnist_cnn': ImageClassifier(chain=CHAINS['emnist_cnn'], **_OF_EMNIST),
+  'resnet18': ImageClassifier(
+    draw_kernel=_draw_he,
+    augment=random_crop_and_flip,
+    normalize=_standardize,
+    image_shape=CIFAR_SHAPE,
+  ),
+  'linear': ImageClassifier(chain=CHAINS['linear'], **_OF_EMNIST),
+  'lenet': ImageClassifier(chain=CHAINS['lenet'], **_OF_EMNIST),
+  'fed_net_cnn': ImageClassifier(
+    chain=CHAINS['fed_net_cnn'],
+    draw_kernel=_draw_glorot,
+    # As FedFisher trains on CIFAR-10.
+    augment=functools.partial(random_crop_and_flip, padding=4),
+    normalize=_scale_pixels,
+    image_shape=CIFAR_SHAPE,
+  ),
+}
 """Name in a config -> model."""

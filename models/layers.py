@@ -20,8 +20,7 @@ Tap = Callable[[str, Array, Array], Array]
 """(name of a layer, inputs, preactivations) -> preactivations.
 
 Rows are first and features last in both, with the positions of a row between
-them. A convolution gives its two feature maps, a norm what it normalized before
-the scale."""
+them. Convolution: input and output map. Norm: before the scale."""
 
 
 class Window(NamedTuple):
@@ -85,13 +84,6 @@ def weight_names(layers: Sequence[Layer]) -> tuple[str, ...]:
   """Returns the names of all weights of the layers, in the model's order."""
   names = (name for layer in layers for name in (layer.kernel, layer.bias))
   return tuple(name for name in names if name is not None)
-
-
-def tapped(
-  tap: Tap | None, name: str, inputs: Array, preactivations: Array
-) -> Array:
-  """Returns what the tap makes of a layer's preactivations; None: these."""
-  return preactivations if tap is None else tap(name, inputs, preactivations)
 
 
 def matrix_of(layer: Layer, weights_by_name: Mapping[str, Array]) -> Array:

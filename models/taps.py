@@ -1,10 +1,33 @@
 """Inputs and outputs of a layer, as a tap of `models.layers` sees them."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from models.layers import Layer
+
+
+def tapped_logits(
+  model: Any,
+  weights: Sequence[tf.Tensor],
+  x: Any,
+  tape: tf.GradientTape | None = None,
+) -> tuple[tf.Tensor, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+  """Returns logits, and inputs and preactivations of all layers by name.
+
+  A tape watches the preactivations.
+  """
+  inputs, outputs = {}, {}
+
+  def tap(name, of_layer, preactivations):
+    if tape is not None:
+      tape.watch(preactivations)
+    inputs[name], outputs[name] = of_layer, preactivations
+    return preactivations
+
+  return model.tapped_logits((weights, ()), x, tap), inputs, outputs
 
 
 def inputs_by_position(layer: Layer, inputs: tf.Tensor) -> tf.Tensor:

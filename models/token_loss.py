@@ -28,112 +28,90 @@ def token_losses(
     (loss, correct): float32 [tokens], loss in nats, correct 1.0 where the
     likeliest id is the target. No gradient flows through `correct`.
   """
-  if tokens_per_chunk is None:
-    logits = _logits(hidden, embedding)
-    loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
-    return loss, _is_argmax(logits, targets)
-  return _chunked(hidden, embedding, targets, tokens_per_chunk)
+  if tokens_per_chunk is not None:
+    return _chunked(hidden, embedding, targets, tokens_per_chunk)
+  return _losses(logits(hidden, embedding), targets)
 
 
-def _logits(hidden, embedding):
-  # float32 whatever the products' dtype: the softmax sums over thousands.
+def logits(hidden: tf.Tensor, embedding: tf.Tensor) -> tf.Tensor:
+  """Returns `hidden embedding^T`, multiplied in the dtype of `hidden`.
+
+  It is float32 whatever that dtype is: the softmax sums over thousands.
+  """
+  embedding = tf.cast(embedding, hidden.dtype)
   return tf.cast(tf.matmul(hidden, embedding, transpose_b=True), tf.float32)
 
 
-def _is_argmax(logits, targets):
+def _losses(logits, targets):
   best = tf.argmax(logits, axis=-1, output_type=targets.dtype)
-  return tf.stop_gradient(tf.cast(tf.equal(best, targets), tf.float32))
+  correct = tf.stop_gradient(tf.cast(tf.equal(best, targets), tf.float32))
+  loss = tf.nn.sparse_softmax_cross_entropy_with_logits(targets, logits)
+  return loss, correct
 
 
 def _chunked(hidden, embedding, targets, size):
   """`token_losses` by chunks, with its gradient."""
 
+  def forward(total, hidden, targets):
+    return total, _losses(logits(hidden, embedding), targets)
+
+  def backward(total, hidden, targets, loss_gradient):
+    # d loss / d logits = softmax - onehot, times what comes from above.
+    probabilities = tf.nn.softmax(logits(hidden, embedding))
+    logits_gradient = tf.cast(
+      (probabilities - tf.one_hot(targets, embedding.shape[0]))
+      * loss_gradient[:, tf.newaxis],
+      hidden.dtype,
+    )
+    added = tf.matmul(logits_gradient, hidden, transpose_a=True)
+    total += tf.cast(added, tf.float32)
+    return total, (tf.matmul(logits_gradient, embedding),)
+
   @tf.custom_gradient
   def losses(hidden, embedding):
-    results = _forward(hidden, embedding, targets, size)
-
     def gradient(loss_gradient, unused_correct_gradient):
-      return _backward(hidden, embedding, targets, size, loss_gradient)
+      total, (hidden_gradient,) = _over_chunks(
+        backward,
+        (hidden, targets, loss_gradient),
+        size,
+        dtypes=(hidden.dtype,),
+        total=tf.zeros(embedding.shape, tf.float32),
+      )
+      hidden_gradient = tf.ensure_shape(hidden_gradient, hidden.shape)
+      return hidden_gradient, tf.cast(total, embedding.dtype)
 
-    return results, gradient
+    _, results = _over_chunks(
+      forward, (hidden, targets), size, dtypes=(tf.float32, tf.float32)
+    )
+    return tuple(tf.ensure_shape(r, [None]) for r in results), gradient
 
   return losses(hidden, embedding)
 
 
-def _forward(hidden, embedding, targets, size):
-  num_chunks = _num_chunks(hidden, size)
+def _over_chunks(compute, tensors, size, *, dtypes, total=()):
+  """Returns the last total, and the outputs of all chunks, concatenated.
 
-  def add(index, loss, correct):
-    logits = _logits(_chunk(hidden, index, size), embedding)
-    wanted = _chunk(targets, index, size)
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(wanted, logits)
-    return (
-      index + 1,
-      loss.write(index, losses),
-      correct.write(index, _is_argmax(logits, wanted)),
+  `compute` is (total, chunk of each tensor) -> (total, outputs of `dtypes`).
+  """
+  num_chunks = -(-tf.shape(tensors[0])[0] // size)
+
+  def add(index, total, arrays):
+    chunks = (tensor[index * size : (index + 1) * size] for tensor in tensors)
+    total, outputs = compute(total, *chunks)
+    written = (
+      array.write(index, output)
+      for array, output in zip(arrays, outputs, strict=True)
     )
+    return index + 1, total, tuple(written)
 
-  _, loss, correct = tf.while_loop(
-    lambda index, *_: index < num_chunks,
-    add,
-    (0, _arrays(tf.float32, num_chunks), _arrays(tf.float32, num_chunks)),
-    parallel_iterations=1,
-  )
-  return _gathered(loss, []), _gathered(correct, [])
-
-
-def _backward(hidden, embedding, targets, size, loss_gradient):
-  num_chunks = _num_chunks(hidden, size)
-
-  def add(index, hidden_gradient, embedding_gradient):
-    states = _chunk(hidden, index, size)
-    wanted = _chunk(targets, index, size)
-    # d loss / d logits = softmax - onehot, times what comes from above.
-    logits_gradient = tf.cast(
-      (
-        tf.nn.softmax(_logits(states, embedding))
-        - tf.one_hot(wanted, embedding.shape[0])
-      )
-      * _chunk(loss_gradient, index, size)[:, tf.newaxis],
-      hidden.dtype,
-    )
-    added = tf.matmul(logits_gradient, states, transpose_a=True)
-    return (
-      index + 1,
-      hidden_gradient.write(index, tf.matmul(logits_gradient, embedding)),
-      embedding_gradient + tf.cast(added, tf.float32),
-    )
-
-  _, hidden_gradient, embedding_gradient = tf.while_loop(
-    lambda index, *_: index < num_chunks,
-    add,
-    (
-      0,
-      _arrays(hidden.dtype, num_chunks),
-      tf.zeros(embedding.shape, tf.float32),
-    ),
-    parallel_iterations=1,
-  )
-  return (
-    _gathered(hidden_gradient, [hidden.shape[-1]]),
-    tf.cast(embedding_gradient, embedding.dtype),
-  )
-
-
-def _num_chunks(hidden, size):
-  return -(-tf.shape(hidden)[0] // size)
-
-
-def _chunk(tensor, index, size):
-  return tensor[index * size : (index + 1) * size]
-
-
-def _arrays(dtype, num_chunks):
-  return tf.TensorArray(
-    dtype, num_chunks, infer_shape=False, element_shape=None
-  )
-
-
-def _gathered(arrays, element_shape):
   # The last chunk may be shorter, so elements have no common first size.
-  return tf.ensure_shape(arrays.concat(), [None, *element_shape])
+  arrays = tuple(
+    tf.TensorArray(dtype, num_chunks, infer_shape=False) for dtype in dtypes
+  )
+  _, total, arrays = tf.while_loop(
+    lambda index, *_: index < num_chunks,
+    add,
+    (0, total, arrays),
+    parallel_iterations=1,
+  )
+  return total, tuple(array.concat() for array in arrays)

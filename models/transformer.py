@@ -104,12 +104,7 @@ def apply(
     # foldl hands out elements of a TensorList. Indexing `w[i]` in a loop
     # instead would add a full-size gradient per layer.
     stream = tf.foldl(block, tuple(stacked), initializer=stream)
-  stream = _norm(
-    stream,
-    named['final_norm/scale'],
-    named['final_norm/bias'],
-  )
-  return tf.cast(stream, dtype)
+  return tf.cast(_norm(stream, named, 'final_norm'), dtype)
 
 
 def logits(
@@ -118,10 +113,7 @@ def logits(
   tokens: tf.Tensor,
 ) -> tf.Tensor:
   """Returns float32 [batch, length, vocabulary]; see `apply`."""
-  hidden = apply(config, weights, tokens)
-  embedding = tf.cast(weights[0], hidden.dtype)
-  outputs = tf.matmul(hidden, embedding, transpose_b=True)
-  return tf.cast(outputs, tf.float32)
+  return token_loss.logits(apply(config, weights, tokens), weights[0])
 
 
 def next_token_losses(
@@ -163,14 +155,8 @@ def _block(config, layer, stream):
     outputs += tf.cast(layer[f'block/{name}/bias'], dtype)
     return tf.reshape(outputs, [batch, length, kernel.shape[1]])
 
-  def norm(name, inputs):
-    return _norm(
-      inputs,
-      layer[f'block/{name}/scale'],
-      layer[f'block/{name}/bias'],
-    )
-
-  joined = dense('attention_input', norm('attention_norm', stream))
+  normed = _norm(stream, layer, 'block/attention_norm')
+  joined = dense('attention_input', normed)
   joined = tf.reshape(
     joined, [batch, length, 3, config.num_heads, config.head_width]
   )
@@ -183,18 +169,17 @@ def _block(config, layer, stream):
     tf.transpose(attended, [0, 2, 1, 3]), [batch, length, config.width]
   )
   stream += tf.cast(dense('attention_output', attended), stream.dtype)
-  expanded = tf.nn.gelu(
-    dense('mlp_expand', norm('mlp_norm', stream)), approximate=True
-  )
+  normed = _norm(stream, layer, 'block/mlp_norm')
+  expanded = tf.nn.gelu(dense('mlp_expand', normed), approximate=True)
   return stream + tf.cast(dense('mlp_contract', expanded), stream.dtype)
 
 
-def _norm(inputs, scale, bias):
+def _norm(inputs, weights, name):
   mean = tf.reduce_mean(inputs, axis=-1, keepdims=True)
   centred = inputs - mean
   variance = tf.reduce_mean(tf.square(centred), axis=-1, keepdims=True)
   normalized = centred * tf.math.rsqrt(variance + _NORM_EPSILON)
-  return normalized * scale + bias
+  return normalized * weights[f'{name}/scale'] + weights[f'{name}/bias']
 
 
 def _rotate(heads):

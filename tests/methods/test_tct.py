@@ -87,9 +87,8 @@ def _convex(
   model = linearized.build_feature_classifier(
     _network(num_classes),
     # Never called: clients are fed with features.
-    lambda weights, batch: tf.zeros([1, num_features]),
-    num_features=num_features,
-    num_classes=num_classes,
+    lambda weights, x: tf.zeros([1, num_features]),
+    num_features,
   )
   method = Convex(num_convex_steps=num_steps, convex_learning_rate=step_size)
   return method.build(model, **_OPTIMIZERS, **x)

@@ -18,8 +18,6 @@ from tff_fedfish.methods.tct.features import (
 from tff_fedfish.methods.tct.settings import num_candidates
 
 _LENET = ImageModelConfig(name='lenet', num_classes=10, image_shape=(28, 28, 1))
-# 2 x 2 pixels, 3 classes: a 4 x 3 kernel and 3 biases.
-_LINEAR = ImageModelConfig(name='linear', num_classes=3, image_shape=(2, 2, 1))
 
 
 def _by_rows(shape, weights, images):
@@ -43,7 +41,7 @@ def test_gradients_of_single_rows(two_blocks, name, num_features):
   model, batch = small_models.build(shape), small_models.rows(shape, 4)
   (weights, _) = small_models.random_weights(model)
   mask = feature_mask(shape, num_features=num_features, model_seed=5)
-  found = build_features(model, shape, mask)(weights, batch)
+  found = build_features(model, mask)(weights, batch['x'])
   expected = _by_rows(shape, weights, batch['x']['image'])
   assert found.dtype == tf.float32
   np.testing.assert_allclose(
@@ -55,27 +53,6 @@ def test_gradients_of_single_rows(two_blocks, name, num_features):
     others = np.setdiff1d(np.arange(num_parameters(shape)), mask)
     assert len(others) and not expected[:, others].any()
     assert np.abs(expected[:, mask]).max() > 1e-2
-
-
-def test_features_of_a_linear_model_by_hand():
-  # The first logit is x W[:, 0] + b[0]: entries 0, 3, 6, 9 are the pixels,
-  # entry 12 is 1.
-  mask = feature_mask(_LINEAR, num_features=99, model_seed=1)
-  assert mask.tolist() == [0, 3, 6, 9, 12]
-  assert num_candidates(_LINEAR) == 5
-  model = small_models.build(_LINEAR)
-  batch = small_models.rows(_LINEAR, 2)
-  batch['x']['image'] = np.array([[0, 51], [102, 255]] * 2, np.uint8).reshape(
-    [2, 2, 2, 1]
-  )
-  weights, _ = small_models.random_weights(model)
-  features = build_features(model, _LINEAR, mask)
-  np.testing.assert_allclose(
-    features(weights, batch), [[0, 0.2, 0.4, 1, 1]] * 2, rtol=1e-6
-  )
-  # The order is that of the mask, whichever entries it has.
-  features = build_features(model, _LINEAR, mask[[1, 4]])
-  np.testing.assert_allclose(features(weights, batch), [[0.2, 1]] * 2)
 
 
 def test_mask_is_drawn_among_the_body_and_the_first_head_column():

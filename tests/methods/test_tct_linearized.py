@@ -15,25 +15,22 @@ _NUM_FEATURES = 40
 _BATCH = small_models.rows(_SHAPE, 5)
 
 
-def _features(theta, batch):
+def _features(theta, x):
   """Returns every pixel times its weight of the first class."""
-  pixels = tf.reshape(batch['x']['image'], [-1, _NUM_FEATURES])
+  pixels = tf.reshape(x['image'], [-1, _NUM_FEATURES])
   return tf.cast(pixels, tf.float32) / 255 * theta[0][:, 0]
 
 
 @pytest.fixture(scope='module')
 def spec():
   return linearized.build_feature_classifier(
-    small_models.build(_SHAPE),
-    _features,
-    num_features=_NUM_FEATURES,
-    num_classes=3,
+    small_models.build(_SHAPE), _features, _NUM_FEATURES
   )
 
 
 def test_scores_and_metrics_by_hand(spec):
   theta, _ = small_models.random_weights(small_models.build(_SHAPE))
-  z, random = _features(theta, _BATCH).numpy(), np.random.RandomState(3)
+  z, random = _features(theta, _BATCH['x']).numpy(), np.random.RandomState(3)
   mean, std = z.mean(axis=0), 0.5 + np.abs(z).max(axis=0)
   kernel = random.normal(size=[_NUM_FEATURES, 3]).astype(np.float32)
   bias = np.float32([1.0, -2.0, 0.5])
@@ -64,7 +61,7 @@ def test_a_round_of_tff_trains_the_classifier_only(spec):
   dataset = tf.data.Dataset.from_tensor_slices(_BATCH).batch(8)
   after = process.get_model_weights(process.next(state, [dataset]).state)
   # d cross-entropy / d V = z^T (softmax - onehot) / rows, at scores of 0.
-  z = _features(theta, _BATCH).numpy()
+  z = _features(theta, _BATCH['x']).numpy()
   errors = (1 / 3 - np.eye(3)[_BATCH['y']]) / 5
   for found, gradient in zip(
     after.trainable, (z.T @ errors, errors.sum(axis=0)), strict=True

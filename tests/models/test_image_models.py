@@ -1,11 +1,10 @@
-"""The image models as functions: sizes and values by hand, seeds, taps."""
+"""The image models as functions: sizes and values by hand, seeds."""
 
 import itertools
 import math
 
 import numpy as np
 import pytest
-import small_models
 import tensorflow as tf
 
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
@@ -15,9 +14,7 @@ from models.image_models import (
   initial_weights,
   random_crop_and_flip,
 )
-from models.layers import matrix_of
 from models.model_shapes import are_matrices, num_parameters, weight_shapes
-from models.taps import inputs_by_position
 
 _EMNIST, _CIFAR = (28, 28, 1), (32, 32, 3)
 
@@ -156,53 +153,6 @@ class TestEveryModel:
       expected = tf.matmul(features, named['head/kernel'])
       expected += named.get('head/bias', 0.0)
     np.testing.assert_array_equal(model.logits(weights, images), expected)
-
-  @pytest.mark.parametrize('name', small_models.IMAGES)
-  def test_taps_see_every_layer_and_explain_every_gradient(self, name):
-    shape = small_models.SHAPES[name]
-    spec = small_models.build(shape)
-    weights, batch = (
-      small_models.random_weights(spec),
-      small_models.rows(shape, 4),
-    )
-    inputs, outputs = {}, {}
-
-    def tap(name, of_layer, preactivations):
-      assert name not in inputs
-      inputs[name], outputs[name] = of_layer, preactivations
-      return preactivations
-
-    with tf.GradientTape() as tape:
-      tape.watch(weights)
-      logits = spec.tapped_logits(weights, batch['x'], tap)
-      loss = tf.reduce_sum(tf.nn.log_softmax(logits)[:, 1])
-    assert inputs.keys() == {layer.name for layer in spec.layers}
-    classifier = IMAGE_CLASSIFIERS[shape.name]
-    images = classifier.normalize(batch['x']['image'])
-    plain = classifier.logits(weights[0], images)
-    np.testing.assert_array_equal(logits, plain)
-    gradients, of_taps = tape.gradient(loss, (weights[0], outputs))
-    gradients = map(tf.convert_to_tensor, gradients)
-    named = dict(zip(weight_shapes(shape), gradients, strict=True))
-    for layer in spec.layers:
-      found = _explained(layer, inputs[layer.name], of_taps[layer.name])
-      assert np.any(found != 0)
-      np.testing.assert_allclose(
-        found, matrix_of(layer, named), rtol=1e-4, atol=1e-5
-      )
-
-
-def _explained(layer, inputs, gradients):
-  """Returns the gradient with respect to V from a tap."""
-  features = tf.reshape(gradients, [-1, gradients.shape[-1]])
-  inputs = inputs_by_position(layer, inputs)
-  inputs = tf.reshape(inputs, [-1, inputs.shape[-1]])
-  if layer.kind == 'scale':
-    of_scale = tf.reduce_sum(inputs * features, axis=0)
-    return tf.stack([of_scale, tf.reduce_sum(features, axis=0)])
-  if layer.bias is not None:
-    inputs = tf.concat([inputs, tf.ones_like(inputs[:, :1])], axis=1)
-  return tf.matmul(inputs, features, transpose_a=True)
 
 
 @pytest.mark.parametrize(

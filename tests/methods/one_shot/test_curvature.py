@@ -28,9 +28,7 @@ def _setting(name, num_rows=3):
 def _summary(name, summary, batch=None, *, num_rows=3, batch_size=2):
   spec, weights, rows = _setting(name, num_rows)
   found = small_models.run(
-    lambda dataset: getattr(curvature, summary)(
-      spec, _SHAPES[name], weights, dataset
-    ),
+    lambda dataset: getattr(curvature, summary)(spec, weights, dataset),
     rows if batch is None else batch,
     batch_size,
   )
@@ -49,9 +47,8 @@ def _rows_of(batch):
 class _Spec:
   """A linear model of two inputs, W = ((1, 0), (0, 0)) and b = 0."""
 
-  layers = layers_of(
-    ImageModelConfig(name='linear', num_classes=2, image_shape=(2, 1, 1))
-  )
+  shape = ImageModelConfig(name='linear', num_classes=2, image_shape=(2, 1, 1))
+  layers = layers_of(shape)
 
   def tapped_logits(self, weights, x, tap):
     (kernel, bias), _ = weights
@@ -63,9 +60,8 @@ def test_vector_v12():
   # 0.1966119332 and 0.25, so G = 0.2233059666 ((1, -1), (-1, 1)).
   spec, weights = _Spec(), (tf.constant([[1.0, 0], [0, 0]]), tf.zeros([2]))
   batch = dict(x=np.float32([[1, 2], [0, 1]]), y=np.int32([0, 0]))
-  shape = ImageModelConfig(name='linear', num_classes=2, image_shape=(2, 1, 1))
   found, diagonal = (
-    small_models.run(lambda d, f=f: f(spec, shape, weights, d), batch, 1)
+    small_models.run(lambda d, f=f: f(spec, weights, d), batch, 1)
     for f in (curvature.kfac, curvature.diagonal)
   )
   a, g = found['inputs/head'], found['gradients/head']
@@ -87,29 +83,6 @@ def test_vector_v12():
   expected = [[0.0983059666] * 2, [0.5182238665] * 2]
   np.testing.assert_allclose(kernel, expected, rtol=1e-6)
   np.testing.assert_allclose(bias, [0.2233059666] * 2, rtol=1e-6)
-
-
-@pytest.mark.parametrize(
-  ('window', 'rows', 'columns'),
-  [
-    # Height, width, stride and padding of the kernel; of the image.
-    ((3, 2, 1, 'VALID'), 5, 4),
-    ((3, 3, 2, 'SAME'), 4, 6),
-    ((3, 3, 2, 'SAME'), 5, 3),
-    ((1, 1, 2, 'SAME'), 4, 3),
-  ],
-)
-def test_patches_times_the_kernel_are_a_convolution(window, rows, columns):
-  random = np.random.RandomState(0)
-  images = random.normal(size=(2, rows, columns, 3)).astype(np.float32)
-  kernel = random.normal(size=(*window[:2], 3, 5)).astype(np.float32)
-  layer = layers_of(_SHAPES['lenet'])[0]
-  layer = layer._replace(window=type(layer.window)(*window))
-  found = taps.inputs_by_position(layer, images) @ kernel.reshape(-1, 5)
-  expected = tf.nn.conv2d(images, kernel, *window[2:])
-  np.testing.assert_allclose(
-    found, tf.reshape(expected, found.shape), rtol=1e-4, atol=1e-5
-  )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +121,7 @@ def test_the_diagonal_of_text_is_the_empirical_one():
   tokens = np.random.RandomState(0).randint(5, size=(3, 4))
   batch = dict(x=tokens.astype(np.int32), y=np.int32([3, 0, 2]))
   found = small_models.run(
-    lambda dataset: curvature.diagonal(spec, shape, weights, dataset), batch, 2
+    lambda dataset: curvature.diagonal(spec, weights, dataset), batch, 2
   )
 
   @tf.function

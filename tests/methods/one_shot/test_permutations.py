@@ -63,24 +63,6 @@ def test_permuted_groups_leave_the_logits(name, two_blocks):
     assert (weight.shape, weight.dtype) == (weights[name].shape, np.float32)
 
 
-def test_groups_from_input_to_output():
-  def names(shape):
-    return [(g.name, g.num_units) for g in permutation_groups(shape)]
-
-  assert names(_SHAPES['linear']) == []
-  assert names(_SHAPES['emnist_cnn']) == [
-    ('conv_1', 32),
-    ('conv_2', 64),
-    ('hidden', 128),
-  ]
-  assert names(_SHAPES['transformer']) == [
-    ('block/0/heads', 3),
-    ('block/0/mlp_units', 48),
-    ('block/1/heads', 3),
-    ('block/1/mlp_units', 48),
-  ]
-
-
 def test_repeated_and_wide_units_by_hand():
   # Rows: two pixels of three channels. Columns: two blocks of three units of
   # two columns each.
@@ -118,6 +100,7 @@ def test_repeated_and_wide_units_by_hand():
 @pytest.mark.parametrize(
   ('name', 'sizes'),
   [
+    ('linear', []),
     # Two input channels: 3 * 3 * 2 + 1 and 3 * 3 * 32 + 1; 12 * 8 * 64 + 1.
     ('emnist_cnn', [(32, 19), (64, 289), (128, 6145)]),
     # Without biases; 4 * 2 * 16.
@@ -126,7 +109,7 @@ def test_repeated_and_wide_units_by_hand():
     ('transformer', 2 * [(3, 3 * 4 * 13), (48, 13)]),
   ],
 )
-def test_incoming_vectors_have_all_inputs_and_biases(name, sizes):
+def test_groups_in_order_with_all_inputs_and_biases(name, sizes):
   shape = _SHAPES[name]
   weights = random_weights(shape, 0)
   found = [incoming_vectors(weights, g) for g in permutation_groups(shape)]

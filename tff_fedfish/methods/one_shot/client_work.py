@@ -38,7 +38,7 @@ def summary_of(client: Trained, kind: UploadKind) -> tuple[tf.Tensor, ...]:
   """Returns the tensors of the summary as the server gets them, in order."""
   spec, local = client.start.spec, client.local
   summarize = _SUMMARIES[kind.summary]
-  summary = summarize(spec, spec.shape, local.trainable, local.dataset)
+  summary = summarize(spec, local.trainable, local.dataset)
   return _sent(spec.shape, kind, summary)
 
 

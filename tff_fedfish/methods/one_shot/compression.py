@@ -15,8 +15,6 @@ and model take about as many bits as the model has in float32:
 with d the weights of the model and n the rows of a factor.
 """
 
-from collections.abc import Iterable
-
 from tff_fedfish.late import tf
 
 MODEL_BITS = 15
@@ -53,9 +51,8 @@ def quantize(
 def compress_factor(matrix: 'tf.Tensor', rank: int) -> 'tf.Tensor':
   """Returns a factor as the server gets it.
 
-  A positive semidefinite matrix has U = V, its eigenvectors. Quantized, they
-  are still equal, so U_r S_r V_r^T is positive semidefinite, which the server's
-  quadratic must be.
+  A positive semidefinite matrix has U = V, its eigenvectors, also quantized, so
+  U_r S_r V_r^T is positive semidefinite, as the server's quadratic must be.
 
   Args:
     matrix: Float32 [n, n], symmetric and positive semidefinite but for
@@ -76,11 +73,6 @@ def compress_factor(matrix: 'tf.Tensor', rank: int) -> 'tf.Tensor':
   product = tf.matmul(vectors * values, vectors, transpose_b=True)
   product = 0.5 * product + 0.5 * tf.transpose(product)
   return tf.where(is_finite, product, float('nan'))
-
-
-def factor_rank(num_rows: Iterable[int], num_weights: int) -> int:
-  """Returns r >= 1, given n of every factor, and d."""
-  return max(1, 2 * num_weights // sum(2 * n + 1 for n in num_rows))
 
 
 def quantized_bits(num_entries: int, num_bits: int = MODEL_BITS) -> int:

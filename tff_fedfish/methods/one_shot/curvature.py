@@ -27,75 +27,61 @@ the dataset, 0 without rows. Of one batch all activations are in memory at once.
 All summaries are made while a `tf.function` is traced.
 """
 
-import collections
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tensorflow as tf
 
 from models.image_model_config import ImageModelConfig
 from models.layers import Layer, weight_names, with_matrix
-from models.model_shapes import ModelShape
-from models.taps import by_position, inputs_by_position
-from tff_fedfish.methods.one_shot.uploads import kfac_shapes
+from models.taps import by_position, inputs_by_position, tapped_logits
+from tff_fedfish.methods.one_shot.uploads import (
+  UploadKind,
+  kfac_shapes,
+  summary_shapes,
+)
+from tff_fedfish.rounds.fold import fold
 from tff_fedfish.rounds.gradients import batch_gradients, num_rows, split_batch
 
 Weights = tuple[tf.Tensor, ...]
 Summary = dict[str, tf.Tensor]
 
 
-def kfac(
-  model: Any, shape: ModelShape, weights: Weights, dataset: tf.data.Dataset
-) -> Summary:
+def kfac(model: Any, weights: Weights, dataset: tf.data.Dataset) -> Summary:
   """Returns A and G of each layer."""
-  zeros = collections.OrderedDict(
-    (name, tf.zeros(sizes)) for name, sizes in kfac_shapes(model.layers).items()
-  )
-  return _mean(dataset, zeros, functools.partial(_factors, model, weights))
+  return _mean('kfac', _factors, model, weights, dataset)
 
 
-def diagonal(
-  model: Any, shape: ModelShape, weights: Weights, dataset: tf.data.Dataset
-) -> Summary:
+def diagonal(model: Any, weights: Weights, dataset: tf.data.Dataset) -> Summary:
   """Returns the diagonal of F, in the order of the weights.
 
   Of a language model it is that of the empirical Fisher: the mean over rows of
   the squared gradient of the log probability of a row's targets.
   """
-  zeros, terms = tuple(tf.zeros(w.shape) for w in weights), _squares_of_row
-  if isinstance(shape, ImageModelConfig):
-    terms = _squares_of_batch
-  else:
-    dataset = dataset.unbatch().batch(1)
-  squares = _mean(dataset, zeros, functools.partial(terms, model, weights))
-  return {f'diagonal/{i}': square for i, square in enumerate(squares)}
+  terms = _squares_of_batch
+  if not isinstance(model.shape, ImageModelConfig):
+    terms, dataset = _squares_of_row, dataset.unbatch().batch(1)
+  return _mean('diagonal', terms, model, weights, dataset)
 
 
-def gram(
-  model: Any, shape: ModelShape, weights: Weights, dataset: tf.data.Dataset
-) -> Summary:
+def gram(model: Any, weights: Weights, dataset: tf.data.Dataset) -> Summary:
   """Returns the mean of x x^T, x the inputs of each dense layer."""
-  zeros = {
-    f'gram/{layer.name}': tf.zeros([layer.fan_in, layer.fan_in])
-    for layer in model.layers
-    if layer.kind == 'matrix'
-  }
-  return _mean(dataset, zeros, functools.partial(_grams, model, weights))
+  return _mean('gram', _grams, model, weights, dataset)
 
 
 def class_counts(
-  model: Any, shape: ModelShape, weights: Weights, dataset: tf.data.Dataset
+  model: Any, weights: Weights, dataset: tf.data.Dataset
 ) -> Summary:
   """Returns the rows of every class."""
-  num_classes = shape.num_classes
-  counts = tf.zeros([num_classes], tf.int64)
-  for batch in iter(dataset):
-    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+  num_classes = model.shape.num_classes
+
+  def add(counts, batch):
     _, labels = split_batch(batch)
-    counts += tf.math.bincount(
+    return counts + tf.math.bincount(
       labels, minlength=num_classes, maxlength=num_classes, dtype=tf.int64
     )
+
+  counts = fold(dataset, tf.zeros([num_classes], tf.int64), add)
   return {'class_counts': counts}
 
 
@@ -116,30 +102,25 @@ def layer_product(
   return tf.reduce_sum(tf.matmul(tf.matmul(a, matrix), g), axis=0)
 
 
-def _mean(
-  dataset: tf.data.Dataset, zeros: Any, terms: Callable[[Any], Any]
-) -> Any:
-  """Returns the sums of `terms(batch)` over the number of rows."""
-  sums, count = zeros, tf.constant(0, tf.int64)
-  for batch in iter(dataset):
-    # The weights are fixed, so nothing else would keep batches from running,
-    # and taking memory, side by side.
-    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-    sums = _add(sums, terms(batch))
-    count += num_rows(batch)
+def _mean(kind, terms, model, weights, dataset):
+  """Returns the mean over rows; `terms` are the sums over those of a batch."""
+  shapes = summary_shapes(model.shape, UploadKind(kind))
+  zeros = {name: tf.zeros(sizes) for name, sizes in shapes.items()}
+
+  @tf.autograph.experimental.do_not_convert
+  def add(state, batch):
+    sums, count = state
+    sums = tf.nest.map_structure(tf.add, sums, terms(model, weights, batch))
+    return sums, count + num_rows(batch)
+
+  sums, count = fold(dataset, (zeros, tf.constant(0, tf.int64)), add)
   count = tf.cast(count, tf.float32)
   return tf.nest.map_structure(lambda s: tf.math.divide_no_nan(s, count), sums)
 
 
-@tf.autograph.experimental.do_not_convert
-def _add(sums, terms):
-  return tf.nest.map_structure(tf.add, sums, terms)
-
-
-@tf.autograph.experimental.do_not_convert
 def _factors(model, weights, batch):
   """Returns the K-FAC sums of one batch."""
-  found = collections.OrderedDict()
+  found = {}
   for layer, a, gradients in _taps(model, weights, batch):
     if layer.kind == 'scale':
       found[f'diagonal/{layer.name}'] = _squares(layer, a, gradients)
@@ -157,59 +138,56 @@ def _outer(g):
   return tf.matmul(flat, flat, transpose_a=True)
 
 
-@tf.autograph.experimental.do_not_convert
 def _squares_of_batch(model, weights, batch):
   """Returns the sums of F's diagonal of one batch, in the model's order."""
   names = weight_names(model.layers)
   found = dict(zip(names, weights, strict=True))
   for layer, a, gradients in _taps(model, weights, batch):
     found = with_matrix(layer, found, _squares(layer, a, gradients))
-  return tuple(found[name] for name in names)
+  return {f'diagonal/{i}': found[name] for i, name in enumerate(names)}
 
 
 def _squares(layer, a, gradients):
   """Returns the sums over rows of the squared gradients of V."""
-  return tf.add_n([_squares_of_label(layer, a, g) for g in gradients])
+
+  def of_label(g):
+    # A row's gradient is the sum over its positions, and is squared afterwards.
+    if layer.kind == 'scale':
+      of_scale = tf.reduce_sum(a * g, axis=1)
+      squares = tf.square(tf.stack([of_scale, tf.reduce_sum(g, axis=1)]))
+      return tf.reduce_sum(squares, axis=1)
+    inputs = _with_one(layer, a)
+    if inputs.shape[1] == 1:
+      # (a g)^2 = a^2 g^2.
+      squares = tf.square(_flat(inputs)), tf.square(_flat(g))
+      return tf.matmul(*squares, transpose_a=True)
+    # The gradients of all rows are in memory at once.
+    of_rows = tf.matmul(inputs, g, transpose_a=True)
+    return tf.reduce_sum(tf.square(of_rows), axis=0)
+
+  return tf.add_n(list(map(of_label, gradients)))
 
 
-def _squares_of_label(layer, a, g):
-  # A row's gradient is the sum over its positions, and is squared afterwards.
-  if layer.kind == 'scale':
-    of_scale = tf.reduce_sum(a * g, axis=1)
-    squares = tf.square(tf.stack([of_scale, tf.reduce_sum(g, axis=1)]))
-    return tf.reduce_sum(squares, axis=1)
-  a = _with_one(layer, a)
-  if a.shape[1] == 1:
-    # (a g)^2 = a^2 g^2.
-    a, g = tf.square(_flat(a)), tf.square(_flat(g))
-    return tf.matmul(a, g, transpose_a=True)
-  # The gradients of all rows are in memory at once.
-  return tf.reduce_sum(tf.square(tf.matmul(a, g, transpose_a=True)), axis=0)
-
-
-@tf.autograph.experimental.do_not_convert
 def _squares_of_row(model, weights, row):
   """Returns the squares of the gradient of a row's log probability."""
   mean = batch_gradients(
     model.functional_model, weights, (), row, training=False
   ).data
   _, num_targets = split_batch(row)
-  gradients = (tf.cast(num_targets[0], g.dtype) * g for g in mean)
-  return tuple(tf.square(tf.cast(g, tf.float32)) for g in gradients)
+  squares = {}
+  for i, g in enumerate(mean):
+    g = tf.cast(num_targets[0], g.dtype) * g
+    squares[f'diagonal/{i}'] = tf.square(tf.cast(g, tf.float32))
+  return squares
 
 
-@tf.autograph.experimental.do_not_convert
 def _grams(model, weights, batch):
+  _, inputs, _ = tapped_logits(model, weights, split_batch(batch)[0])
   grams = {}
-
-  def tap(name, inputs, preactivations):
-    if name in names:
-      rows = tf.cast(inputs, tf.float32)
-      grams[f'gram/{name}'] = tf.matmul(rows, rows, transpose_a=True)
-    return preactivations
-
-  names = {x.name for x in model.layers if x.kind == 'matrix'}
-  model.tapped_logits((weights, ()), split_batch(batch)[0], tap)
+  for layer in model.layers:
+    if layer.kind == 'matrix':
+      rows = tf.cast(inputs[layer.name], tf.float32)
+      grams[f'gram/{layer.name}'] = tf.matmul(rows, rows, transpose_a=True)
   return grams
 
 
@@ -219,15 +197,8 @@ def _taps(model, weights, batch):
   The model runs forwards once, and backwards once per label.
   """
   x, _ = split_batch(batch)
-  inputs, outputs = {}, {}
   with tf.GradientTape(persistent=True) as tape:
-
-    def tap(name, of_layer, preactivations):
-      tape.watch(preactivations)
-      inputs[name], outputs[name] = of_layer, preactivations
-      return preactivations
-
-    logits = model.tapped_logits((weights, ()), x, tap)
+    logits, inputs, outputs = tapped_logits(model, weights, x, tape)
   probabilities = tf.nn.softmax(logits)
   roots = tf.sqrt(probabilities)
   num_classes = logits.shape[-1]

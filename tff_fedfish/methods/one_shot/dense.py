@@ -14,13 +14,11 @@ FedFisher.
 An outer epoch draws noise and labels for a batch of 256 images, and takes Adam
 steps of the generator on L_CE + L_div / 2. The batch that it then makes joins a
 pool, over which the student passes once, in a drawn order, with the loss
-T^2 KL(softmax D / T || softmax f_S / T), T = 20. As published, the generator
-goes on from epoch to epoch, and the noise is not trained. Two things are from
-the authors' code: the pool (in algorithm 1 the student sees only the newest
-batch), and the decay 0.5 of Adam's first moment. That code also draws the
-generator again in every epoch, trains the noise, keeps the batch of the lowest
-loss, and mirrors and shifts images; none of that is done here. The third term
-of the publication is 0, as no classifier here has batch normalization.
+T^2 KL(softmax D / T || softmax f_S / T), T = 20. The pool, and the decay 0.5 of
+Adam's first moment, are from the authors' code; in algorithm 1 the student sees
+only the newest batch. Unlike that code, and as published, the generator goes on
+from epoch to epoch, the noise is not trained, and images are not augmented. The
+publication's third term is 0: no classifier here has batch normalization.
 """
 
 import dataclasses
@@ -32,7 +30,7 @@ from models.model_shapes import num_parameters
 from tff_fedfish.fields import number
 from tff_fedfish.late import module, tf
 from tff_fedfish.methods.one_shot import OneShot
-from tff_fedfish.methods.one_shot.uploads import SolveResult
+from tff_fedfish.methods.one_shot.uploads import Best, SolveResult
 from tff_fedfish.methods.settings import image_problems
 
 _image_models = module('models.image_models')
@@ -74,7 +72,7 @@ class Dense(OneShot):
       context.shape, uploads, student, weights_seed
     )
     pool, generator_losses, distillation_losses = [], [], []
-    best, best_step, best_score = None, None, -1.0
+    best = Best(context.score)
     for epoch in range(1, self.num_outer_epochs + 1):
       noise_seed, label_seed, order_seed = (
         tf.random.experimental.stateless_fold_in(seed, epoch)
@@ -101,13 +99,10 @@ class Dense(OneShot):
       for rows in tf.split(order, len(pool)):
         loss = train_student(tf.gather(inputs, rows), tf.gather(logits, rows))
         distillation_losses.append(loss)
-      if context.score is not None:
-        weights = tuple(weight.numpy() for weight in student)
-        if (score := context.score(weights)) > best_score:
-          best, best_step, best_score = weights, epoch, score
+      best.visit(epoch, tuple(weight.numpy() for weight in student))
     return SolveResult(
-      weights=best or tuple(weight.numpy() for weight in student),
-      best_step=best_step,
+      best.weights,
+      best_step=best.step if context.score else None,
       measurements={
         'generator_loss': np.array(generator_losses, np.float32),
         'distillation_loss': np.array(distillation_losses, np.float32),

@@ -31,6 +31,7 @@ from tff_fedfish.fields import number
 from tff_fedfish.late import module, tf
 from tff_fedfish.methods.one_shot import OneShot
 from tff_fedfish.methods.one_shot.uploads import (
+  Best,
   SolveResult,
   kfac_shapes,
   summary_models,
@@ -83,16 +84,23 @@ class FedFisher(OneShot):
     Where the server has validation rows the best of the weights that are
     visited is kept, the first of equals; else the last.
     """
-    best = _Best(context.score, self.solver_check_every)
+    best = Best(context.score)
+
+    def visit(step, weights):
+      # The published steps 1, 101, ...; the last only without a score.
+      is_scored = (step - 1) % self.solver_check_every == 0
+      if context.score is None or is_scored:
+        best.visit(step, weights)
+
     if self.tries_average:
       best.visit(0, start)
     if self.curvature == 'diagonal':
       problem = _quadratic.of_diagonals(uploads, start)
-      last, residuals = self._minimize(problem, start, best.visit_step)
+      last, residuals = self._minimize(problem, start, visit)
       residuals = [residuals]
     else:
       layers = layers_of(context.shape)
-      last, residuals = self._solve_by_layers(layers, uploads, start, best)
+      last, residuals = self._solve_by_layers(layers, uploads, start, visit)
     if self.solver != 'adam':
       best.visit(1, last)
     # |H w - r| of the last weights and of w_bar, over all parts.
@@ -102,7 +110,7 @@ class FedFisher(OneShot):
     residual = float(after / before) if before else 0.0
     return SolveResult(best.weights, best_step=best.step, residual=residual)
 
-  def _solve_by_layers(self, layers, uploads, start, best):
+  def _solve_by_layers(self, layers, uploads, start, visit):
     """Solves in V of each layer; only Adam takes all at once."""
     named = uploads.by_name(start)
     positions = {name: i for i, name in enumerate(named)}
@@ -113,14 +121,14 @@ class FedFisher(OneShot):
         weights = with_matrix(layer, weights, v.numpy())
       return weights
 
-    def visit(step, matrices):
-      best.visit_step(step, tuple(replaced(layers, matrices).values()))
+    def visit_matrices(step, matrices):
+      visit(step, tuple(replaced(layers, matrices).values()))
 
     residuals = []
     for part in [layers] if self.solver == 'adam' else zip(layers):
       problem = _quadratic.of_layers(part, uploads, positions)
       first = [matrix_of(layer, named) for layer in part]
-      last, norms = self._minimize(problem, first, visit)
+      last, norms = self._minimize(problem, first, visit_matrices)
       residuals.append(norms)
       named = replaced(part, last)
       # Graphs hold factors, in cycles.
@@ -178,28 +186,3 @@ class FedFisher(OneShot):
       elif self.solver == 'closed_form':
         problems.append(f"{wanted} solver 'closed_form', found 'kfac'")
     return problems
-
-
-class _Best:
-  """The weights that score best of those visited; without a score the last."""
-
-  def __init__(self, score, check_every):
-    self._score, self._best_score = score, -1.0
-    self._check_every = check_every
-    self.step, self.weights = None, None
-
-  def visit(self, step, weights):
-    """Looks at the weights after a step."""
-    if self._score is not None:
-      score = self._score(weights)
-      if not score > self._best_score:
-        return
-      self._best_score = score
-    self.step = step
-    self.weights = tuple(np.array(w, np.float32) for w in weights)
-
-  def visit_step(self, step, weights):
-    """Looks at the weights after a step of Adam, if they are to be scored."""
-    # The published steps 1, 101, ...; the last only without a score.
-    if self._score is None or (step - 1) % self._check_every == 0:
-      self.visit(step, weights)

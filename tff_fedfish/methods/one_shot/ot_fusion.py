@@ -5,17 +5,13 @@ the cost, exact transport plans and uniform marginals:
 
   w = sum_i p_i (w_i, its neurons in the order of those of w_0)
 
-From input to output, each group of neurons is matched with the reference's by
-the Euclidean distance of incoming weights, whose inputs are already in the
-reference's order. Outputs keep their order; the residual stream of transformers
-and ResNets is not permuted (`permutations.py` lists the groups).
+From input to output, each group of neurons (`permutations.py`) is matched with
+the reference's by the Euclidean distance of incoming weights, whose inputs are
+already in the reference's order.
 
-The paper's plans may be soft where widths differ. Here all widths are equal.
-With uniform marginals over n neurons each, the plans are then the doubly
-stochastic matrices divided by n. The cost is linear, so a corner of their
-polytope is optimal, and by Birkhoff's theorem the corners are the permutations:
-an exact plan is an assignment of least total distance, and an aligned model
-computes the function that its client trained.
+The paper's plans may be soft where widths differ. Here all widths are equal: by
+Birkhoff's theorem an exact plan is a permutation, an assignment of least total
+distance, and an aligned model computes the function that its client trained.
 """
 
 import dataclasses
@@ -73,8 +69,6 @@ def _match(reference, rows, num_parts):
   together: each is matched with one of the reference, neuron by neuron.
   """
   costs = _distances(reference, rows)
-  if num_parts == 1:
-    return _optimize.linear_sum_assignment(costs)[1]
   # [part of the reference, part, neuron of the reference, neuron]
   size = len(rows) // num_parts
   blocks = costs.reshape(num_parts, size, num_parts, size).swapaxes(1, 2)

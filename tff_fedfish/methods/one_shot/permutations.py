@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from models.image_model_config import (
+  CHAINS,
   RESNET_NORM_GROUPS,
   ImageModelConfig,
   resnet_blocks,
@@ -51,12 +52,10 @@ class PermutationGroup(NamedTuple):
 
 
 def permutation_groups(shape: ModelShape) -> tuple[PermutationGroup, ...]:
-  """Returns the groups of a model, which are independent of each other.
+  """Returns the groups of a model, from input to output.
 
-  Returns:
-    From input to output. Chains of layers: a group per hidden layer.
-    `resnet18`: the channels between the two convolutions of each block.
-    Transformers: the heads, then the MLP units, of each layer.
+  Chains of layers: each hidden layer. `resnet18`: the channels between the two
+  convolutions of each block. Transformers: heads and MLP units of each layer.
   """
   if isinstance(shape, TransformerConfig):
     layers = range(shape.num_layers)
@@ -73,7 +72,7 @@ def permutation_groups(shape: ModelShape) -> tuple[PermutationGroup, ...]:
 
 def is_chain(shape: ModelShape) -> bool:
   """Says whether each layer reads only the layer before it."""
-  return isinstance(shape, ImageModelConfig) and shape.name != 'resnet18'
+  return isinstance(shape, ImageModelConfig) and shape.name in CHAINS
 
 
 def take_units(

@@ -41,12 +41,10 @@ Clients are first added one by one, J the clients so far, as the process is
 defined. Then each is matched again given all others, until nothing changes.
 
 Two choices differ from the published code. It returns posterior means, which
-shrink every layer; here weights are plain means as in the second paper. And the
-published cost maximizes over theta_i, which is integrated out here: that drops
-both terms D/2 log s, without which a new neuron costs next to nothing if
-weights are small beside sigma0. Clients with the same neurons, in any order,
-thus give the function of one of them, and keep its width for D >= 9 at gamma =
-7. At the published sigma = 1, far above most weights, hardly any layer grows.
+shrink every layer; here weights are plain means as in the second paper. And its
+cost maximizes over theta_i, which is integrated out here: that drops both terms
+D/2 log s, without which a new neuron costs next to nothing if weights are small
+beside sigma0. At the published sigma = 1 hardly any layer grows.
 """
 
 import dataclasses
@@ -106,10 +104,8 @@ class Pfnm(OneShot):
     """
     groups = permutation_groups(context.shape)
     # Per group and client: its neuron at each global one, -1 where it has none.
-    sources = []
-    # Weights of hidden layers by name: the clients that have each global
-    # neuron.
-    counts = {}
+    # Per weight of a hidden layer: the clients that have each global neuron.
+    sources, counts = [], {}
     for depth, group in enumerate(groups):
       vectors = []
       for client, upload in enumerate(uploads):

@@ -19,7 +19,6 @@ Everything else, biases included, is the uniform mean over the clients.
 
 import dataclasses
 import math
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,22 +26,15 @@ from models.layers import layers_of
 from models.model_shapes import num_parameters
 from tff_fedfish.fields import number
 from tff_fedfish.methods.one_shot import OneShot
-from tff_fedfish.methods.one_shot.uploads import SolveResult, summary_shapes
+from tff_fedfish.methods.one_shot.uploads import (
+  Best,
+  SolveResult,
+  summary_shapes,
+)
 from tff_fedfish.methods.settings import image_problems
 
 # Between them the authors choose; the first wins a tie, as their default.
 _SHRINKAGES = (0.9, 0.1)
-
-
-class _Sums(NamedTuple):
-  """Sums over clients from which W* follows for any shrinkage; float64."""
-
-  gram: np.ndarray
-  """sum p G, [inputs, inputs]."""
-  product: np.ndarray
-  """sum p G W, [inputs, outputs]."""
-  diagonal_product: np.ndarray
-  """sum p diag(G) W, [inputs, outputs]."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -75,29 +67,28 @@ class RegMean(OneShot):
     if self.shrinkage is None:
       shrinkages = _SHRINKAGES if context.score else _SHRINKAGES[:1]
     layers = [x for x in layers_of(context.shape) if x.kind == 'matrix']
-    sums = {layer.kernel: None for layer in layers}
+    # Of each kernel sum p G, sum p G W and sum p diag(G) W, float64, from which
+    # W* follows for any shrinkage.
+    sums = {}
     mean = [np.zeros_like(w) for w in start]
     for share, upload in zip(uploads.shares, uploads, strict=True):
       for total, w in zip(mean, upload.weights, strict=True):
         total += w
       weights = uploads.by_name(upload.weights)
       for layer in layers:
-        gram = upload.summary[f'gram/{layer.name}']
-        sums[layer.kernel] = _with_client(
-          sums[layer.kernel], gram, weights[layer.kernel], share
+        name, kernel = layer.kernel, weights[layer.kernel]
+        gram = share * upload.summary[f'gram/{layer.name}'].astype(np.float64)
+        terms = gram, gram @ kernel, np.diag(gram)[:, None] * kernel
+        sums[name] = (
+          [*map(np.add, sums[name], terms)] if name in sums else terms
         )
     mean = uploads.by_name([total / len(uploads) for total in mean])
 
-    def merged(shrinkage):
-      kernels = {
-        name: _kernel(of_layer, shrinkage) for name, of_layer in sums.items()
-      }
-      return tuple((mean | kernels).values())
-
-    candidates = [merged(shrinkage) for shrinkage in shrinkages]
-    if len(candidates) == 1:
-      return SolveResult(*candidates)
-    return SolveResult(max(candidates, key=context.score))
+    best = Best(context.score if len(shrinkages) > 1 else None)
+    for shrinkage in shrinkages:
+      kernels = {name: _kernel(*sums[name], shrinkage) for name in sums}
+      best.visit(None, tuple((mean | kernels).values()))
+    return SolveResult(best.weights)
 
   def solve_models(self, config, num_clients):
     """Returns models: of an upload, of sums in float64, and of the inverse."""
@@ -117,14 +108,7 @@ class RegMean(OneShot):
     return problems
 
 
-def _with_client(sums, gram, kernel, share):
-  """Returns the sums with one client more; None: it is the first."""
-  gram = share * gram.astype(np.float64)
-  terms = gram, gram @ kernel, np.diag(gram)[:, None] * kernel
-  return _Sums(*(map(np.add, sums, terms) if sums else terms))
-
-
-def _kernel(sums, shrinkage):
+def _kernel(gram, product, diagonal_product, shrinkage):
   """Returns W*, float32 [inputs, outputs].
 
   It is 0 in directions that no client's inputs have. With a = 1 those are where
@@ -132,8 +116,8 @@ def _kernel(sums, shrinkage):
   inputs that are always 0 count as such, as all else is well determined.
   """
   a = shrinkage
-  gram = a * sums.gram + (1 - a) * np.diag(np.diag(sums.gram))
-  product = a * sums.product + (1 - a) * sums.diagonal_product
+  gram = a * gram + (1 - a) * np.diag(np.diag(gram))
+  product = a * product + (1 - a) * diagonal_product
   epsilon = np.finfo(np.float32 if a == 1 else np.float64).eps
   inverse = np.linalg.pinv(gram, rcond=epsilon * len(gram), hermitian=True)
   return (inverse @ product).astype(np.float32)

@@ -79,12 +79,12 @@ def is_factor(name: str) -> bool:
 
 
 def factor_rank(shape: ModelShape, kind: UploadKind) -> int | None:
-  """Returns the rank of all compressed factors; None: there are none."""
+  """Returns r of `compression.py`, at least 1; None: there are no factors."""
   shapes = summary_shapes(shape, kind)
   num_rows = [sizes[0] for name, sizes in shapes.items() if is_factor(name)]
   if not num_rows:
     return None
-  return compression.factor_rank(num_rows, num_parameters(shape))
+  return max(1, 2 * num_parameters(shape) // sum(2 * n + 1 for n in num_rows))
 
 
 def summary_models(shape: ModelShape, kind: UploadKind) -> float:
@@ -131,10 +131,7 @@ class Uploads(Sequence[Upload]):
   def __init__(self, shape: ModelShape, kind: UploadKind):
     """Takes the model's shape and what its clients uploaded."""
     self._weight_shapes = weight_shapes(shape)
-    self._names = {
-      WEIGHTS: tuple(self._weight_shapes),
-      SUMMARY: tuple(summary_shapes(shape, kind)),
-    }
+    self._summary = tuple(summary_shapes(shape, kind))
 
   @abc.abstractmethod
   def read(
@@ -148,14 +145,10 @@ class Uploads(Sequence[Upload]):
 
   def __getitem__(self, index: int) -> Upload:
     tensors = self.read(index, None)
-    weights, summary = (
-      [tensors[f'{part}/{i}'] for i in range(len(names))]
-      for part, names in self._names.items()
-    )
     return Upload(
       float(tensors[f'{CLIENT_WEIGHT}/0']),
-      tuple(weights),
-      dict(zip(self._names[SUMMARY], summary, strict=True)),
+      tuple(tensors[f'{WEIGHTS}/{i}'] for i in range(len(self._weight_shapes))),
+      {name: tensors[f'{SUMMARY}/{i}'] for i, name in enumerate(self._summary)},
     )
 
   def __iter__(self) -> Iterator[Upload]:
@@ -164,18 +157,12 @@ class Uploads(Sequence[Upload]):
   def part(
     self, index: int, weights: Sequence[int], summary: Sequence[str]
   ) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Returns some weights, by position, and tensors of a summary, by name.
-
-    The rest is not read.
-    """
+    """Reads only some weights, by position, and summary tensors, by name."""
     of_weights = [f'{WEIGHTS}/{i}' for i in weights]
-    positions = map(self._names[SUMMARY].index, summary)
-    of_summary = [f'{SUMMARY}/{i}' for i in positions]
-    tensors = self.read(index, [*of_weights, *of_summary])
-    return [tensors[path] for path in of_weights], {
-      name: tensors[path]
-      for name, path in zip(summary, of_summary, strict=True)
-    }
+    of_summary = {n: f'{SUMMARY}/{self._summary.index(n)}' for n in summary}
+    tensors = self.read(index, [*of_weights, *of_summary.values()])
+    named = {name: tensors[path] for name, path in of_summary.items()}
+    return [tensors[path] for path in of_weights], named
 
   @functools.cached_property
   def shares(self) -> np.ndarray:
@@ -223,6 +210,24 @@ class SolveResult(NamedTuple):
   """Relative norm of the gradient that is left. None: not a quadratic."""
   measurements: Mapping[str, Sequence[float]] = {}
   """Values by step, such as losses, by name."""
+
+
+class Best:
+  """The weights that score best of those visited; without a score the last."""
+
+  def __init__(self, score: Callable[[Sequence[np.ndarray]], float] | None):
+    self._score, self._best_score = score, -1.0
+    self.step, self.weights = None, None
+
+  def visit(self, step: int | None, weights: Sequence[np.ndarray]) -> None:
+    """Looks at the weights after a step; of equal scores the first is best."""
+    if self._score is not None:
+      score = self._score(weights)
+      if not score > self._best_score:
+        return
+      self._best_score = score
+    self.step = step
+    self.weights = tuple(np.array(w, np.float32) for w in weights)
 
 
 def fisher_sums(

@@ -36,8 +36,8 @@ _ROUNDING = 0.01
 def _basis_of(config, model, weights):
   """Returns a function from a client's features to its basis.
 
-  That is `vectors`, U, and `power_sums`, S_1 and S_2, float64 [n, n] and [2,
-  n].
+  Its entries are `vectors`, U, float64 [n, n], and `power_sums`, S_1 and S_2,
+  float64 [2, n].
   """
   mean, std = (np.asarray(w) for w in tuple(weights.non_trainable)[-2:])
   num_steps = config.algorithm.num_convex_steps
@@ -71,13 +71,9 @@ class Convex(TctSettings):
 
   def held_model(self, config, model):
     """Returns the linear classifier, which is given images."""
-    shape, mask = config.model_shape(), _features.mask_of(config)
-    return _linearized.build_feature_classifier(
-      model,
-      _features.build_features(model, shape, mask),
-      num_features=len(mask),
-      num_classes=shape.num_classes,
-    )
+    mask = _features.mask_of(config)
+    features = _features.build_features(model, mask)
+    return _linearized.build_feature_classifier(model, features, len(mask))
 
   def begin_phase(self, config, process, state):
     """Returns the state before the regression, from that after the features.
@@ -151,9 +147,7 @@ class Convex(TctSettings):
     """Returns h_k and V_k."""
     return {
       'correction': KeptSlot(
-        initial=lambda trainable: tf.nest.map_structure(
-          lambda w: tf.zeros(w.shape, w.dtype), trainable
-        ),
+        initial=lambda trainable: tuple(map(tf.zeros_like, trainable)),
         next=lambda client: self._correction(client.start),
         num_models=convex_models,
       ),
@@ -167,9 +161,7 @@ class Convex(TctSettings):
   def state(self, num_clients):
     """Returns a state with |sum_k q_k h_k| / sum_k q_k |h_k| of a round.
 
-    With one client h_k is nothing but the rounding of V - V_k, divided by M
-    eta. So that the quotient is small then, 0.01 |V_k| / (M eta) is added to
-    |h_k|.
+    To ignore rounding, 0.01 |V_k| / (M eta) is added to |h_k|.
     """
     step = self.num_convex_steps * self.convex_learning_rate
 

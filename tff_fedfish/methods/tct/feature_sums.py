@@ -19,6 +19,7 @@ from tff_fedfish.methods.tct.settings import (
   num_candidates,
 )
 from tff_fedfish.rounds.client import LocalResult, MethodState
+from tff_fedfish.rounds.fold import fold
 
 _features = module('tff_fedfish.methods.tct.features')
 _gradients = module('tff_fedfish.rounds.gradients')
@@ -31,19 +32,20 @@ _MAX_ENTRIES = 2**25
 
 def _features_of(config, model, weights):
   """Returns a function from a batch of images to z, float32 [rows, p]."""
-  shape = config.model_shape()
-  compute = _features.build_features(model, shape, _features.mask_of(config))
+  compute = _features.build_features(model, _features.mask_of(config))
   network = _features.network_of(config, weights)
   network = tuple(map(tf.convert_to_tensor, network))
   # The gradient of every kernel is there once for each row.
-  largest = max(math.prod(size) for size in weight_shapes(shape).values())
+  largest = max(math.prod(size) for size in weight_shapes(model.shape).values())
   num_rows_at_once = max(1, _MAX_ENTRIES // largest)
 
   def features_of_batch(batch):
     parts = []
     for start in range(0, len(batch['y']), num_rows_at_once):
       part = slice(start, start + num_rows_at_once)
-      rows = tf.nest.map_structure(lambda t, p=part: tf.constant(t[p]), batch)
+      rows = tf.nest.map_structure(
+        lambda t, p=part: tf.constant(t[p]), batch['x']
+      )
       parts.append(compute(network, rows).numpy())
     return np.concatenate(parts)
 
@@ -73,19 +75,19 @@ class FeatureSums(TctSettings):
     return super(FeatureSums, method).build(reader, **training)
 
   def local_work(self, start, dataset):
-    count, sums, squares = self._zero_sums()
-    for batch in iter(dataset):
-      tf.autograph.experimental.set_loop_options(parallel_iterations=1)
+    def add(sums, batch):
       x, _ = _gradients.split_batch(batch)
       z = tf.cast(x['features'], tf.float64)
-      count += tf.cast(_gradients.num_rows(batch), tf.float64)
-      sums += tf.reduce_sum(z, axis=0)
-      squares += tf.reduce_sum(tf.square(z), axis=0)
+      count = tf.cast(_gradients.num_rows(batch), tf.float64)
+      added = count, tf.reduce_sum(z, 0), tf.reduce_sum(tf.square(z), 0)
+      return tuple(map(tf.add, sums, added))
+
+    sums = fold(dataset, self._zero_sums(), add)
     return LocalResult(
       trainable=start.trainable,
       metrics=start.model.initialize_metrics_state(),
-      num_examples=tf.cast(count, tf.int64),
-      gradient_sums=(count, sums, squares),
+      num_examples=tf.cast(sums[0], tf.int64),
+      gradient_sums=sums,
       mean_loss=tf.constant(0.0),
       dataset=dataset,
       optimizer_state=(),
@@ -94,14 +96,18 @@ class FeatureSums(TctSettings):
 
   def state(self, num_clients):
     def next_state(unused_state, sums, unused_counts):
-      count, first, second = sums
-      mean = tf.math.divide_no_nan(first, count)
-      variance = tf.math.divide_no_nan(second, count) - tf.square(mean)
+      count, *totals = sums
+      mean, square = (tf.math.divide_no_nan(t, count) for t in totals)
+      variance = square - tf.square(mean)
       is_dead = variance <= _regression.VARIANCE_ROUNDING * tf.square(mean)
-      return _sums_state(sums, tf.reduce_sum(tf.cast(is_dead, tf.int32)))
+      return fields(*sums, tf.reduce_sum(tf.cast(is_dead, tf.int32)))
+
+    def fields(*values):
+      names = 'num_rows', 'sums', 'square_sums', 'num_dead'
+      return collections.OrderedDict(zip(names, values, strict=True))
 
     return MethodState(
-      initial=lambda specs: _sums_state(self._zero_sums(), tf.constant(0)),
+      initial=lambda specs: fields(*self._zero_sums(), tf.constant(0)),
       terms=lambda client: client.local.gradient_sums,
       next=next_state,
       reported_after=('num_dead',),
@@ -119,10 +125,3 @@ class FeatureSums(TctSettings):
 
   def columns(self, config):
     return (Column('tct/dead_coordinates', ('client_work', 'num_dead')),)
-
-
-def _sums_state(sums, num_dead):
-  count, first, second = sums
-  return collections.OrderedDict(
-    num_rows=count, sums=first, square_sums=second, num_dead=num_dead
-  )

@@ -24,12 +24,11 @@ from models.image_model_config import ImageModelConfig
 from models.image_models import initial_weights
 from models.layers import layers_of
 from models.model_shapes import weight_shapes
-from models.taps import by_position, inputs_by_position
+from models.taps import by_position, inputs_by_position, tapped_logits
 from tff_fedfish.data import randomness
-from tff_fedfish.rounds.gradients import split_batch
 
 Features = Callable[[Sequence[tf.Tensor], Any], tf.Tensor]
-"""(weights in the order of `weight_shapes`, batch) -> float32 [rows, p]."""
+"""(weights in the order of `weight_shapes`, x) -> float32 [rows, p]."""
 
 
 def feature_mask(
@@ -37,13 +36,8 @@ def feature_mask(
 ) -> np.ndarray:
   """Draws the entries of the gradient that are features.
 
-  Args:
-    shape: The model's shape.
-    num_features: p, >= 1.
-    model_seed: Every client draws the same from it.
-
   Returns:
-    Int64 [p], ascending; all candidates if there are fewer than `num_features`.
+    Int64 [num_features], ascending; all candidates if there are fewer.
   """
   entries = _candidates(shape)
   if len(entries) <= num_features:
@@ -67,10 +61,9 @@ def _candidates(shape):
 def with_drawn_head(
   shape: ImageModelConfig, weights: Sequence[tf.Tensor], model_seed: int
 ) -> tuple[tf.Tensor, ...]:
-  """Returns the weights with the head drawn as the model's initial one is.
+  """Returns the weights, in the order of `weight_shapes`, with a drawn head.
 
-  Every client draws the same head from the seed. Weights are in the order of
-  `weight_shapes`.
+  It is drawn as the model's initial one is.
   """
   *_, head = layers_of(shape)
   drawn = initial_weights(shape, randomness.seed_of('tct_head', model_seed))
@@ -98,33 +91,22 @@ def network_of(config: Any, weights: Any) -> tuple[tf.Tensor, ...]:
   )
 
 
-def build_features(
-  model: Any, shape: ImageModelConfig, mask: np.ndarray
-) -> Features:
+def build_features(model: Any, mask: np.ndarray) -> Features:
   """Builds the features of a batch; the model is not in training.
 
   One backward pass makes the gradients of all rows. The gradient of each
   convolution's kernel is in memory for all rows at once.
 
   Args:
-    model: Anything with `tapped_logits` of `models.functional_model.ModelSpec`.
-    shape: Its shape.
+    model: A classifier's `models.functional_model.ModelSpec`.
     mask: Int64 [p], ascending, as `feature_mask` returns it.
   """
-  parts = tuple(_parts(shape, mask))
+  parts = tuple(_parts(model.shape, mask))
 
   @tf.function(autograph=False, reduce_retracing=True)
-  def features(weights, batch):
-    x, _ = split_batch(batch)
-    inputs, outputs = {}, {}
+  def features(weights, x):
     with tf.GradientTape() as tape:
-
-      def tap(name, of_layer, preactivations):
-        tape.watch(preactivations)
-        inputs[name], outputs[name] = of_layer, preactivations
-        return preactivations
-
-      logits = model.tapped_logits((weights, ()), x, tap)
+      logits, inputs, outputs = tapped_logits(model, weights, x, tape)
       # Rows do not meet: their sum has the gradient of each.
       first_logits = tf.reduce_sum(logits[:, 0])
     gradients = tape.gradient(first_logits, outputs)

@@ -19,9 +19,7 @@ from models.functional_model import ModelSpec, with_predictions
 def build_feature_classifier(
   model: ModelSpec,
   features: Callable[[Sequence[tf.Tensor], Any], tf.Tensor],
-  *,
   num_features: int,
-  num_classes: int,
 ) -> ModelSpec:
   """Builds a linear classifier of images on tangent features.
 
@@ -31,10 +29,8 @@ def build_feature_classifier(
 
   Args:
     model: The classifier whose features they are.
-    features: (theta, batch) -> z, float32 [rows, p], such as
-      `tff_fedfish.methods.tct.features.build_features` makes.
+    features: (theta, x) -> z, float32 [rows, p]; see `features.py`.
     num_features: p.
-    num_classes: C.
 
   Returns:
     The model. Its loss is the cross-entropy of the scores, though least squares
@@ -42,6 +38,7 @@ def build_feature_classifier(
   """
   theta_specs, _ = model.functional_model.initial_weights
   moments = (tf.TensorSpec([num_features], tf.float32),) * 2
+  num_classes = model.shape.num_classes
   trainable = (
     tf.TensorSpec([num_features, num_classes], tf.float32),
     tf.TensorSpec([num_classes], tf.float32),
@@ -51,14 +48,14 @@ def build_feature_classifier(
   def predict_on_batch(model_weights, x, training):
     del training
     (kernel, bias), (*theta, mean, std) = model_weights
-    batch = collections.OrderedDict(x=x, y=_no_labels(x))
-    normalized = (features(tuple(theta), batch) - mean) / std
+    normalized = (features(tuple(theta), x) - mean) / std
     return tf.matmul(normalized, kernel) + bias
 
   def draw_initial_weights():
     theta, _ = model.draw_initial_weights()
     zeros = tf.zeros([num_features])
-    return _zeros(trainable), (*theta, zeros, zeros + 1.0)
+    drawn = tuple(tf.zeros(spec.shape) for spec in trainable)
+    return drawn, (*theta, zeros, zeros + 1.0)
 
   return ModelSpec(
     with_predictions(
@@ -73,9 +70,9 @@ def build_feature_classifier(
 def reading(
   model: ModelSpec, num_features: int, **basis: tf.TensorSpec
 ) -> ModelSpec:
-  """Returns a model with batches of features, and of a basis, as its input.
+  """Returns a model of batches <x=<features, **basis>, y>.
 
-  Batches are <x=<features=float16 [batch, p], **basis>, y=int32 [batch]>.
+  `features` is float16 [batch, p], y int32 [batch].
   """
   functional_model = model.functional_model
   x = collections.OrderedDict(
@@ -91,12 +88,3 @@ def reading(
       collections.OrderedDict(x=x, y=tf.TensorSpec([None], tf.int32)),
     ),
   )
-
-
-def _zeros(specs):
-  return tuple(tf.zeros(spec.shape) for spec in specs)
-
-
-def _no_labels(x):
-  """Returns labels that only say how many rows there are."""
-  return tf.zeros([tf.shape(tf.nest.flatten(x)[0])[0]], tf.int32)

@@ -35,6 +35,7 @@ import tensorflow as tf
 from numpy.polynomial import polynomial
 from scipy import linalg
 
+from tff_fedfish.rounds.fold import fold
 from tff_fedfish.rounds.gradients import BatchOutput, num_rows, split_batch
 
 # Entries of the columns that a Gram matrix is summed over at a time: 64 MiB.
@@ -151,12 +152,13 @@ def take_steps(
     step_size: eta.
   """
   problem = _Problem(
-    dataset, mean, std, start, correction, num_steps, step_size
+    dataset, mean, std, tuple(start), tuple(correction), num_steps, step_size
   )
   in_basis, metrics, count = _in_basis(problem, functional_model)
+  _, _, power_sums = in_basis
   scale = 1 / tf.maximum(tf.cast(count, tf.float32), 1.0)
   solution = tf.cond(
-    tf.shape(in_basis.power_sums)[1] > 0,
+    tf.shape(power_sums)[1] > 0,
     lambda: _at_once(problem, in_basis, scale),
     lambda: _step_by_step(problem, scale),
   )
@@ -175,90 +177,89 @@ class _Problem(NamedTuple):
   step_size: float
 
   def rows(self, batch):
-    """Returns Z, without the column of ones, and Y of a batch."""
+    """Returns x, Z without the column of ones, and Y of a batch."""
     x, y = split_batch(batch)
     z = (tf.cast(x['features'], tf.float32) - self.mean) / self.std
     num_classes = self.start[1].shape[0]
-    return z, tf.one_hot(y, num_classes) - 1 / num_classes
-
-
-class _InBasis(NamedTuple):
-  """A problem in the eigenbasis of K; without columns if there is none."""
-
-  residuals: tf.Tensor  # U^T (Z V_0 - Y), float64 [n, C]
-  drifts: tf.Tensor  # U^T Z h
-  power_sums: tf.Tensor  # S_1 and S_2, float64 [2, n]
+    return x, z, tf.one_hot(y, num_classes) - 1 / num_classes
 
 
 def _in_basis(problem, functional_model):
-  """Returns the problem in its basis, the metrics of V_0, and the rows."""
+  """Returns the problem in the eigenbasis of K, the metrics of V_0, and n.
+
+  The former is U^T (Z V_0 - Y) and U^T Z h, float64 [n, C], and S_1 and S_2,
+  float64 [2, n]; without columns if there is no basis.
+  """
   (v, v_bias), (h, h_bias) = problem.start, problem.correction
-  metrics = functional_model.initialize_metrics_state()
-  count, num_vectors = tf.constant(0, tf.int64), tf.constant(0)
-  for batch in iter(problem.dataset.take(1)):
-    x, _ = split_batch(batch)
-    num_vectors = tf.shape(x['power_sums'])[1]
-  residuals = tf.zeros([num_vectors, v.shape[1]], tf.float64)
-  drifts = tf.zeros([num_vectors, v.shape[1]], tf.float64)
-  power_sums = tf.zeros([2, num_vectors], tf.float64)
-  for batch in iter(problem.dataset):
-    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-    x, y = split_batch(batch)
-    z, targets = problem.rows(batch)
+
+  def add(state, batch):
+    (residuals, drifts, _), metrics, count = state
+    x, z, targets = problem.rows(batch)
+    _, y = split_batch(batch)
     logits = z @ v + v_bias
     loss = functional_model.loss(output=logits, label=y)
+    output = BatchOutput(loss, logits, num_rows(batch))
     metrics = functional_model.update_metrics_state(
-      metrics,
-      labels=y,
-      batch_output=BatchOutput(loss, logits, num_rows(batch)),
+      metrics, labels=y, batch_output=output
     )
-    count += num_rows(batch)
-    vectors = x['vectors']
     residuals += tf.matmul(
-      vectors, tf.cast(logits - targets, tf.float64), transpose_a=True
+      x['vectors'], tf.cast(logits - targets, tf.float64), transpose_a=True
     )
     drifts += tf.matmul(
-      vectors, tf.cast(z @ h + h_bias, tf.float64), transpose_a=True
+      x['vectors'], tf.cast(z @ h + h_bias, tf.float64), transpose_a=True
     )
-    power_sums = x['power_sums']
-  return _InBasis(residuals, drifts, power_sums), metrics, count
+    in_basis = residuals, drifts, x['power_sums']
+    return in_basis, metrics, count + num_rows(batch)
+
+  num_vectors = fold(
+    problem.dataset.take(1),
+    tf.constant(0),
+    lambda _, batch: tf.shape(split_batch(batch)[0]['power_sums'])[1],
+  )
+  zeros = tf.zeros([num_vectors, v.shape[1]], tf.float64)
+  in_basis = zeros, zeros, tf.zeros([2, num_vectors], tf.float64)
+  metrics = functional_model.initialize_metrics_state()
+  count = tf.constant(0, tf.int64)
+  return fold(problem.dataset, (in_basis, metrics, count), add)
 
 
 def _at_once(problem, in_basis, scale):
   """Returns V_M, from U q, the sum of the residuals that the steps see."""
-  (v, v_bias), (h, h_bias) = problem.start, problem.correction
-  num_steps, step_size = problem.num_steps, problem.step_size
   residuals, drifts, power_sums = in_basis
   q = (
     power_sums[0][:, tf.newaxis] * residuals
-    + step_size * power_sums[1][:, tf.newaxis] * drifts
+    + problem.step_size * power_sums[1][:, tf.newaxis] * drifts
   )
-  step, bias_step = tf.zeros_like(v), tf.zeros_like(v_bias)
-  for batch in iter(problem.dataset):
-    tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-    x, _ = split_batch(batch)
-    z, _ = problem.rows(batch)
-    rows = tf.cast(tf.matmul(x['vectors'], q), tf.float32)
-    step += tf.matmul(z, rows, transpose_a=True)
-    bias_step += tf.reduce_sum(rows, axis=0)
-  return (
-    v + step_size * (num_steps * h - scale * step),
-    v_bias + step_size * (num_steps * h_bias - scale * bias_step),
+  return _moved(
+    problem,
+    problem.start,
+    lambda x, z, y: tf.cast(tf.matmul(x['vectors'], q), tf.float32),
+    scale,
+    problem.num_steps,
   )
 
 
 def _step_by_step(problem, scale):
   """Returns V_M, from a pass over the features for each step."""
-  (kernel, bias), (h, h_bias) = problem.start, problem.correction
-  step_size = problem.step_size
-  for _ in tf.range(problem.num_steps):
-    gradient, bias_gradient = tf.zeros_like(kernel), tf.zeros_like(bias)
-    for batch in iter(problem.dataset):
-      tf.autograph.experimental.set_loop_options(parallel_iterations=1)
-      z, targets = problem.rows(batch)
-      rows = z @ kernel + bias - targets
-      gradient += tf.matmul(z, rows, transpose_a=True)
-      bias_gradient += tf.reduce_sum(rows, axis=0)
-    kernel -= step_size * (scale * gradient - h)
-    bias -= step_size * (scale * bias_gradient - h_bias)
-  return kernel, bias
+
+  def step(v, _):
+    return _moved(problem, v, lambda x, z, y: z @ v[0] + v[1] - y, scale, 1)
+
+  return fold(tf.range(problem.num_steps), problem.start, step)
+
+
+def _moved(problem, v, residuals, scale, num_steps):
+  """Returns V + eta (M h - Z^T R / n), with R = residuals(x, Z, Y)."""
+
+  def add(sums, batch):
+    kernel, bias = sums
+    x, z, targets = problem.rows(batch)
+    rows = residuals(x, z, targets)
+    kernel += tf.matmul(z, rows, transpose_a=True)
+    return kernel, bias + tf.reduce_sum(rows, axis=0)
+
+  sums = fold(problem.dataset, tuple(map(tf.zeros_like, v)), add)
+  return tuple(
+    w + problem.step_size * (num_steps * h - scale * s)
+    for w, h, s in zip(v, problem.correction, sums, strict=True)
+  )
