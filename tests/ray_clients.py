@@ -17,8 +17,7 @@ from tff_fedfish.runtime.client_data import ClientLoader, LoadedClient
 class Client(ClientLoader):
   """Some rows for `linear_models.linear_model(3)`, and what goes wrong.
 
-  What happens is written to a directory, one file for each load: its name is
-  the client's number, the process id and a counter.
+  Each load writes a file: NUMBER-PROCESS_ID-COUNTER.
   """
 
   number: int
@@ -83,8 +82,7 @@ def process_ids(workers) -> list[int]:
 def tensorflow_options(workers) -> list[tuple[int, int, bool, bool]]:
   """Returns options of TensorFlow in each worker.
 
-  They are threads within an op and between ops, TensorFloat-32, and whether ops
-  are deterministic.
+  Threads within an op and between ops, TensorFloat-32, deterministic ops.
   """
 
   def ask(worker):
@@ -105,7 +103,7 @@ def _ask(workers, question):
   import ray
 
   workers.start()
-  workers._pool.wait_for_all()
+  workers._pool.wait_for_all(lambda: False)
   up = workers._pool.up
   return ray.get([worker.__ray_call__.remote(question) for worker in up])
 
@@ -116,7 +114,7 @@ class LightWorker:
   A client is a word: 'fatal' ends the worker, 'wrong' raises.
   """
 
-  def __init__(self, num_threads, shows_gpus, expected, deterministic_ops):
+  def __init__(self, settings, shows_gpus, expected):
     from tff_fedfish.runtime.ray_hosts import require_same
 
     require_same(expected)

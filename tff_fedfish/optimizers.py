@@ -8,8 +8,8 @@ TFF's own SGD and Adam, and beside them
             w <- w - rate m / (sqrt(v) + tau)
   clipping  g <- g min(1, max_norm / |g|)
 
-with weights w, gradient g, the rate of the round, and moments m and v that
-begin at 0.
+with weights w, gradient g, the rate of the round >= 0, mu and beta in [0, 1),
+lambda >= 0, and moments m and v that begin at 0.
 """
 
 import collections
@@ -23,9 +23,9 @@ import tensorflow_federated as tff
 if typing.TYPE_CHECKING:
   from tff_fedfish.config.optimizer_settings import OptimizerSettings
 
-Optimizer = tff.learning.optimizers.Optimizer
-
-_RATE = tff.learning.optimizers.LEARNING_RATE_KEY
+_tffs = tff.learning.optimizers
+Optimizer = _tffs.Optimizer
+_RATE = _tffs.LEARNING_RATE_KEY
 _as_is = tf.autograph.experimental.do_not_convert
 _NEXT_SCALE = {
   'adagrad': lambda v, squared, beta_2: v + squared,
@@ -53,9 +53,7 @@ def _without_clipping(settings, is_matrix):
   if name == 'sgd':
     if settings.nesterov:
       return build_nesterov_sgd(rate, settings.momentum)
-    return _Unconverted(
-      tff.learning.optimizers.build_sgdm(rate, settings.momentum or None)
-    )
+    return _Unconverted(_tffs.build_sgdm(rate, settings.momentum or None))
   moments = dict(
     beta_1=settings.beta_1, beta_2=settings.beta_2, epsilon=settings.epsilon
   )
@@ -73,13 +71,8 @@ def _without_clipping(settings, is_matrix):
 def build_nesterov_sgd(learning_rate: float, momentum: float) -> Optimizer:
   """Builds SGD with Nesterov momentum.
 
-  Nesterov (1983) in the form of Sutskever et al. (2013), "On the importance of
-  initialization and momentum in deep learning", with the weights kept at the
-  look-ahead point, as in PyTorch and Keras.
-
-  Args:
-    learning_rate: The rate, >= 0.
-    momentum: mu, in [0, 1). With 0 the steps are those of plain SGD.
+  Sutskever et al. (2013), "On the importance of initialization and momentum in
+  deep learning", with the weights kept at the look-ahead point.
   """
 
   def step(rate, weight, gradient, velocity):
@@ -103,22 +96,18 @@ def build_adamw(
   """Builds AdamW: Adam, with weight decay that does not pass the moments.
 
   Loshchilov and Hutter (2019), "Decoupled weight decay regularization",
-  algorithm 2, with the weights before the step. Adam's step and its state are
-  those of `tff.learning.optimizers.build_adam`. TFF's own AdamW decays every
-  tensor.
+  algorithm 2, with the weights before the step. The moments and Adam's step are
+  those of TFF's Adam: epsilon is added before the bias is corrected.
 
   Args:
-    learning_rate: The rate, >= 0.
-    beta_1: Decay of the first moment, in [0, 1).
-    beta_2: Decay of the second moment, in [0, 1).
-    epsilon: Added to the root of the second moment before its bias is
-      corrected, > 0.
-    weight_decay: lambda, >= 0. With 0 the optimizer is Adam.
+    learning_rate: The rate.
+    beta_1: Decay of the first moment.
+    beta_2: Decay of the second moment.
+    epsilon: Added to the root of the second moment, > 0.
+    weight_decay: lambda. With 0 the optimizer is Adam.
     is_decayed: Flag per weight tensor. None: tensors of rank 2 and above decay.
   """
-  adam = tff.learning.optimizers.build_adam(
-    learning_rate, beta_1=beta_1, beta_2=beta_2, epsilon=epsilon
-  )
+  adam = _tffs.build_adam(learning_rate, beta_1, beta_2, epsilon)
   if not weight_decay:
     return _Unconverted(adam)
 
@@ -148,23 +137,20 @@ def build_fed_opt(
   """Builds an adaptive server optimizer of FedOpt, without bias correction.
 
   Reddi et al. (2021), "Adaptive federated optimization", algorithm 2. Minus the
-  gradient is their Delta_t. v begins at 0; the paper has at least tau^2.
+  gradient is their Delta_t; their v begins with at least tau^2.
 
   Args:
-    learning_rate: Their eta, >= 0.
+    learning_rate: Their eta.
     rule: The rule for v.
-    beta_1: Decay of m, in [0, 1). 0: no momentum, and no m in the state. The
-      paper's Adagrad has 0.
-    beta_2: Decay of v, in [0, 1). Adagrad does not read it.
-    epsilon: tau, > 0: added to the root of v.
+    beta_1: Decay of m. 0: no momentum, and no m in the state.
+    beta_2: Decay of v. Adagrad does not read it.
+    epsilon: tau, > 0.
   """
-  next_scale = _NEXT_SCALE[rule]
 
   def step(rate, weight, gradient, *moments):
-    # Without momentum the mean is the gradient.
     mean, scale = moments if beta_1 else (gradient, *moments)
     mean = mean + (gradient - mean) * (1 - beta_1)
-    scale = next_scale(scale, tf.square(gradient), beta_2)
+    scale = _NEXT_SCALE[rule](scale, tf.square(gradient), beta_2)
     change = tf.cast(rate, weight.dtype) * mean
     weight = weight - change / (tf.sqrt(scale) + epsilon)
     return (weight, mean, scale) if beta_1 else (weight, scale)
@@ -174,10 +160,10 @@ def build_fed_opt(
 
 
 def clip_by_global_norm(optimizer: Optimizer, max_norm: float) -> Optimizer:
-  """Bounds the global norm of the gradients that an optimizer is given.
+  """Bounds an optimizer's gradients by `clip_to_norm`, over all tensors.
 
   Pascanu et al. (2013), "On the difficulty of training recurrent neural
-  networks", algorithm 1, over all tensors together; see `clip_to_norm`.
+  networks", algorithm 1.
   """
 
   def step(state, weights, gradients):
@@ -200,11 +186,6 @@ def clip_to_norm(tensors: Any, max_norm: float) -> tuple[Any, tf.Tensor]:
     (tensors, whether they were scaled, a scalar bool). Within the bound they
     are returned bit for bit. With an entry that is not finite all become NaN,
     so that a client is rejected for it, bound or not.
-
-  Example:
-    >>> delta, is_scaled = clip_to_norm([tf.constant([3.0, 4.0])], max_norm=1.0)
-    >>> delta[0].numpy(), bool(is_scaled)
-    (array([0.6, 0.8], dtype=float32), True)
   """
   flat = tf.nest.flatten(tensors)
   largest = tf.reduce_max(
@@ -232,10 +213,7 @@ def clip_to_norm(tensors: Any, max_norm: float) -> tuple[Any, tf.Tensor]:
 
 
 class _Unconverted(Optimizer):
-  """An optimizer, perhaps with another step, that AutoGraph leaves as it is.
-
-  AutoGraph would take a second to find that no loop runs over tensors.
-  """
+  """An optimizer, perhaps with another step; AutoGraph would take a second."""
 
   def __init__(self, optimizer, step=None):
     self._optimizer, self._step = optimizer, step or optimizer.next
@@ -281,9 +259,8 @@ class _Tensorwise(Optimizer):
       tf.nest.pack_sequence_as(weights, column)
       for column in zip(*stepped, strict=True)
     )
-    state = collections.OrderedDict({_RATE: state[_RATE]})
-    state.update(zip(self._moments, moments, strict=True))
-    return state, weights
+    moments = dict(zip(self._moments, moments, strict=True))
+    return collections.OrderedDict({_RATE: state[_RATE], **moments}), weights
 
   def get_hparams(self, state):
     return collections.OrderedDict({_RATE: state[_RATE]})

@@ -1,9 +1,7 @@
 """Computations that TFF's own context runs: results, warning, no leftovers."""
 
-import contextlib
 import os
 import signal
-import warnings
 
 import numpy as np
 import pytest
@@ -117,42 +115,29 @@ def _num_clients():
   return tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
 
 
-class TestDefaultNumClients:
-  """The number of clients where no argument tells it."""
-
-  @pytest.fixture(autouse=True)
-  def _restored(self):
-    yield
-    in_process_context.set_in_process_context()
-
-  def test_in_computations_that_are_handed_over(self):
+def test_default_num_clients():
+  default = in_process_context.set_in_process_context()
+  try:
     context = in_process_context.set_in_process_context(default_num_clients=3)
     assert tff.framework.get_context_stack().current is context
     assert in_process_context.set_in_process_context(3) is context
     assert _hand_over(context, _num_clients, [()]) == [3]
     context.close()
-    assert in_process_context.set_in_process_context() is not context
-
-  def test_negative_number(self):
-    before = in_process_context.set_in_process_context()
-    with pytest.raises(ValueError) as raised:
+    with pytest.raises(
+      ValueError, match='`default_num_clients` must be >= 0, found -1.'
+    ):
       in_process_context.set_in_process_context(default_num_clients=-1)
-    assert str(raised.value) == (
-      'default_num_clients must be at least 0, found -1.'
-    )
-    assert in_process_context.set_in_process_context() is before
+    assert in_process_context.set_in_process_context(3) is context
+  finally:
+    assert in_process_context.set_in_process_context() is not default
 
 
 def test_rounds_that_ask_for_what_it_lacks():
-  options = RoundOptions(on_client_output=print)
   # A context of its own: each warns once of a computation.
   context = in_process_context.InProcessContext()
   with (
-    contextlib.closing(context),
-    tff.framework.get_context_stack().install(context),
-    warnings.catch_warnings(),
-    use_round_options(options),
+    use_round_options(RoundOptions(on_client_output=print)),
     pytest.raises(RuntimeError, match='no workers and no client outputs'),
   ):
-    warnings.simplefilter('ignore')
-    _round_with_variables(4, [2, 3])
+    _hand_over(context, _round_with_variables, [(4, [2, 3])])
+  context.close()

@@ -1,43 +1,62 @@
-"""Parts of a cohort that take too long are told of."""
+"""Lines on parts of a cohort that take too long, and on a silent Ray."""
 
-from tff_fedfish.runtime.ray_watch import LateParts
+import io
+import socket
+import sys
+import threading
+import time
 
+import pytest
+from waiting import wait_until
 
-def test_when_a_line_is_due():
-  now = 0.0
-  late = LateParts(lambda: now)
-
-  def due_at(*times):
-    nonlocal now
-    due = []
-    for now in times:
-      due += [(part, now) for part, _ in late.due()]
-    return due
-
-  for part, num_clients in (('a', 2), ('b', 1), ('c', 3)):
-    late.begin(part, num_clients)
-  # While none has ended: after ten minutes.
-  assert due_at(599) == []
-  assert due_at(600) == [('a', 600), ('b', 600), ('c', 600)]
-  late.end('a')
-  late.begin('d', 2)
-  # (600 s of 2 clients, 300 s each) x 2 x 10 = 6,000 s after its start; the
-  # others again at twice 600 s.
-  assert due_at(1199, 1200) == [('b', 1200), ('c', 1200)]
-  late.end('b')
-  late.end('c')
-  # The median of 300, 1,200 and 400 s: 8,000 s.
-  assert due_at(8599, 8600, 8700, 16599, 16600) == [('d', 8600), ('d', 16600)]
+from tff_fedfish.runtime import ray_watch
 
 
-def test_never_within_a_minute():
-  now = 0.0
-  late = LateParts(lambda: now)
-  late.begin('a', 1)
-  late.begin('b', 1)
-  now = 1.0
-  late.end('a')
-  now = 59.0
-  assert not list(late.due())
-  now = 60.0
-  assert list(late.due()) == [('b', 60.0)]
+@pytest.mark.parametrize(
+  'num_clients, seconds_per_client, told, expected',
+  [
+    (2, [], 0, 600),
+    (3, [1.0], 0, 60),
+    # 400 s, the median, for 2 clients, times 10.
+    (2, [300.0, 1200.0, 400.0], 0, 8000),
+    (2, [300.0], 700, 1400),
+  ],
+)
+def test_when_a_line_is_due(num_clients, seconds_per_client, told, expected):
+  found = ray_watch.late_seconds(num_clients, seconds_per_client, told)
+  assert found == expected
+
+
+def test_silence_is_told_once_until_there_is_an_answer(monkeypatch):
+  monkeypatch.setattr(ray_watch, '_QUESTION_SECONDS', 0.01)
+  monkeypatch.setattr(ray_watch, '_REFUSED_SECONDS', 0.05)
+  monkeypatch.setattr(sys, 'stderr', io.StringIO())
+  closed = threading.Event()
+
+  def lines():
+    return sys.stderr.getvalue().splitlines()
+
+  with socket.create_server(('127.0.0.1', 0)) as server:
+    port = server.getsockname()[1]
+  watched = {"Ray's head": f'127.0.0.1:{port}'}
+  thread = threading.Thread(
+    target=ray_watch.tell_of_silence, args=(watched, closed)
+  )
+  thread.start()
+  try:
+    wait_until(lines)
+    # It is not said again.
+    time.sleep(0.2)
+    assert len(lines()) == 1
+    with socket.create_server(('127.0.0.1', port)) as server:
+      server.accept()[0].close()
+    wait_until(lambda: len(lines()) == 2)
+  finally:
+    closed.set()
+    thread.join()
+  assert lines() == 2 * [
+    f"fedfish: Ray's head at 127.0.0.1:{port} does not answer "
+    '(ConnectionRefusedError: [Errno 111] Connection refused). Unless it comes '
+    'back, Ray ends this process within about a minute. Start Ray again on all '
+    'machines; the same command then continues from the last checkpoint.'
+  ]

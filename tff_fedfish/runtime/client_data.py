@@ -28,9 +28,8 @@ class LoadedClient(NamedTuple):
 class ClientLoader(abc.ABC):
   """Stands for a client's data until they are needed, in any process.
 
-  A round's argument may hold loaders in place of data. They are pickled on
-  their way to a worker, so they should hold names, not data. Loading twice
-  must give the same: a client that fails is tried again.
+  A round's argument may hold loaders in place of data. They are pickled for
+  workers. Loading twice must give the same: a client that fails is tried again.
   """
 
   @abc.abstractmethod
@@ -45,13 +44,11 @@ def load(client: Any) -> LoadedClient:
   return LoadedClient(client, {})
 
 
-def load_ahead(
-  clients: Iterable[Any],
-) -> Iterator[Callable[[], LoadedClient]]:
+def load_ahead(clients: Iterable[Any]) -> Iterator[Callable[[], LoadedClient]]:
   """Yields, per client, a function that returns its data or raises what failed.
 
-  A thread loads one client while its predecessor is worked on, so that no more
-  than two clients' data are in memory. What is no loader is passed on.
+  A thread loads one client while its predecessor is worked on: no more than two
+  clients' data are in memory.
   """
   with concurrent.futures.ThreadPoolExecutor(1, 'load_client') as pool:
     loading = collections.deque()

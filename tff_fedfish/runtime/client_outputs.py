@@ -1,8 +1,7 @@
 """Client outputs: values that clients of a round return beside what is summed.
 
-A computation marks them by aggregating a struct whose only field is
-`client_output`. The aggregation drops it, so that any TFF context runs the
-computation; this engine also hands the struct on, client by client.
+A computation aggregates a struct whose only field is `client_output`. The
+aggregation drops it, for any TFF context; this engine also hands it on.
 """
 
 import tensorflow_federated as tff
@@ -17,8 +16,7 @@ def find(update_type: tff.Type) -> tuple[range, tff.Type | None]:
   """Finds the client output in an update, the clients' part of a sum.
 
   Returns:
-    (positions among the tensors of the update, type of the output). An empty
-    range and None where there is no client output.
+    (positions among the tensors of the update, type of the output or None).
 
   Raises:
     ValueError: If there are several.

@@ -1,12 +1,12 @@
 """The clients' side of a round: work and accumulate, one client at a time.
 
-The parts of TFF's MapReduceForm that clients need are kept as bytes, so that
-a worker process can be given them without building anything itself.
+Clients' parts of TFF's MapReduceForm are kept as bytes for worker processes.
 """
 
 import contextlib
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -18,21 +18,26 @@ from tff_fedfish.runtime import (
   client_outputs,
   graph_function,
   large_models,
-  round_options,
   tff_internals,
   values,
+)
+from tff_fedfish.runtime.round_options import (
+  ClientFailure,
+  RoundInterrupted,
+  RoundOptions,
+  RoundOutcome,
+  describe_failure,
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class ClientWorkSpec:
-  """The parts of a round that clients run, ready to be sent."""
+  """The parts of a round that clients run, and the type of a client's data."""
 
   work: bytes
   zero: bytes
   accumulate: bytes
   data_type: bytes
-  """The type of one client's data."""
   outputs: range
   """Positions of the client output among the tensors that `work` returns."""
 
@@ -42,33 +47,29 @@ def client_work_spec(
 ) -> tuple[ClientWorkSpec, tff.Type | None]:
   """Takes what clients need out of a MapReduceForm without secure sums.
 
-  Args:
-    form: The form.
-    data_type: The type of one client's data.
-
   Returns:
     (spec, type of the client output or None).
 
   Raises:
     ValueError: If a graph of the form cannot run here.
   """
-  parts = []
-  for part in (form.work, form.zero, form.accumulate):
-    proto = part.to_building_block().proto
+  protos = [
+    part.to_building_block().proto
+    for part in (form.work, form.zero, form.accumulate)
+  ]
+  for proto in protos:
     # TFF's own context can run it instead, while no round has begun.
     graph_function.unpack(proto)
-    parts.append(proto.SerializeToString())
-  update_type = form.work.type_signature.result[0]
-  outputs, output_type = client_outputs.find(update_type)
-  data_type = tff_internals.serialize_type(data_type).SerializeToString()
-  return ClientWorkSpec(*parts, data_type, outputs), output_type
+  outputs, output_type = client_outputs.find(form.work.type_signature.result[0])
+  protos.append(tff_internals.serialize_type(data_type))
+  parts = [proto.SerializeToString() for proto in protos]
+  return ClientWorkSpec(*parts, outputs), output_type
 
 
 class ClientRunner:
   """Adds up the updates of clients; one update is alive at a time."""
 
   def __init__(self, spec: ClientWorkSpec):
-    """Compiles the parts."""
     zero, work, accumulate = map(
       tff_internals.computation_pb2.Computation.FromString,
       (spec.zero, spec.work, spec.accumulate),
@@ -91,12 +92,12 @@ class ClientRunner:
     self,
     broadcast: list[tf.Tensor],
     clients: Sequence[tuple[int, Any]],
-    outcome: round_options.RoundOutcome,
+    outcome: RoundOutcome,
     *,
-    on_first_failure: Callable[[round_options.ClientFailure, Exception], None],
+    on_first_failure: Callable[[ClientFailure, Exception], None],
     on_output: Callable[[int, list[Any]], None] | None = None,
     failed_once: Collection[int] = (),
-    should_stop: Callable[[], bool] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
   ) -> list[tf.Tensor]:
     """Runs clients in order and sums up what they send.
 
@@ -107,8 +108,7 @@ class ClientRunner:
       clients: (index in the cohort, loader or data) of each.
       outcome: Receives the counts of loaders, and the failures.
       on_first_failure: Called before a client is run again; may raise.
-      on_output: Receives each client's index and the tensors of its output as
-        arrays. None where the spec has none.
+      on_output: Receives each client's index and the arrays of its output.
       failed_once: Indices of clients that have raised before.
       should_stop: Asked before each client.
 
@@ -133,8 +133,8 @@ class ClientRunner:
           # The iterator has gone on to the next client by then.
           attempts.append(functools.partial(client_data.load, client))
         while attempts and results is None:
-          if should_stop is not None and should_stop():
-            raise round_options.RoundInterrupted
+          if should_stop():
+            raise RoundInterrupted
           on_failure = leave_out if len(attempts) == 1 else on_first_failure
           results = self._run(
             index, attempts.pop(0), accumulator, broadcast, outcome, on_failure
@@ -150,17 +150,14 @@ class ClientRunner:
 
   def _run(self, index, load, accumulator, broadcast, outcome, on_failure):
     """Returns the sum with this client, and its outputs; None if it raises."""
-    is_loaded = False
+    arguments = None
     try:
       data, outcome.counts[index] = load()
       arguments = values.flatten(data, self._data_type)
-      is_loaded = True
       return self._work_and_accumulate(accumulator + arguments + broadcast)
     except Exception as error:  # pylint: disable=broad-exception-caught
       outcome.counts.pop(index, None)
-      failure = round_options.describe_failure(
-        index, error, while_loading=not is_loaded
-      )
+      failure = describe_failure(index, error, while_loading=arguments is None)
       on_failure(failure, error)
       return None
 
@@ -168,25 +165,20 @@ class ClientRunner:
 def divide_cohort(num_clients: int, num_partial_sums: int) -> list[range]:
   """Returns the client indices of each partial sum: consecutive, none empty."""
   num_parts = min(num_clients, num_partial_sums)
-  return [
-    range(
-      num_clients * part // num_parts, num_clients * (part + 1) // num_parts
-    )
-    for part in range(num_parts)
-  ]
+  bounds = [num_clients * k // max(num_parts, 1) for k in range(num_parts + 1)]
+  return [range(*pair) for pair in itertools.pairwise(bounds)]
 
 
 def partial_sums(
   client_work: ClientRunner,
   broadcast: list[tf.Tensor],
   clients: Sequence[Any],
-  options: round_options.RoundOptions,
-  outcome: round_options.RoundOutcome,
+  options: RoundOptions,
+  outcome: RoundOutcome,
 ) -> Iterator[list[tf.Tensor]]:
   """Yields the partial sums of a cohort in order, computed in this process.
 
-  Clients are loaders or data, in cohort order; the broadcast is the result of
-  `prepare`, and the outcome is filled on the way.
+  Clients are loaders or data. For the other arguments see `add_up`.
   """
 
   def on_first_failure(unused_failure, error):

@@ -28,17 +28,12 @@ NO_FORM_ERRORS = (
   NotImplementedError,
   tff_internals.MapReduceFormCompilationError,
 )
-"""Raised by TFF where a computation is neither local nor has a MapReduceForm or
-BroadcastForm, and by `graph_function.unpack`."""
+"""Errors of a computation that can only run in TFF's own context."""
 
 
 @without_garbage_collection()
 def build_execution(computation: tff.Computation):
-  """Returns a callable on the packed argument of `computation`.
-
-  Raises:
-    NO_FORM_ERRORS: If the computation can only run in TFF's own context.
-  """
+  """Returns a callable on the packed argument, or raises NO_FORM_ERRORS."""
   signature = computation.type_signature
   if not tff_internals.type_contains(signature, is_at_clients):
     return LocalExecution(computation)
@@ -55,29 +50,24 @@ def build_execution(computation: tff.Computation):
     )
   if is_at_clients(result):
     return BroadcastExecution(computation)
-  # The first result of a round can be the next round's state.
-  may_be_round = (
-    isinstance(result, tff.StructType)
-    and len(result) == 2
-    and parameter[0].is_assignable_from(result[0])
-  )
-  if may_be_round:
-    with contextlib.suppress(*NO_FORM_ERRORS):
-      return RoundExecution(computation)
+  if isinstance(result, tff.StructType) and len(result) == 2:
+    # The first result of a round can be the next round's state.
+    if parameter[0].is_assignable_from(result[0]):
+      with contextlib.suppress(*NO_FORM_ERRORS):
+        return RoundExecution(computation)
   return _report_execution(computation)
 
 
 class LocalExecution:
   """A computation without clients: one TensorFlow function.
 
-  Initial states, and what is computed from tensors, stay tensors: they may be
-  large, on an accelerator, and meant for the next round. All else is NumPy's.
+  Initial states, and results of tensors, stay tensors: they may be large, on an
+  accelerator, and meant for the next round. Other results are NumPy's.
   """
 
   def __init__(self, computation: tff.Computation):
-    """Compiles the computation."""
     block = computation.to_building_block()
-    if not isinstance(block, tff_internals.CompiledComputation):
+    if block.proto.WhichOneof('computation') != 'tensorflow':
       block = tff_internals.consolidate_and_extract_local_processing(
         block, _without_grappler()
       )
@@ -104,16 +94,14 @@ class LocalExecution:
 class RoundExecution:
   """(state, clients' data) -> (state, rest), through its MapReduceForm.
 
-  One client's update is alive at a time: it is accumulated before the next
-  client starts. The state's tensors stay where TensorFlow put them.
+  One client's update is alive at a time. The state's tensors stay where
+  TensorFlow put them.
   """
 
   def __init__(self, computation: tff.Computation):
-    """Compiles the server's side of the round."""
     form = _map_reduce_form(computation)
     if form.securely_aggregates_tensors:
-      # A simulation has no use for the protocol of secure sums: the server
-      # sees the same numbers. TFF's own simulation replaces them, too.
+      # Sums in the open, as in TFF's own simulation.
       form = _map_reduce_form(
         tff_internals.replace_secure_intrinsics_with_bodies(computation)
       )
@@ -124,21 +112,11 @@ class RoundExecution:
     self._prepare, self._merge, self._report, self._update = map(
       _compile, (form.prepare, form.merge, form.report, form.update)
     )
-    self._client_work = {}
+    self._runners = {}
     self._lock = threading.Lock()
 
-  def compiled_client_work(
-    self, *, with_outputs: bool = False
-  ) -> client_runner.ClientRunner:
-    """Returns the clients' side, compiled when it is first wanted here."""
-    with self._lock:
-      if with_outputs not in self._client_work:
-        runner = client_runner.ClientRunner(self._client_spec(with_outputs))
-        self._client_work[with_outputs] = runner
-      return self._client_work[with_outputs]
-
   def __call__(self, argument: Any) -> Any:
-    """Runs one round; state leaves are eager tensors, the rest NumPy."""
+    """Runs one round; the state stays tensors, the rest is NumPy's."""
     options, outcome = round_options.current()
     options = self._with_output_type(options)
     state, data = _state_and_clients(argument)
@@ -158,13 +136,15 @@ class RoundExecution:
 
   def _accumulate(self, state, data, options, outcome):
     """Returns the sum over all clients."""
-    with_outputs = options.on_client_output is not None
+    spec = self._spec
+    if options.on_client_output is None:
+      # Left out of the graph: they may take a pass or a model's memory.
+      spec = dataclasses.replace(spec, outputs=range(0))
     arguments = (self._prepare(state), data, options, outcome)
     if options.workers is None:
-      work = self.compiled_client_work(with_outputs=with_outputs)
-      parts = client_runner.partial_sums(work, *arguments)
+      runner = self._runner(spec)
+      parts = client_runner.partial_sums(runner, *arguments)
     else:
-      spec = self._client_spec(with_outputs)
       parts = options.workers.partial_sums(spec, *arguments)
     # Workers have their own copy, and this process may need the memory.
     del arguments
@@ -177,16 +157,14 @@ class RoundExecution:
         else:
           accumulator = self._merge(accumulator + partial)
         del partial
-    if accumulator is None:
-      work = self.compiled_client_work(with_outputs=with_outputs)
-      accumulator = work.zero()
-    return accumulator
+    return self._runner(spec).zero() if accumulator is None else accumulator
 
-  def _client_spec(self, with_outputs):
-    if with_outputs:
-      return self._spec
-    # Left out of the graph: they may take a pass or a model's memory.
-    return dataclasses.replace(self._spec, outputs=range(0))
+  def _runner(self, spec):
+    """Returns the clients' side, compiled when it is first wanted here."""
+    with self._lock:
+      if spec.outputs not in self._runners:
+        self._runners[spec.outputs] = client_runner.ClientRunner(spec)
+      return self._runners[spec.outputs]
 
   def _with_output_type(self, options):
     """Returns options whose `on_client_output` takes flat arrays, or None."""
@@ -206,7 +184,6 @@ class BroadcastExecution:
   """(server value, clients' data) -> one value per client."""
 
   def __init__(self, computation: tff.Computation):
-    """Compiles both sides."""
     form = tff.backends.mapreduce.get_broadcast_form_for_computation(
       computation, _without_grappler()
     )
@@ -229,11 +206,8 @@ class BroadcastExecution:
 
 
 def _report_execution(computation):
-  """(server value, clients' data) -> server values, as evaluations give.
-
-  Wrapped as a round that returns its state unchanged, which has a
-  MapReduceForm where the computation itself has none.
-  """
+  """(server value, clients' data) -> server values, as evaluations give."""
+  # A round that returns its state has a MapReduceForm.
 
   @tff.federated_computation(*computation.type_signature.parameter)
   def with_state(state, data):
@@ -247,7 +221,7 @@ def is_at_clients(value_type: tff.Type) -> bool:
   """Whether a type is one of clients' values."""
   return (
     isinstance(value_type, tff.FederatedType)
-    and value_type.placement is tff_internals.CLIENTS
+    and value_type.placement is tff.CLIENTS
   )
 
 
@@ -255,9 +229,8 @@ def _state_and_clients(argument):
   """Returns the two arguments of a computation with clients."""
   state, data = tff_internals.from_container(argument, recursive=False)
   if not isinstance(data, list):
-    raise TypeError(
-      f"A list of clients' data is required, found a {type(data).__name__}."
-    )
+    kind = type(data).__name__
+    raise TypeError(f"A list of clients' data is required, found a {kind}.")
   return state, data
 
 
@@ -274,9 +247,8 @@ def _compile(computation):
 def _without_grappler():
   """Graph options that leave graphs as they are.
 
-  TFF's default pass inlines every function, which turns training loops into
-  old-style control flow: 1.7 times the time of a local step was measured.
-  TensorFlow optimizes the functions itself when they first run.
+  TFF's default pass inlines every function, training loops among them: 1.7
+  times the time of a local step. TensorFlow optimizes them at their first run.
   """
   options = tf.compat.v1.ConfigProto()
   options.graph_options.rewrite_options.disable_meta_optimizer = True

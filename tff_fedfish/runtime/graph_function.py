@@ -11,18 +11,13 @@ import tensorflow as tf
 
 from tff_fedfish.runtime import large_models, tensorflow_internals
 
-# Functions of different computations share names but not bodies; each
-# computation's names get a prefix that no other has.
+# Functions of different computations share names but not bodies.
 _PREFIXES = itertools.count()
 
 
 @contextlib.contextmanager
 def without_garbage_collection() -> Iterator[None]:
-  """Pauses Python's garbage collector while graphs are traced.
-
-  Nearly all that tracing makes stays; looking through it again and again took a
-  seventh of the time.
-  """
+  """Pauses Python's garbage collector: a seventh of the time of tracing."""
   was_enabled = gc.isenabled()
   gc.disable()
   try:
@@ -36,9 +31,8 @@ def unpack(proto: Any) -> tf.compat.v1.GraphDef:
   """Returns the graph of a TFF computation proto.
 
   Raises:
-    ValueError: If the proto is of another kind than 'tensorflow', or the graph
-      has variables, tables or queues: what a call leaves in them would be
-      there in the next one.
+    ValueError: If the proto is not of kind 'tensorflow', or the graph has
+      variables, tables or queues, which would keep values between calls.
   """
   kind = proto.WhichOneof('computation')
   if kind != 'tensorflow':
@@ -57,8 +51,7 @@ def unpack(proto: Any) -> tf.compat.v1.GraphDef:
 class GraphFunction:
   """TFF `tensorflow` computations as a callable on flat lists of tensors.
 
-  Arguments and results are flat, in the order of the computation's type; a
-  dataset is passed as its variant tensor, so that nothing is serialized.
+  Tensors are in the order of the computation's type, datasets as variants.
   """
 
   def __init__(self, proto, then=None, returned: Sequence[int] = ()):
@@ -68,35 +61,29 @@ class GraphFunction:
     TensorFlow may reuse their memory for the results.
 
     Args:
-      proto: A TFF computation proto of kind 'tensorflow'.
-      then: Another one, whose last parameters become the results of `proto`.
-        The function takes the other parameters of `then` followed by those of
-        `proto`, and returns the results of `then`.
+      proto: A TFF computation proto.
+      then: Another one, whose last parameters are the results of `proto`. The
+        function takes its other parameters, then those of `proto`.
       returned: Results of `proto`, by position, that are returned after those
         of `then`.
 
     Raises:
-      ValueError: If a proto is of another kind, or its graph cannot run here.
+      ValueError: If `unpack` does, or a parameter is missing.
     """
     first = _Graph(proto)
     second = _Graph(then) if then is not None else None
+    library, specs, num_kept, unread = first.library, first.specs, 0, set()
+    if second is not None:
+      library = library + second.library
+      num_kept = len(second.specs) - first.num_results
+      specs = second.specs[:num_kept] + specs
+      read = {index - num_kept for index in second.parameters_read()}
+      unread = set(range(first.num_results)) - read - set(returned)
     # Before anything is imported, which may fail. Not at exit, where
     # TensorFlow may be gone before this.
     weakref.finalize(
-      self,
-      tensorflow_internals.remove_functions,
-      first.library + (second.library if second else []),
+      self, tensorflow_internals.remove_functions, library
     ).atexit = False
-    num_kept = len(second.specs) - first.num_results if second else 0
-    specs = (second.specs[:num_kept] if second else []) + first.specs
-    unread = set()
-    if second is not None:
-      read = second.parameters_read()
-      unread = {
-        index
-        for index in range(first.num_results)
-        if num_kept + index not in read and index not in returned
-      }
 
     def run(*arguments):
       results = first.run(arguments[num_kept:], unread)
@@ -108,17 +95,14 @@ class GraphFunction:
 
     self._function = tf.compat.v1.wrap_function(run, specs)
     self._num_results = len(self._function.outputs)
-    self.num_arguments = len(specs)
 
   def __call__(self, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
     """Runs the graph on eager tensors."""
     if self._num_results == 0:
       return []
-    with (
-      contextlib.nullcontext()
-      if self.num_arguments
-      else tensorflow_internals.without_grappler()
-    ):
+    with contextlib.ExitStack() as stack:
+      if not arguments:
+        stack.enter_context(tensorflow_internals.without_grappler())
       return list(tensorflow_internals.call_flat(self._function, arguments))
 
 
@@ -151,20 +135,15 @@ class _Graph:
   def parameters_read(self) -> set[int]:
     """Returns the positions of the parameters that the results depend on."""
     needed = self._needed_for(self._fetches)
-    return {
-      index
-      for index, feed in enumerate(self._feeds)
-      if _node_name(feed) in needed
-    }
+    feeds = map(_node_name, self._feeds)
+    return {index for index, feed in enumerate(feeds) if feed in needed}
 
   def run(
     self, arguments: Sequence[tf.Tensor], unread: Collection[int] = ()
   ) -> list[tf.Tensor | None]:
     """Imports the graph into the one that is being built.
 
-    Args:
-      arguments: One tensor for each parameter.
-      unread: Positions of results that nothing reads; they become None.
+    Results whose positions are in `unread` become None.
     """
     fetches = [
       None if index in unread else fetch
@@ -185,7 +164,7 @@ class _Graph:
         raise ValueError(
           f'A parameter is missing: nothing feeds {node.name!r}.'
         )
-      # Places beside others, which may be cut; TensorFlow chooses them anew.
+      # Drop colocation: the other op may be pruned.
       if '_class' in node.attr:
         del node.attr['_class']
     # TensorFlow refuses to map names that nothing reads.

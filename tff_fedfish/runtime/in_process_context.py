@@ -1,8 +1,7 @@
 """A TFF execution context that runs `tff.learning` processes in this process.
 
-TFF's default context executes in a second process, into which every value is
-copied and whose memory grows with every round. Here a round is split into its
-MapReduceForm, plain TensorFlow functions that this process calls.
+TFF's default context copies every value into a second process, whose memory
+grows with every round. Here a round becomes TensorFlow functions.
 """
 
 import atexit
@@ -18,6 +17,7 @@ from typing import Any
 import psutil
 import tensorflow_federated as tff
 
+from tff_fedfish.errors import require
 from tff_fedfish.runtime import placement, round_options, tff_internals
 from tff_fedfish.runtime.execution import (
   NO_FORM_ERRORS,
@@ -32,14 +32,11 @@ _CLOSING_SECONDS = 10
 def set_in_process_context(
   default_num_clients: int = 0, *, deterministic_ops: bool = False
 ) -> 'InProcessContext':
-  """Makes TFF computations run in this process, in the calling thread.
-
-  Switches TensorFloat-32 off, so that float32 products are float32 on GPUs too.
+  """Makes TFF computations run in this process, without TensorFloat-32.
 
   Args:
-    default_num_clients: Number of clients of computations whose arguments do
-      not tell it, as in TFF's own contexts; at least 0. Learning processes need
-      none: they are given a list of datasets.
+    default_num_clients: Number of clients, >= 0, of computations whose
+      arguments do not tell it. Learning processes need none.
     deterministic_ops: Whether TensorFlow uses deterministic kernels from now
       on, at the cost of speed on a GPU. A process cannot take it back.
 
@@ -69,8 +66,7 @@ def collect_client_outputs() -> Iterator[dict[int, Any]]:
 
   Yields:
     Output by position of the client in the cohort, filled as clients finish; a
-    client that fails has none. A second round in the block would mix its
-    outputs with those of the first.
+    client that fails has none.
 
   Raises:
     RuntimeError: Outside the context of `set_in_process_context`: TFF's own
@@ -85,10 +81,9 @@ def collect_client_outputs() -> Iterator[dict[int, Any]]:
   outputs: dict[int, Any] = {}
 
   def receive(index, output):
+    outputs[index] = output
     if output is None:
-      outputs.pop(index, None)
-    else:
-      outputs[index] = output
+      del outputs[index]
 
   options, outcome = round_options.current()
   options = dataclasses.replace(options, on_client_output=receive)
@@ -99,21 +94,17 @@ def collect_client_outputs() -> Iterator[dict[int, Any]]:
 class InProcessContext(tff.framework.SyncContext):
   """Compiles a computation at its first call, and keeps that as long as it.
 
-  A computation that has no MapReduceForm, or keeps variables or tables, runs in
-  TFF's own context, which starts a process of its own then, with one warning
-  that names it. It knows neither workers nor client outputs: a round that asks
-  for them raises a RuntimeError.
+  A computation without a MapReduceForm, or with variables or tables, runs in a
+  second process, by TFF's own context, with one warning. A RuntimeError is
+  raised if it is a round with workers or client outputs.
   """
 
   def __init__(self, default_num_clients: int = 0):
     """Creates a context; for its argument see `set_in_process_context`."""
-    if default_num_clients < 0:
-      raise ValueError(
-        f'default_num_clients must be at least 0, found {default_num_clients}.'
-      )
-    self.default_num_clients = default_num_clients
-    # By identity: TFF hashes a computation by serializing it. The reference
-    # removes the entry before the id can be given to another computation.
+    self.default_num_clients = number = default_num_clients
+    require(number >= 0, 'default_num_clients', '>= 0', number)
+    # By id: TFF hashes a computation by serializing it. The reference removes
+    # the entry before another computation can have the id.
     self._executions: dict[int, tuple[weakref.ref, Any]] = {}
     self._lock = threading.RLock()
     self._stock_context = None
@@ -136,8 +127,7 @@ class InProcessContext(tff.framework.SyncContext):
       if key not in executions:
         try:
           compiled = build_execution(comp)
-        # Other errors, such as for want of memory, are not the computation's
-        # fault: the next call tries again.
+        # After others, such as for want of memory, the next call tries again.
         except NO_FORM_ERRORS as error:
           compiled = None
           warnings.warn(
@@ -146,7 +136,7 @@ class InProcessContext(tff.framework.SyncContext):
             "TFF's own context runs it in a second process.",
             stacklevel=3,
           )
-        # Without the lock: a reference may be cleared anywhere in any thread.
+        # Without the lock: any thread may clear a reference.
         reference = weakref.ref(comp, lambda _: executions.pop(key, None))
         executions[key] = reference, compiled
       return executions[key][1]
@@ -154,9 +144,8 @@ class InProcessContext(tff.framework.SyncContext):
   def close(self) -> None:
     """Drops what was compiled, and ends the process of TFF's own context.
 
-    The context can be used afterwards and then compiles again. Where that
-    process was started, this is called at exit, too: TFF's clean-up fails once
-    the interpreter shuts down, and its worker would be left behind.
+    The context can be used afterwards and then compiles again. With such a
+    process this is called at exit, too, where TFF's own clean-up fails.
     """
     with self._lock:
       self._executions.clear()
@@ -164,8 +153,8 @@ class InProcessContext(tff.framework.SyncContext):
     if stock_context is None:
       return
     atexit.unregister(self.close)
-    # TFF interrupts its worker and waits for it: for ever where interrupts are
-    # ignored, as in the background of a script.
+    # TFF interrupts its worker and waits: for ever in the background of a
+    # script, where interrupts are ignored.
     timer = threading.Timer(_CLOSING_SECONDS, _kill_workers)
     timer.daemon = True
     timer.start()
@@ -183,13 +172,12 @@ class InProcessContext(tff.framework.SyncContext):
         'client outputs. Leave them out of its options, or build the round '
         'without variables, lookup tables and queues.'
       )
+    # The local context has no secure sums; this one sums in the open.
+    create = tff.backends.test.create_sync_test_cpp_execution_context
     with self._lock:
       if self._stock_context is None:
-        # The local context has no secure sums; this one sums in the open.
-        self._stock_context = (
-          tff.backends.test.create_sync_test_cpp_execution_context(
-            default_num_clients=self.default_num_clients
-          )
+        self._stock_context = create(
+          default_num_clients=self.default_num_clients
         )
         atexit.register(self.close)
       stock_context = self._stock_context

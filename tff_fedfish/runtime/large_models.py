@@ -1,9 +1,8 @@
 """Keeps the memory of large models low; without effect for small ones.
 
-glibc keeps freed buffers below 32 MiB for later, in pieces that other buffers
-do not fit into: gigabytes with a model of 335 million weights. And TensorFlow
-keeps constants with the function that reads them: a model's worth of memory for
-every sum that starts at zero.
+glibc keeps freed buffers below 32 MiB, gigabytes with 335 million weights. And
+TensorFlow keeps constants with the function that reads them: a model's worth of
+memory for every sum that starts at zero.
 """
 
 import ctypes
@@ -18,13 +17,10 @@ MIN_MODEL_BYTES = 256 * 2**20
 """Size of a large model. Below it little is kept, and taking it again would
 cost more than 1 % of a client's work."""
 MIN_BUFFER_BYTES = 2**20
-"""Buffers from this size on are returned when they are freed. The system clears
-what it gives again: with 168 million weights that took 23 of a round's 73
-processor seconds from 1 MiB on, 13 of 64 from 8 MiB on and 8 of 58 where the
-library was left alone, in 7.4, 7.6 and 8.3 GiB; with 335 million the peak is
-13.7 GiB from 1 MiB on and 14.1 from 4 MiB on."""
-MIN_ZEROS_BYTES = 2**20
-"""Smaller tensors of zeros take less than is worth a node."""
+"""Buffers from this size on are returned when they are freed, and zeros are
+made on demand. With 335 million weights the peak is 13.7 GiB, and 14.1 GiB from
+4 MiB on. The system clears what it gives again: with 168 million weights, 23 of
+a round's 73 processor seconds, or 8 of 58 where nothing is returned."""
 
 _M_MMAP_THRESHOLD = -3
 # Dtypes of models, for which `Empty` has kernels on CPUs and GPUs alike. It has
@@ -33,19 +29,19 @@ _DTYPES = (tf.float16, tf.bfloat16, tf.float32, tf.float64)
 
 
 def return_large_buffers(tensors: Sequence[Any]) -> bool:
-  """From now on returns large buffers to the system as they are freed.
+  """From now on returns a large model's buffers as they are freed, with glibc.
 
-  Best before the first large one is made: the C library goes on using what it
-  has once kept. Other C libraries than glibc are left alone.
+  Best before the first is made, as glibc goes on using what it has once kept.
 
   Args:
-    tensors: Tensors of a model, or their TFF types. Those that are not numeric
-      do not count.
+    tensors: Tensors of the model, or their TFF types; others do not count.
 
   Returns:
     Whether the model is large.
   """
-  num_bytes = sum(map(_num_bytes, tensors))
+  # A sequence has no dtype.
+  tensors = [t for t in tensors if hasattr(t, 'dtype')]
+  num_bytes = sum(_size(t.dtype, t.shape) for t in tensors)
   is_large = num_bytes >= MIN_MODEL_BYTES and hasattr(_c_library(), 'mallopt')
   if is_large:
     _c_library().mallopt(_M_MMAP_THRESHOLD, MIN_BUFFER_BYTES)
@@ -53,10 +49,7 @@ def return_large_buffers(tensors: Sequence[Any]) -> bool:
 
 
 def return_freed_memory(broadcast: list[tf.Tensor]) -> None:
-  """Returns what was freed so far, and large buffers from now on.
-
-  Does nothing where the tensors that a client is sent are small.
-  """
+  """Returns what was freed, and from now on large buffers, of a large model."""
   if return_large_buffers(broadcast):
     _c_library().malloc_trim(0)
 
@@ -64,11 +57,10 @@ def return_freed_memory(broadcast: list[tf.Tensor]) -> None:
 def make_zeros_on_demand(graph_def: tf.compat.v1.GraphDef) -> None:
   """Replaces large zeros in a graph and in its functions, in place.
 
-  TensorFlow evaluates nodes that depend on no input when a function first runs,
-  and keeps the results with the function. The op `Empty` makes the same zeros,
-  and is registered as not to be optimized. It replaces `Const` nodes of zeros,
-  and `Fill` nodes of constant shape and value 0, of a floating dtype; its only
-  output is called `output`, as theirs is, so that their readers stay.
+  TensorFlow evaluates nodes without inputs when a function first runs, and
+  keeps the results. The op `Empty`, which is registered as not to be optimized,
+  replaces `Const` nodes of zeros, and `Fill` nodes of constant shape and value
+  0, of a floating dtype. Its output has the same name, `output`.
   """
   _replace_zeros(graph_def.node, suffix='')
   for function in graph_def.library.function:
@@ -76,15 +68,8 @@ def make_zeros_on_demand(graph_def: tf.compat.v1.GraphDef) -> None:
     _replace_zeros(function.node_def, suffix=':output:0')
 
 
-def _num_bytes(tensor) -> int:
-  # A sequence has no dtype, and a size may be known only once it is computed.
-  dtype = getattr(tensor, 'dtype', None)
-  if dtype is None or tf.as_dtype(dtype) == tf.string:
-    return 0
-  return _size(dtype, tensor.shape)
-
-
 def _size(dtype, shape) -> int:
+  # Some sizes are known only once they are computed.
   return (tf.TensorShape(shape).num_elements() or 0) * tf.as_dtype(dtype).size
 
 
@@ -103,7 +88,7 @@ def _replace_zeros(nodes, suffix: str) -> None:
     if node.op == 'Const':
       zeros = node.attr['value'].tensor
       dimensions = [dimension.size for dimension in zeros.tensor_shape.dim]
-      if _size(zeros.dtype, dimensions) >= MIN_ZEROS_BYTES and _is_zero(zeros):
+      if _size(zeros.dtype, dimensions) >= MIN_BUFFER_BYTES and _is_zero(zeros):
         shape = nodes.add(name=f'{node.name}/fedfish_shape', op='Const')
         # All inputs of a constant are control inputs.
         shape.input.extend(node.input)
@@ -120,7 +105,7 @@ def _replace_zeros(nodes, suffix: str) -> None:
         and shape.dtype == tf.int32.as_datatype_enum
         and value is not None
         and _is_zero(value)
-        and _size(value.dtype, tf.make_ndarray(shape)) >= MIN_ZEROS_BYTES
+        and _size(value.dtype, tf.make_ndarray(shape)) >= MIN_BUFFER_BYTES
       ):
         del node.input[1]
         _become_empty(node, value.dtype)

@@ -8,11 +8,7 @@ import tensorflow as tf
 
 @functools.cache
 def accelerator() -> str | None:
-  """Returns the name of this process's accelerator, None without one.
-
-  The first GPU that TensorFlow lists. Further worker processes use further
-  ones, each of which is shown its own.
-  """
+  """Returns the name of the first GPU of this process, None without one."""
   devices = tf.config.list_logical_devices('GPU')
   return devices[0].name if devices else None
 
@@ -35,11 +31,8 @@ def set_up_devices(*, deterministic_ops: bool = False) -> None:
 
   TensorFloat-32 is switched off: GPUs from NVIDIA's A100 on would round the
   factors of float32 products to 10 bits. GPU memory is taken as it is needed,
-  not all at once, unless TensorFlow has begun to use its devices.
-
-  Args:
-    deterministic_ops: Also switch to deterministic kernels, which a process
-      cannot take back.
+  unless TensorFlow has begun to use its devices. `deterministic_ops` switches
+  to deterministic kernels, which a process cannot take back.
   """
   tf.config.experimental.enable_tensor_float_32_execution(False)
   if deterministic_ops:
@@ -50,11 +43,7 @@ def set_up_devices(*, deterministic_ops: bool = False) -> None:
 
 
 def on_accelerator() -> contextlib.AbstractContextManager:
-  """Runs the block on the accelerator, and leaves results there.
-
-  TensorFlow itself places on the CPU what has no kernel there, such as the
-  reading of a dataset.
-  """
+  """Runs the block on the accelerator where it has kernels; results stay."""
   name = accelerator()
   return contextlib.nullcontext() if name is None else tf.device(name)
 

@@ -7,26 +7,25 @@ from collections.abc import Mapping, Sequence
 
 from tff_fedfish import environment
 from tff_fedfish.errors import UserError
+from tff_fedfish.late import module
 from tff_fedfish.version import __version__
 
-# Compared from the start of each file. Unit: bytes.
+ray = module('ray')
+# Bytes compared from the start of each file.
 _MAX_COMPARED_BYTES = 1 << 18
 _UNREADABLE = 'unreadable'
 
 
 def host_name() -> str:
   """Returns name and address of this host, within Ray."""
-  import ray
-
   return f'{platform.node()} ({ray.util.get_node_ip_address()})'
 
 
 def host_facts(paths: Sequence[str]) -> dict[str, str]:
   """Returns the facts of this host on which results depend.
 
-  They are versions of packages and a digest of this project's sources, by name,
-  and of the files under absolute paths, by path. Ray itself compares the
-  versions of Python and Ray.
+  Versions of packages and a digest of this project's sources, by name, and of
+  files, by absolute path. Ray itself compares the versions of Python and Ray.
   """
   names = ('tensorflow', 'tensorflow-federated')
   facts = {k: f'{v}' for k, v in environment.package_versions(names).items()}
@@ -35,10 +34,7 @@ def host_facts(paths: Sequence[str]) -> dict[str, str]:
 
 
 def require_same(expected: Mapping[str, str]) -> None:
-  """Raises UserError where this worker's host differs from the driver's.
-
-  What is unreadable here is wrong even if it is there, too.
-  """
+  """Raises UserError where a host differs from the driver's or cannot read."""
   facts = host_facts([name for name in expected if os.path.isabs(name)])
   wrong = [
     f'{name} is {facts.get(name)}, not {text}'
@@ -57,8 +53,7 @@ def require_same(expected: Mapping[str, str]) -> None:
 def _describe_path(path):
   """Returns number, bytes and digest of a file, or of those in a directory.
 
-  Names, sizes and starts of files are compared. Hidden files are left out: they
-  may be other programs' of this host.
+  The digest is of names, sizes and starts of files that are not hidden.
   """
   digest, num_bytes = hashlib.sha256(), 0
   try:

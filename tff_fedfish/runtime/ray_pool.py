@@ -1,13 +1,11 @@
 """Connects to Ray and keeps worker processes up.
 
-Ray itself notices processes and hosts that are gone. A worker that is lost is
-replaced by another one, wherever Ray has room for it.
-
-A process has one connection to Ray. A pool that finds none makes it, and ends
-it when it closes. One that the program made with `ray.init` is used as it is.
+A worker that is lost is replaced, wherever Ray has room. A process has one
+connection to Ray: a pool that finds none makes it, and ends it when it closes.
 """
 
 import contextlib
+import dataclasses
 import importlib.util
 import logging
 import os
@@ -19,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from tff_fedfish.errors import FailedError, UserError
+from tff_fedfish.late import module
 from tff_fedfish.runtime.ray_hosts import host_facts
 from tff_fedfish.runtime.ray_watch import (
   describe_error,
@@ -28,15 +27,16 @@ from tff_fedfish.runtime.ray_watch import (
 )
 from tff_fedfish.runtime.round_options import RoundInterrupted
 
+ray = module('ray')
+
 POLL_SECONDS = 0.2
 """How often a waiting driver asks whether it is to stop."""
 MAX_LOST_WORKERS = 3
-"""Workers that may die, one after the other, before the work is given up."""
-# Until a line says that workers are not up, and until they are given up: a
-# cluster may be busy, or start machines for them. Unit: seconds.
+"""Workers that die one after the other until the work is given up."""
+# Until a line says that workers are not up, until they are given up, and until
+# the head of a cluster is. Unit: seconds.
 _NOTICE_SECONDS = 60.0
 _LIMIT_SECONDS = 600.0
-# Until the head of a cluster answers. Unit: seconds.
 _CONNECT_SECONDS = 10.0
 # Ray sends no statistics, and logs nothing to our standard error.
 _ENVIRONMENT = {
@@ -46,86 +46,62 @@ _ENVIRONMENT = {
 }
 # Workers, which import TensorFlow before a line of ours runs.
 _WORKER_ENVIRONMENT = {'TF_CPP_MIN_LOG_LEVEL': '3'}
-# Heads of the Rays that pools of this process have started.
-_own_heads: set[str] = set()
+
+
+@dataclasses.dataclass(frozen=True)
+class PoolSettings:
+  """Workers, and the Ray that runs them."""
+
+  num_workers: int
+  """Number of worker processes, >= 1."""
+  threads_per_worker: int = 1
+  """TensorFlow threads of each, >= 1."""
+  gpus_per_worker: float | None = None
+  """GPUs that Ray reserves for each; None: 1 if there are enough, else 0."""
+  address: str = 'local'
+  """'local' starts Ray here; 'auto' or HOST:PORT joins a cluster. A Ray that
+  the program has started is used in any case."""
+  paths: Sequence[str] = ()
+  """Files and directories that workers read. Hosts of a cluster must hold the
+  same there as this one."""
+  deterministic_ops: bool = False
+  """See `placement.set_up_devices`."""
 
 
 class RayPool:
   """Keeps a number of Ray actors up; to be closed in the end.
 
   A worker is up when it has answered. Until then it may wait for a place on a
-  busy cluster, import TensorFlow, or fail in doing so.
+  busy cluster, or import TensorFlow.
 
   Attributes:
     up: Host of each worker that is up, idle or not.
     starting: Reference to the answer of each worker that is not up -> worker,
       time of the question, number of workers that died in its place.
+    told: Hosts of which a line has said that a client failed there.
   """
 
-  def __init__(
-    self,
-    worker_class: type,
-    num_workers: int,
-    *,
-    threads_per_worker: int = 1,
-    gpus_per_worker: float | None = None,
-    address: str = 'local',
-    paths: Sequence[str] = (),
-    deterministic_ops: bool = False,
-  ):
-    """Connects to Ray and asks for the workers; none is up yet.
-
-    Args:
-      worker_class: `ray_workers.RayWorker`.
-      num_workers: Number of worker processes, >= 1.
-      threads_per_worker: TensorFlow threads of each, >= 1.
-      gpus_per_worker: GPUs that Ray reserves for each. `None`: 1 where the
-        cluster has one for every worker, else 0.
-      address: 'local' starts Ray here; 'auto' or HOST:PORT joins a cluster.
-        Where the program has called `ray.init` itself, workers use that Ray.
-      paths: Files and directories that workers read. Hosts of a cluster must
-        hold the same there as this one.
-      deterministic_ops: See `placement.set_up_devices`.
+  def __init__(self, worker_class: type, settings: PoolSettings):
+    """Connects to Ray and asks for `RayWorker`s; none is up yet.
 
     Raises:
-      UserError: If Ray is not installed, does not answer at the address, or is
-        too small for the workers.
+      UserError: If Ray is not installed, does not answer, or is too small.
       FailedError: If Ray cannot start here.
     """
-    require_ray(address)
-    import ray
-
-    self._num_workers = num_workers
+    require_ray(settings.address)
     self.up: dict[Any, str] = {}
     self.starting: dict[Any, tuple[Any, float, int]] = {}
+    self.told: set[str] = set()
+    self._settings = settings
     self._has_said_so = False
     self._is_closed = threading.Event()
-    self._head: str | None = None
     self._has_own_ray = not ray.is_initialized()
+    self._has_started_ray = self._has_own_ray and settings.address == 'local'
     if self._has_own_ray:
-      _connect(address, num_workers)
+      _connect(settings.address, settings.num_workers)
+    self._head = ray.get_runtime_context().gcs_address
     try:
-      self._head = ray.get_runtime_context().gcs_address
-      if self._has_own_ray and address == 'local':
-        _own_heads.add(self._head)
-      # Workers in a Ray that was started for workers need not share its CPUs.
-      cpus = 0.0 if self._head in _own_heads else 1.0
-      gpus = _require_room(num_workers, cpus, gpus_per_worker, address)
-      self._share = (cpus, gpus)
-      actor = ray.remote(worker_class).options(
-        num_cpus=cpus,
-        num_gpus=gpus,
-        runtime_env={'env_vars': _WORKER_ENVIRONMENT},
-      )
-      # A Ray of our own has no other hosts.
-      expected = {}
-      if address != 'local':
-        expected = host_facts([os.path.abspath(path) for path in paths])
-      self._make_worker = lambda: actor.remote(
-        threads_per_worker, gpus > 0, expected, deterministic_ops
-      )
-      for _ in range(num_workers):
-        self._add()
+      self._ask_for_workers(worker_class)
       watched = {
         "Ray's head": self._head,
         "This machine's raylet": raylet_address(),
@@ -137,7 +113,26 @@ class RayPool:
       self.close()
       raise
 
-  def wait_for_all(self, should_stop: Callable[[], bool] | None = None) -> None:
+  def _ask_for_workers(self, worker_class):
+    settings = self._settings
+    # A Ray of our own is for these workers.
+    cpus = 0.0 if self._has_started_ray else 1.0
+    gpus = _require_room(settings, cpus)
+    self._share = (cpus, gpus)
+    actor = ray.remote(worker_class).options(
+      num_cpus=cpus,
+      num_gpus=gpus,
+      runtime_env={'env_vars': _WORKER_ENVIRONMENT},
+    )
+    # A Ray of our own has no other hosts.
+    expected = {}
+    if settings.address != 'local':
+      expected = host_facts([*map(os.path.abspath, settings.paths)])
+    self._make_worker = lambda: actor.remote(settings, gpus > 0, expected)
+    for _ in range(settings.num_workers):
+      self._ask()
+
+  def wait_for_all(self, should_stop: Callable[[], bool]) -> None:
     """Returns when all workers are up; asks meanwhile whether to stop.
 
     Raises:
@@ -145,22 +140,20 @@ class RayPool:
       UserError, FailedError: As `admit`.
     """
     while self.starting:
-      self.admit(POLL_SECONDS, num_wanted=self._num_workers)
-      if should_stop is not None and should_stop():
+      self.admit(POLL_SECONDS, num_wanted=self._settings.num_workers)
+      if should_stop():
         raise RoundInterrupted
 
   def admit(self, timeout_seconds: float = 0.0, num_wanted: int = 1) -> None:
     """Takes up a worker that has answered; waits for one until the timeout.
 
-    After a minute a line on standard error says what workers wait for.
+    After a minute a line says what workers wait for.
 
     Raises:
       UserError: If a host differs from this one.
-      FailedError: If a worker cannot be set up, if workers die again and again
-        while they start, or if after ten minutes fewer than wanted are up.
+      FailedError: If workers cannot be set up, die again and again while they
+        start, or are fewer than wanted after ten minutes.
     """
-    import ray
-
     ready, _ = ray.wait([*self.starting], timeout=timeout_seconds)
     for answer in ready:
       self._receive(answer)
@@ -191,77 +184,60 @@ class RayPool:
     """
     host = self.up[worker]
     self.replace(worker)
-    line = (
-      f'a worker on host {host} died. Its clients run again; {self._count()} '
-      'are left.'
-    )
+    left = f'Its clients run again; {self._count()} are left.'
     for other in idle:
       del self.up[other]
       self._ask(other)
-    return line
+    return f'a worker on host {host} died. {left}'
 
   def replace(self, worker: Any) -> None:
     """Ends a worker that was up, if it lives, and asks for another."""
-    import ray
-
     self.up.pop(worker, None)
     ray.kill(worker)
-    self._add()
+    self._ask()
 
   def is_connected(self) -> bool:
     """Whether this process is still connected to the Ray of the workers."""
-    import ray
-
-    return ray.is_initialized() and self._head in (
-      None,
-      ray.get_runtime_context().gcs_address,
+    return (
+      ray.is_initialized()
+      and ray.get_runtime_context().gcs_address == self._head
     )
 
   def head_answers(self) -> bool:
     """Whether something listens at the head; Ray would wait for a minute."""
-    return self._head is None or error_at(self._head) is None
+    return error_at(self._head) is None
 
   def close(self) -> None:
     """Ends all workers, and Ray if it was started for them."""
-    import ray
-
     try:
       # The program may have shut Ray down, and the workers with it.
       is_connected = self.is_connected()
       if is_connected and self.head_answers():
-        for worker in [
-          *self.up,
-          *(entry[0] for entry in self.starting.values()),
-        ]:
+        starting = [worker for worker, *_ in self.starting.values()]
+        for worker in [*self.up, *starting]:
           ray.kill(worker)
-      self.up.clear()
-      self.starting.clear()
-      if self._has_own_ray and self._head in _own_heads:
+      if self._has_started_ray:
         # Its silence is no news.
         self._is_closed.set()
-        _own_heads.remove(self._head)
       if self._has_own_ray and is_connected:
         ray.shutdown()
     finally:
-      # Last: where all that waits for a silent head, it is still said.
+      # Last, so that the watch still speaks while we wait for a dead head.
       self._is_closed.set()
 
-  def _add(self, num_died=0):
-    self._ask(self._make_worker(), num_died)
-
-  def _ask(self, worker, num_died=0):
+  def _ask(self, worker=None, num_died=0):
+    """Asks a worker, or a new one, whether it is up."""
+    worker = worker or self._make_worker()
     self.starting[worker.host.remote()] = worker, time.monotonic(), num_died
 
   def _receive(self, answer):
     """Takes up the worker that answered, or replaces one that died."""
-    import ray
-
     worker, _, num_died = self.starting.pop(answer)
     try:
       self.up[worker] = ray.get(answer)
     except ray.exceptions.RayError as error:
       ray.kill(worker)
-      self._add(num_died + 1)
+      self._ask(num_died=num_died + 1)
       is_lost = isinstance(error, ray.exceptions.RayActorError)
       if not is_lost or error.actor_init_failed:
         raise _set_up_error(error) from error
@@ -275,13 +251,11 @@ class RayPool:
 
   def _count(self):
     return (
-      f'{len(self.up)} of {self._num_workers} workers '
+      f'{len(self.up)} of {self._settings.num_workers} workers '
       '(`--config.engine.num_workers`)'
     )
 
   def _describe_room(self):
-    import ray
-
     free = ray.available_resources()
     cpus, gpus = self._share
     return (
@@ -291,33 +265,26 @@ class RayPool:
 
 
 def require_ray(address: str) -> None:
-  """Checks that Ray is installed and something answers at an address.
+  """Raises UserError unless Ray is installed and answers at an address.
 
-  Ray itself would try for minutes. 'local' and 'auto' name nothing that could
-  answer.
-
-  Raises:
-    UserError: If not.
+  Ray itself would try for minutes.
   """
   if importlib.util.find_spec('ray') is None:
     raise UserError(
       "`--config.engine.kind='ray'` needs the package ray, which is not "
       "installed here. Install it, or use 'in_process'."
     )
-  if address in ('local', 'auto'):
-    return
   # Workers use the Ray that a program is connected to, wherever it is.
   if 'ray' in sys.modules and sys.modules['ray'].is_initialized():
     return
-  error = error_at(address, _CONNECT_SECONDS)
-  if error is not None:
+  if address in ('local', 'auto'):
+    return
+  if error := error_at(address, _CONNECT_SECONDS):
     raise _wrong_address(address, error) from error
 
 
 def _set_up_error(error):
   """Returns the exception to raise for a worker whose `__init__` raised."""
-  import ray
-
   # Ray wraps the exception in one that knows the place where it was raised,
   # and that in one that says that the actor is dead.
   place = ''
@@ -333,19 +300,14 @@ def _set_up_error(error):
   )
 
 
-def _require_room(num_workers, cpus, gpus_per_worker, address):
-  """Returns the GPUs to reserve for each worker.
-
-  Raises:
-    UserError: If Ray has less than all workers need, whoever uses it now.
-  """
-  import ray
-
-  total = ray.cluster_resources()
-  if gpus_per_worker is None:
+def _require_room(settings, cpus):
+  """Returns the GPUs to reserve for each worker, or raises UserError."""
+  total, num_workers = ray.cluster_resources(), settings.num_workers
+  gpus = settings.gpus_per_worker
+  if gpus is None:
     num_gpus = total.get('GPU', 0)
-    gpus_per_worker = 1.0 if num_gpus >= num_workers else 0.0
-    if num_gpus and not gpus_per_worker:
+    gpus = 1.0 if num_gpus >= num_workers else 0.0
+    if num_gpus and not gpus:
       print(
         f'fedfish: note: no worker uses a GPU: there are {num_gpus:g} for '
         f'{num_workers} workers. Lower `--config.engine.num_workers`, or share '
@@ -354,22 +316,20 @@ def _require_room(num_workers, cpus, gpus_per_worker, address):
       )
   for kind, option, wanted in (
     ('CPU', 'num_workers', cpus),
-    ('GPU', 'gpus_per_worker', gpus_per_worker),
+    ('GPU', 'gpus_per_worker', gpus),
   ):
     if total.get(kind, 0) < num_workers * wanted:
       raise UserError(
         f'{num_workers} workers (`--config.engine.num_workers`) need '
-        f'{num_workers * wanted:g} {kind}, but Ray at {address!r} has '
+        f'{num_workers * wanted:g} {kind}, but Ray at {settings.address!r} has '
         f'{total.get(kind, 0):g}. Lower `--config.engine.{option}`, or add '
         'machines.'
       )
-  return gpus_per_worker
+  return gpus
 
 
 def _connect(address, num_workers):
   """Starts Ray or joins it, without its own words and signal handler."""
-  import ray
-
   for name, value in _ENVIRONMENT.items():
     os.environ.setdefault(name, value)
   options = dict(logging_level=logging.CRITICAL, log_to_driver=False)
@@ -385,13 +345,10 @@ def _connect(address, num_workers):
     ray.shutdown()
     if address != 'local':
       raise _wrong_address(address, error) from error
-    advice = 'Look for room in /tmp and memory'
-    if 'AF_UNIX' in str(error):
-      # The path of a socket has at most 107 bytes.
-      advice = 'Set TMPDIR to a shorter path'
     raise FailedError(
-      f'Ray cannot start on this machine: {describe_error(error)}. {advice}, '
-      "or use `--config.engine.kind='in_process'`."
+      f'Ray cannot start on this machine: {describe_error(error)}. Look for '
+      'room in /tmp and memory, set TMPDIR to a shorter path, or use '
+      "`--config.engine.kind='in_process'`."
     ) from error
   finally:
     # Ray replaces our handler when it starts in the main thread.
@@ -410,7 +367,7 @@ def _wrong_address(address, error):
 
 @contextlib.contextmanager
 def _without_native_stderr() -> Iterator[None]:
-  """Hides a line of Ray's library, which says that it is to log nothing."""
+  """Hides a line of Ray's library on its log level."""
   sys.stderr.flush()
   kept = os.dup(2)
   try:

@@ -1,15 +1,20 @@
 """Tells of clients that hang and of a Ray that is gone, which Ray does not."""
 
 import contextlib
+import math
 import socket
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
+
+from tff_fedfish.late import module
+
+ray = module('ray')
 
 # Between two questions whether Ray still runs, until one is given up, and until
-# a line says so: nothing listens there, or nothing answers. Unit: seconds.
+# a line says so: it is refused, or not answered. Unit: seconds.
 _QUESTION_SECONDS = 1.0
 _ANSWER_SECONDS = 5.0
 _REFUSED_SECONDS = 2.0
@@ -23,43 +28,21 @@ _LATE_SECONDS_OF_FIRST = 600.0
 _MAX_ERROR_CHARS = 500
 
 
-class LateParts:
-  """Finds parts of a cohort that take far longer per client than the others.
+def late_seconds(
+  num_clients: int, seconds_per_client: Sequence[float], told: float
+) -> float:
+  """Returns the seconds of a part of a cohort after which a line says so.
 
-  A stuck disk raises nothing: without a line its round would hang in silence.
+  A stuck disk raises nothing: its round would hang in silence. Ten times the
+  median of the parts that ended, per client, but at least a minute; ten minutes
+  while none has ended; twice the seconds that the last line has `told`.
   """
-
-  def __init__(self, clock: Callable[[], float] = time.monotonic):
-    """Has no part yet; the clock counts seconds."""
-    self._clock = clock
-    # Clients, time of the start, and seconds at the last line, by part.
-    self._running: dict[Hashable, tuple[int, float, float]] = {}
-    self._seconds_per_client: list[float] = []
-
-  def begin(self, part: Hashable, num_clients: int) -> None:
-    """Notes that a part with so many clients starts."""
-    self._running[part] = num_clients, self._clock(), 0.0
-
-  def end(self, part: Hashable) -> None:
-    """Notes that a part ended."""
-    num_clients, start, _ = self._running.pop(part)
-    self._seconds_per_client.append((self._clock() - start) / num_clients)
-
-  def due(self) -> Iterator[tuple[Hashable, float]]:
-    """Yields (part, its seconds) where a line is due: once late, then doubled.
-
-    A part is late after ten times the median of the clients of parts that
-    ended, but not before a minute; while none has, after ten minutes.
-    """
-    for part, (num_clients, start, told) in self._running.items():
-      limit = 2 * told or _LATE_SECONDS_OF_FIRST
-      if not told and self._seconds_per_client:
-        median = statistics.median(self._seconds_per_client) * num_clients
-        limit = max(_LATE_FACTOR * median, _MIN_LATE_SECONDS)
-      seconds = self._clock() - start
-      if seconds >= limit:
-        self._running[part] = num_clients, start, seconds
-        yield part, seconds
+  if told:
+    return 2 * told
+  if not seconds_per_client:
+    return _LATE_SECONDS_OF_FIRST
+  median = statistics.median(seconds_per_client) * num_clients
+  return max(_LATE_FACTOR * median, _MIN_LATE_SECONDS)
 
 
 def describe_error(error: BaseException) -> str:
@@ -72,20 +55,16 @@ def describe_error(error: BaseException) -> str:
   return f'{type(error).__name__}: {text}' if text else type(error).__name__
 
 
-def _parse(address):
-  """Returns host and port; raises ValueError."""
-  host, _, port = address.rpartition(':')
-  if not host or not port.isdecimal() or int(port) >= 2**16:
-    raise ValueError('not HOST:PORT')
-  return host.strip('[]'), int(port)
-
-
 def error_at(
   address: str, timeout_seconds: float = _ANSWER_SECONDS
 ) -> Exception | None:
   """Returns why nothing answers at HOST:PORT; None: something does."""
+  host, _, port = address.rpartition(':')
   try:
-    socket.create_connection(_parse(address), timeout_seconds).close()
+    if not host or not port.isdecimal() or int(port) >= 2**16:
+      raise ValueError('not HOST:PORT')
+    address = host.strip('[]'), int(port)
+    socket.create_connection(address, timeout_seconds).close()
   except (OSError, ValueError) as error:
     return error
   return None
@@ -93,8 +72,6 @@ def error_at(
 
 def raylet_address() -> str:
   """Returns HOST:PORT of the raylet that this process is connected to."""
-  import ray
-
   own = ray.get_runtime_context().get_node_id()
   (node,) = [node for node in ray.nodes() if node['NodeID'] == own]
   return f'{node["NodeManagerAddress"]}:{node["NodeManagerPort"]}'
@@ -106,28 +83,26 @@ def tell_of_silence(
   """Says how to go on once Ray has ended this process, which it does in C++.
 
   A driver without its raylet has some five seconds, one without the head a
-  minute. Says so once for each silence, in a thread: the driver may stand in a
-  call that waits for the head.
+  minute, in which it may stand in a call: this runs in a thread.
 
   Args:
     watched: HOST:PORT by the name that a line gives it.
     is_closed: Ends the watch.
   """
-  silent_since, said = {}, set()
+  silent_since = {}
   while not is_closed.wait(_QUESTION_SECONDS):
     for name, address in watched.items():
-      asked = time.monotonic()
-      error = error_at(address)
+      asked, error = time.monotonic(), error_at(address)
       if error is None:
         silent_since.pop(name, None)
-        said.discard(name)
         continue
       seconds = time.monotonic() - silent_since.setdefault(name, asked)
       is_refused = isinstance(error, ConnectionRefusedError)
       limit = _REFUSED_SECONDS if is_refused else _SILENT_SECONDS
-      if seconds < limit or name in said or is_closed.is_set():
+      if seconds < limit or is_closed.is_set():
         continue
-      said.add(name)
+      # Until it answers again.
+      silent_since[name] = math.inf
       with contextlib.suppress(OSError):
         print(
           f'fedfish: {name} at {address} does not answer '

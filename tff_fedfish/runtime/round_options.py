@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.errors import FailedError
+from tff_fedfish.late import tf
 
 FAILURE_REASONS = ('data', 'out_of_memory', 'error')
 
@@ -49,27 +50,23 @@ class RoundOptions:
   """Execution of the rounds within `use_round_options`."""
 
   num_partial_sums: int = 1
-  """Parts into which a cohort is divided, >= 1. Parts are summed up client by
-  client and then merged in order: equal values give equal results."""
+  """Parts of a cohort, >= 1, each summed up client by client and then merged in
+  order: equal values give equal results."""
   tolerates_failures: bool = False
   """Whether a client that raises twice takes part with weight 0. Otherwise its
-  exception is the round's, as in TFF's own context."""
+  exception is the round's."""
   quorum: float = 0.0
-  """If failures are tolerated: a round fails unless more than this fraction of
-  its clients took part."""
-  should_stop: Callable[[], bool] | None = None
-  """Asked before each client. True: RoundInterrupted is raised, and the round
-  leaves nothing behind."""
+  """If failures are tolerated: the fraction of clients to be exceeded."""
+  should_stop: Callable[[], bool] = lambda: False
+  """Asked before each client. True: RoundInterrupted is raised."""
   on_client_output: Callable[[int, Any], None] | None = None
   """Receives each client's position and its output (`client_outputs.py`), in
-  cohort order. Called with (position, None) when an output is withdrawn because
-  its part of the cohort runs again. None: outputs are not computed."""
-  on_notice: Callable[[str], None] | None = None
-  """Receives a line, at once, on workers that were lost, and on the first
-  client that failed on a host."""
+  cohort order; (position, None) withdraws one whose client runs again. None:
+  outputs are not computed."""
+  on_notice: Callable[[str], None] = lambda _: None
+  """Receives a line on a lost or late worker, and on a host's first failure."""
   workers: Any = None
-  """Runner of the parts of a cohort, such as `ray_workers.RayWorkers`. None:
-  this process."""
+  """A `ray_workers.RayWorkers`; None: this process."""
 
 
 _current: contextvars.ContextVar[tuple[RoundOptions, RoundOutcome] | None] = (
@@ -81,11 +78,9 @@ _current: contextvars.ContextVar[tuple[RoundOptions, RoundOutcome] | None] = (
 def use_round_options(
   options: RoundOptions, outcome: RoundOutcome | None = None
 ) -> Iterator[RoundOutcome]:
-  """Executes the rounds of this thread within the block as `options` say.
+  """Executes this thread's rounds in the block as `options` say.
 
-  Yields:
-    The outcome, or a new one, filled by the rounds in the block. The quorum of
-    each counts its own failures only.
+  Yields the outcome, or a new one, which they fill.
   """
   outcome = RoundOutcome() if outcome is None else outcome
   token = _current.set((options, outcome))
@@ -104,9 +99,6 @@ def describe_failure(
   client_index: int, error: BaseException, *, while_loading: bool
 ) -> ClientFailure:
   """Returns the reason and the words of an exception that a client raised."""
-  # Late: what a run counts is asked for before TensorFlow is imported.
-  import tensorflow as tf
-
   if isinstance(error, MemoryError | tf.errors.ResourceExhaustedError):
     reason = 'out_of_memory'
   elif while_loading or (

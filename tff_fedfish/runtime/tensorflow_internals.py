@@ -15,9 +15,8 @@ from tensorflow.python.eager import context
 def call_flat(function: Any, arguments: list[tf.Tensor]) -> list[tf.Tensor]:
   """Calls a concrete function on a flat list of tensors.
 
-  Called the public way, TensorFlow first tries the arguments by name, fails and
-  formats every tensor into the error that it then discards: 50 ms a call at a
-  million weights, most of a round.
+  The public way first tries the arguments by name and formats every tensor into
+  an error that it discards: 50 ms a call at a million weights.
   """
   return function._call_flat(  # pylint: disable=protected-access
     arguments, function.captured_inputs
@@ -37,8 +36,7 @@ def remove_functions(names: Iterable[str]) -> None:
 def without_grappler() -> Iterator[None]:
   """Calls functions as they are, in this thread.
 
-  Grappler would evaluate what depends on no input, to make constants of it:
-  minutes went by over the initial weights of a large model.
+  Grappler would fold the initial weights of a large model, for minutes.
   """
   eager = context.context()
   config = eager.config

@@ -1,7 +1,6 @@
-"""Python values to flat lists of tensors and back, guided by TFF types.
+"""Python values to flat lists of tensors and back, in the order of TFF types.
 
-Always by the TFF type, never by `tf.nest`, which sorts the keys of dicts where
-TFF keeps their order.
+`tf.nest` would sort the keys of dicts.
 """
 
 import reprlib
@@ -31,20 +30,17 @@ def flatten(value: Any, value_type: tff.Type) -> list[tf.Tensor]:
   Raises:
     TypeError: If the value does not fit the type.
   """
-  if isinstance(value_type, tff.FederatedType):
-    return flatten(value, value_type.member)
-  if isinstance(value_type, tff.StructType):
-    return [
-      tensor
-      for element, element_type in _elements(value, value_type)
-      for tensor in flatten(element, element_type)
-    ]
-  if isinstance(value_type, tff.SequenceType):
-    with placement.on_cpu():
-      return [tf.data.experimental.to_variant(_dataset(value, value_type))]
-  if isinstance(value_type, tff.TensorType):
-    return [_tensor(value, value_type)]
-  raise TypeError(f'Values of type {value_type} cannot be passed.')
+  tensors = []
+  for leaf, leaf_type in _leaves(value, value_type):
+    if isinstance(leaf_type, tff.SequenceType):
+      with placement.on_cpu():
+        leaf = tf.data.experimental.to_variant(_dataset(leaf, leaf_type))
+      tensors.append(leaf)
+    elif isinstance(leaf_type, tff.TensorType):
+      tensors.append(_tensor(leaf, leaf_type))
+    else:
+      raise TypeError(f'Values of type {leaf_type} cannot be passed.')
+  return tensors
 
 
 def as_array(tensor: tf.Tensor) -> np.ndarray:
@@ -58,11 +54,7 @@ def as_array(tensor: tf.Tensor) -> np.ndarray:
 
 
 def to_numpy(tensor: tf.Tensor) -> Any:
-  """Returns an array, a NumPy scalar or bytes, as TFF's context does.
-
-  Args:
-    tensor: An eager tensor. The variant of a dataset is returned itself.
-  """
+  """Returns an array, a NumPy scalar or bytes; a dataset's variant itself."""
   if tensor.dtype == tf.variant:
     return tensor
   array = as_array(tensor)
@@ -72,11 +64,10 @@ def to_numpy(tensor: tf.Tensor) -> Any:
 
 def holds_tensor(value: Any, value_type: tff.Type) -> bool:
   """Returns whether a value of the type is, or contains, an eager tensor."""
-  if isinstance(value_type, tff.FederatedType):
-    return holds_tensor(value, value_type.member)
-  if isinstance(value_type, tff.StructType):
-    return any(holds_tensor(*pair) for pair in _elements(value, value_type))
-  return isinstance(value, tf.Tensor | tf.Variable)
+  return any(
+    isinstance(leaf, tf.Tensor | tf.Variable)
+    for leaf, _ in _leaves(value, value_type)
+  )
 
 
 def tensor_types(value_type: tff.Type) -> list[tff.Type]:
@@ -89,36 +80,36 @@ def tensor_types(value_type: tff.Type) -> list[tff.Type]:
 
 
 def unflatten(tensors: list[Any], value_type: tff.Type) -> Any:
-  """Returns the tensors in the Python containers of `value_type`.
+  """Returns tensors or arrays in the Python containers of `value_type`.
 
-  Args:
-    tensors: Tensors or arrays; of a sequence, the variant of a dataset.
-    value_type: A type without clients' values. A sequence becomes a
-      tf.data.Dataset.
+  The variant of a sequence becomes a tf.data.Dataset.
   """
   return tff_internals.type_to_py_container(
     _to_struct(iter(tensors), value_type), value_type
   )
 
 
-def _elements(value, struct_type):
-  """Returns the (element, its type) of a container."""
-  try:
-    container = tff_internals.from_container(value, recursive=False)
-  except TypeError as error:
-    raise _mismatch(struct_type, value) from error
-  elements = tff_internals.to_elements(container)
-  types = tff_internals.to_elements(struct_type)
-  # Elements without names are taken in order.
-  if len(elements) != len(types) or any(
-    name not in (None, expected)
-    for (name, _), (expected, _) in zip(elements, types, strict=True)
-  ):
-    raise _mismatch(struct_type, value)
-  return [
-    (element, element_type)
-    for (_, element), (_, element_type) in zip(elements, types, strict=True)
-  ]
+def _leaves(value, value_type):
+  """Yields (leaf, its type) of a value: a tensor, a sequence or another."""
+  if isinstance(value_type, tff.FederatedType):
+    yield from _leaves(value, value_type.member)
+  elif isinstance(value_type, tff.StructType):
+    types = tff_internals.to_elements(value_type)
+    try:
+      container = tff_internals.from_container(value, recursive=False)
+    except TypeError as error:
+      raise _mismatch(value_type, value) from error
+    elements = tff_internals.to_elements(container)
+    # Elements without names are taken in order.
+    if len(elements) != len(types) or any(
+      name not in (None, expected)
+      for (name, _), (expected, _) in zip(elements, types, strict=True)
+    ):
+      raise _mismatch(value_type, value)
+    for (_, element), (_, element_type) in zip(elements, types, strict=True):
+      yield from _leaves(element, element_type)
+  else:
+    yield value, value_type
 
 
 def _tensor(value, tensor_type):
@@ -145,9 +136,8 @@ def _has_compatible_dtype(value, dtype):
     value = np.empty([], value.dtype.as_numpy_dtype)
   if isinstance(value, list | tuple):
     return all(_has_compatible_dtype(element, dtype) for element in value)
-  return isinstance(
-    value, tff_internals.Array
-  ) and tff_internals.is_compatible_dtype(value, dtype)
+  is_array = isinstance(value, tff_internals.Array)
+  return is_array and tff_internals.is_compatible_dtype(value, dtype)
 
 
 def _dataset(value, sequence_type):
@@ -166,8 +156,7 @@ def _dataset(value, sequence_type):
 
 def _dataset_of_variant(variant, sequence_type):
   with placement.on_cpu():
-    # By way of its graph, as TFF sends it: it then has functions of its own,
-    # and does not need those of the computation that made it.
+    # By its graph, as TFF sends it: the dataset outlives its computation.
     graph = tf.raw_ops.DatasetToGraphV2(input_dataset=variant)
     return tf.data.experimental.from_variant(
       tf.raw_ops.DatasetFromGraph(graph_def=graph),
