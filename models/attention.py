@@ -15,13 +15,8 @@ def causal_attention(
 ) -> tf.Tensor:
   """Returns attention of every position over itself and those before it.
 
-  Args:
-    query: Float [batch, heads, length, head width]; length static.
-    key: Like `query`.
-    value: Like `query`.
-
-  Returns:
-    Same shape and dtype as `query`. The softmax is computed in float32.
+  All are of one float dtype, [batch, heads, length, head width], with a static
+  length. The softmax is computed in float32.
   """
   blocks = transformer_config.query_blocks(query.shape[2])
 
@@ -50,8 +45,7 @@ def _probabilities(query, key, start, end):
 
 def _gradients(query, key, value, output_gradient, blocks):
   query_gradients, length = [], query.shape[2]
-  key_gradient = tf.zeros_like(key)
-  value_gradient = tf.zeros_like(value)
+  key_gradient, value_gradient = tf.zeros_like(key), tf.zeros_like(value)
   for start, end in blocks:
     upstream = output_gradient[:, :, start:end]
     weights = _probabilities(query, key, start, end)
@@ -65,14 +59,11 @@ def _gradients(query, key, value, output_gradient, blocks):
     scores_gradient = tf.cast(weights * centred * _scale(query), query.dtype)
     query_gradients.append(tf.matmul(scores_gradient, key[:, :, :end]))
     padding = [[0, 0], [0, 0], [0, length - end], [0, 0]]
-    key_gradient += tf.pad(
-      tf.matmul(scores_gradient, query[:, :, start:end], transpose_a=True),
-      padding,
-    )
-    value_gradient += tf.pad(
-      tf.matmul(tf.cast(weights, value.dtype), upstream, transpose_a=True),
-      padding,
-    )
+    queries, weights = query[:, :, start:end], tf.cast(weights, value.dtype)
+    of_keys = tf.matmul(scores_gradient, queries, transpose_a=True)
+    of_values = tf.matmul(weights, upstream, transpose_a=True)
+    key_gradient += tf.pad(of_keys, padding)
+    value_gradient += tf.pad(of_values, padding)
   return tf.concat(query_gradients, axis=2), key_gradient, value_gradient
 
 

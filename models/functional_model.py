@@ -268,13 +268,9 @@ def _metrics(per_target):
   @tf.function(autograph=False)
   def initialize_metrics():
     # Lists: TFF reads a pair in a tuple as a value range.
-    zero = tf.constant(0.0)
-    count = tf.constant(0, tf.int64)
+    pair, count = [tf.constant(0.0)] * 2, [tf.constant(0, tf.int64)]
     return collections.OrderedDict(
-      loss=[zero, zero],
-      accuracy=[zero, zero],
-      num_tokens=[count],
-      num_sequences=[count],
+      loss=pair, accuracy=pair, num_tokens=count, num_sequences=count
     )
 
   @tf.function(autograph=False)

@@ -116,10 +116,9 @@ class ImageModelConfig:
     return self._sizes()[1]
 
   def widths_of(self, weights: Sequence[Any]) -> tuple[int, ...]:
-    """Returns the widths of a chain's weights, which may be other than its own.
+    """Returns the widths of a chain's weights, in the model's order.
 
-    Args:
-      weights: Arrays or tensors in the order of `weight_shapes`.
+    They may be other than its own.
     """
     *hidden, _ = (
       weight.shape[-1]
@@ -130,8 +129,7 @@ class ImageModelConfig:
 
   def _sizes(self):
     """Returns (weight shapes, outputs of all convolutions)."""
-    is_resnet = self.name == 'resnet18'
-    return self._resnet_sizes() if is_resnet else self._chain_sizes()
+    return self._chain_sizes() if self.name in CHAINS else self._resnet_sizes()
 
   def _chain_sizes(self):
     chain = CHAINS[self.name]

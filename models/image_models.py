@@ -107,14 +107,8 @@ def initial_weights(
 ) -> tuple[tf.Tensor, ...]:
   """Draws weights as a function of the seed; ops of the graph, no constants.
 
-  Norms begin as the identity, biases at 0.
-
-  Args:
-    config: The model's shape.
-    seed: The model seed; scalar int.
-
-  Returns:
-    Float32 tensors in the order of `config.weight_shapes()`.
+  Norms begin as the identity, biases at 0. Float32, in the order of
+  `config.weight_shapes()`.
   """
   draw_kernel = IMAGE_CLASSIFIERS[config.name].draw_kernel
   weights = []
@@ -172,10 +166,8 @@ def group_norm(
 ) -> tf.Tensor:
   """Normalizes every image's groups of channels to mean 0 and variance 1.
 
-  Args:
-    inputs: Float32 [batch, height, width, channels], the last three static;
-      group 0 is the first channels / num_groups of them, and so on.
-    num_groups: Groups; a divisor of the channels.
+  Inputs are float32 [batch, height, width, channels], the last three static;
+  group 0 is the first channels / num_groups of them, and so on.
   """
   height, width, channels = inputs.shape[1:]
   grouped = tf.reshape(

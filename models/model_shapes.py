@@ -22,24 +22,14 @@ def num_parameters(shape: ModelShape) -> int:
 
 
 def are_stacked(shape: ModelShape) -> tuple[bool, ...]:
-  """Says of every weight whether it holds all layers of a transformer.
-
-  Its first axis is then the layer.
-
-  Returns:
-    A flag per weight, in the order of `weight_shapes`.
-  """
+  """Returns whether each weight holds all layers of a transformer on axis 0."""
   return tuple(name.startswith('block/') for name in weight_shapes(shape))
 
 
 def are_matrices(shape: ModelShape) -> tuple[bool, ...]:
-  """Says of every weight whether it is a matrix, or a kernel of higher rank.
+  """Returns whether each weight is a matrix, or a kernel of higher rank.
 
-  Biases and the scales of norms are not, also where those of all layers are
-  stacked in one tensor: its first axis does not count.
-
-  Returns:
-    A flag per weight, in the order of `weight_shapes`.
+  The axis of stacked layers does not count: biases and norms are none.
   """
   return tuple(
     len(sizes) - is_stacked >= 2
@@ -50,13 +40,10 @@ def are_matrices(shape: ModelShape) -> tuple[bool, ...]:
 
 
 def input_axes(shape: ModelShape) -> tuple[int | None, ...]:
-  """Returns the axis of a matrix along which its input units lie.
+  """Returns the axis of each weight's input units; None: it is no matrix.
 
   Kernels are [..., inputs, outputs]. A token embedding makes the logits, from
   its columns: it is [outputs, inputs].
-
-  Returns:
-    An axis per weight, in the order of `weight_shapes`; None: no matrix.
   """
   return tuple(
     None if not is_matrix else len(sizes) - (1 if name in LOGITS_TENSORS else 2)

@@ -121,14 +121,9 @@ def next_token_losses(
 ) -> tuple[tf.Tensor, tf.Tensor]:
   """Returns loss and hit of predicting tokens[:, 1:] from what precedes.
 
-  Args:
-    config: The model's shape.
-    weights: As `initial_weights` returns them.
-    tokens: Int32 [batch, length + 1], length static.
-
-  Returns:
-    (loss, correct), float32 [batch, length]; loss in nats. Positions behind a
-    row's last real token carry values that the caller masks out.
+  `tokens` is int32 [batch, length + 1], length static. Both are float32 [batch,
+  length], the loss in nats; the caller masks out positions behind a row's last
+  real token.
   """
   inputs = tokens[:, :-1]
   hidden = apply(config, weights, inputs)

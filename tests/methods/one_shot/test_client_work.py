@@ -40,22 +40,6 @@ def _clients(name, sizes):
   return datasets
 
 
-@pytest.mark.slow
-def test_rounds_in_both_contexts(stock_context):
-  process = _process('linear', FedFisher(compression='paper'))
-  datasets = _clients('linear', (3, 4, 0))
-  state = process.initialize()
-  result = process.next(state, datasets)
-  with tff.framework.get_context_stack().install(stock_context):
-    stock = process.next(state, datasets)
-  for one, other in zip(
-    process.get_model_weights(result.state).trainable,
-    process.get_model_weights(stock.state).trainable,
-    strict=True,
-  ):
-    np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
-
-
 def _is_quantized(tensor):
   # 2^15 - 1 steps up to the largest weight.
   steps = np.float64(tensor) / np.max(np.abs(tensor)) * 32767
@@ -63,10 +47,19 @@ def _is_quantized(tensor):
 
 
 @pytest.mark.slow
-def test_what_a_client_uploads():
+def test_a_round_in_both_contexts_and_what_a_client_uploads(stock_context):
   process = _process('linear', FedFisher(compression='paper'))
+  datasets = _clients('linear', (3, 4, 0))
+  state = process.initialize()
   with tff_fedfish.collect_client_outputs() as outputs:
-    process.next(process.initialize(), _clients('linear', (3, 4, 0)))
+    result = process.next(state, datasets)
+  with tff.framework.get_context_stack().install(stock_context):
+    stock = process.next(state, datasets)
+  found, expected = (
+    process.get_model_weights(x.state).trainable for x in (result, stock)
+  )
+  for one, other in zip(found, expected, strict=True):
+    np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-6)
   shape = small_models.SHAPES['linear']
   sizes = summary_shapes(shape, UploadKind('kfac'))
   assert [outputs[i]['is_valid'] for i in range(3)] == [1, 1, 0]

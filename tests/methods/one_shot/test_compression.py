@@ -33,27 +33,26 @@ def _quantize(values, num_bits, **options):
 
 
 @pytest.mark.parametrize(
-  ('num_bits', 'values', 'expected'),
+  ('num_bits', 'values', 'expected', 'is_stacked'),
   [
     # V9. m = 1, l = 3: 1.5, -3, 0.78, 0, 2.7 round to 2, -3, 1, 0, 3.
-    (2, [0.5, -1.0, 0.26, 0.0, 0.9], [2 / 3, -1, 1 / 3, 0, 1]),
+    (2, [0.5, -1.0, 0.26, 0.0, 0.9], [2 / 3, -1, 1 / 3, 0, 1], False),
     # m = 4, l = 3: 3/4 of each of -4, 3, 1, 0.5 is -3, 2.25, 0.75, 0.375.
-    (2, [[-4.0, 3.0], [1.0, 0.5]], [[-4, 8 / 3], [4 / 3, 0]]),
+    (2, [[-4.0, 3.0], [1.0, 0.5]], [[-4, 8 / 3], [4 / 3, 0]], False),
     # Ties go to the even multiple: 0.5 to 0; 3.5 to 4.
-    (1, [0.5, 1.0], [0, 1]),
-    (3, [-0.5, 1.0], [-4 / 7, 1]),
-    (15, [[0.0, 0.0]], [[0, 0]]),
+    (1, [0.5, 1.0], [0, 1], False),
+    (3, [-0.5, 1.0], [-4 / 7, 1], False),
+    (15, [[0.0, 0.0]], [[0, 0]], False),
+    # A scale each, m = 1, 0.26 and 0.
+    (
+      *(2, [[0.5, -1], [0.26, 0], [0, 0]]),
+      *([[2 / 3, -1], [0.26, 0], [0, 0]], True),
+    ),
   ],
 )
-def test_quantized_by_hand(num_bits, values, expected):
-  np.testing.assert_allclose(_quantize(values, num_bits), expected, rtol=1e-7)
-
-
-def test_stacked_tensors_have_a_scale_each():
-  # s = 2, l = 3: of the first (2/3, -1), as 1.5 rounds to 2; of the second its
-  # own m = 0.26, of the third m = 0.
-  found = _quantize([[0.5, -1], [0.26, 0], [0, 0]], 2, is_stacked=True)
-  np.testing.assert_allclose(found, [[2 / 3, -1], [0.26, 0], [0, 0]])
+def test_quantized_by_hand(num_bits, values, expected, is_stacked):
+  found = _quantize(values, num_bits, is_stacked=is_stacked)
+  np.testing.assert_allclose(found, expected, rtol=1e-7)
 
 
 @hypothesis.given(_ANY_VECTOR, st.sampled_from([1, 2, 8, 15, 23]))

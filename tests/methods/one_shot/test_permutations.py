@@ -7,8 +7,6 @@ from uploaded_models import logits, random_permutation, random_weights
 from models.image_model_config import IMAGE_MODELS, ImageModelConfig
 from models.transformer_config import TransformerConfig
 from tff_fedfish.methods.one_shot.permutations import (
-  PermutationGroup,
-  PermutedAxis,
   incoming_vectors,
   permutation_groups,
   take_units,
@@ -61,40 +59,6 @@ def test_permuted_groups_leave_the_logits(name, two_blocks):
   assert list(permuted) == list(weights)
   for name, weight in permuted.items():
     assert (weight.shape, weight.dtype) == (weights[name].shape, np.float32)
-
-
-def test_repeated_and_wide_units_by_hand():
-  # Rows: two pixels of three channels. Columns: two blocks of three units of
-  # two columns each.
-  group = PermutationGroup(
-    'units',
-    3,
-    (
-      PermutedAxis('columns', 0, True, num_repeats=2, unit_size=2),
-      PermutedAxis('rows', 0, False, num_repeats=2),
-      PermutedAxis('stacked', 1, False, index=1),
-    ),
-  )
-  weights = {
-    'columns': np.arange(12),
-    'rows': np.arange(12).reshape(6, 2),
-    'stacked': np.arange(6).reshape(2, 3),
-    'other': np.arange(3),
-  }
-  found = take_units(weights, group, np.array([2, 0, 1]))
-  np.testing.assert_array_equal(
-    found['columns'], [4, 5, 0, 1, 2, 3, 10, 11, 6, 7, 8, 9]
-  )
-  np.testing.assert_array_equal(
-    found['rows'], [[4, 5], [0, 1], [2, 3], [10, 11], [6, 7], [8, 9]]
-  )
-  np.testing.assert_array_equal(found['stacked'], [[0, 1, 2], [5, 3, 4]])
-  np.testing.assert_array_equal(found['other'], [0, 1, 2])
-  np.testing.assert_array_equal(weights['stacked'], [[0, 1, 2], [3, 4, 5]])
-  np.testing.assert_array_equal(
-    incoming_vectors(weights, group),
-    [[0, 1, 6, 7], [2, 3, 8, 9], [4, 5, 10, 11]],
-  )
 
 
 @pytest.mark.parametrize(

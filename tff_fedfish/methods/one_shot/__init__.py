@@ -91,12 +91,10 @@ class OneShot(Method):
     """Builds a one-shot method's client work, as a FedAvg process.
 
     The client outputs (`collect_client_outputs`) are <is_valid, client_weight,
-    weights, summary>: w_i, the weights after local training and the tensors of
-    `summary_shapes`, the latter two compressed. The summary is made of whole
-    batches, whatever `micro_batch_size` is.
+    weights, summary>: w_i, and compressed the weights after local training and
+    the tensors of `summary_shapes`, made of whole batches.
 
-    `model` is a ModelSpec with a shape. `local_privacy` must be None, as
-    uploads have no noise.
+    `model` is a ModelSpec with a shape; `local_privacy` must be None.
     """
     is_private = training.get('local_privacy') is not None
     require(not is_private, 'local_privacy', 'None', 'a LocalPrivacy')

@@ -59,11 +59,10 @@ class Dense(OneShot):
   def solve(self, uploads, start, context):
     """Distills the ensemble of all clients into a student begun as `start`.
 
-    With a score it is the student after the outer epoch with the highest one,
-    the first of equal ones, and `best_step` is the epoch's number from 1; else
-    the last. Measurements, float32: `generator_loss` of all steps of the
-    generator, `distillation_loss` of all steps of the student. On a CPU, equal
-    arguments give equal results bit for bit.
+    With a score it is the first best student after an outer epoch, `best_step`,
+    from 1; else the last. Measurements, float32: `generator_loss` and
+    `distillation_loss` of all steps of the generator and of the student. On a
+    CPU, equal arguments give equal results bit for bit.
     """
     seeds = tf.random.experimental.stateless_split([context.seed, 0], 4)
     weights_seed, *epoch_seeds = tf.unstack(seeds)
@@ -78,14 +77,10 @@ class Dense(OneShot):
         tf.random.experimental.stateless_fold_in(seed, epoch)
         for seed in epoch_seeds
       )
-      noise = tf.random.stateless_normal(
-        [_BATCH_SIZE, _NOISE_WIDTH], noise_seed
-      )
+      size, num_classes = [_BATCH_SIZE], context.shape.num_classes
+      noise = tf.random.stateless_normal([*size, _NOISE_WIDTH], noise_seed)
       labels = tf.random.stateless_uniform(
-        [_BATCH_SIZE],
-        label_seed,
-        maxval=context.shape.num_classes,
-        dtype=tf.int32,
+        size, label_seed, maxval=num_classes, dtype=tf.int32
       )
       for _ in range(self.num_generator_steps):
         generator_losses.append(train_generator(noise, labels))

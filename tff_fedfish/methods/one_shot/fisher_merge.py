@@ -39,8 +39,7 @@ class FisherMerge(OneShot):
   def solve(self, uploads, start, context):
     """Returns the Fisher-weighted mean, in one pass over the uploads.
 
-    As in the authors' code w_bar is that of the weights before compression, if
-    it is known. Besides an upload and w_bar two models are held.
+    As in the authors' code w_bar is that before compression, if it is known.
     """
     mass, weighted = fisher_sums(uploads, start)
     averages = context.uncompressed_mean or start

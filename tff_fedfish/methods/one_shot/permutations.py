@@ -82,12 +82,9 @@ def take_units(
 ) -> dict[str, np.ndarray]:
   """Returns the weights with other units in a group, of any number.
 
-  Args:
-    weights_by_name: All weights of the model.
-    group: One of its `permutation_groups`.
-    sources: Int, per unit of the result the given unit that it is; a
-      permutation leaves the function as it is. -1: its incoming and outgoing
-      weights are 0. Stacked weights keep their number of units.
+  `sources` has, per unit of the result, the given unit that it is, an int; a
+  permutation leaves the function as it is. -1: its incoming and outgoing
+  weights are 0. Stacked weights keep their number of units.
   """
   weights_by_name = dict(weights_by_name)
   for axis in group.axes:

@@ -53,10 +53,8 @@ def of_layers(
 ) -> Quadratic:
   """Returns the quadratic of K-FAC factors, in V of each layer.
 
-  Args:
-    layers: Those whose factors are held, of all clients.
-    uploads: The uploads.
-    positions: Of weights by name, in the model.
+  Their factors of all clients are held. `positions` are those of weights by
+  name, in the model.
   """
   factors = {}
   r = tuple(_load(layer, uploads, positions, factors) for layer in layers)

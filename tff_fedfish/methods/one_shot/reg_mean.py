@@ -60,8 +60,7 @@ class RegMean(OneShot):
   def solve(self, uploads, start, context):
     """Returns RegMean's weights, in one pass over the uploads.
 
-    Without a `shrinkage` it is the one of 0.1 and 0.9 that `score` likes
-    better, 0.9 without a score.
+    Without a `shrinkage` it is 0.1 if that scores better than 0.9, else 0.9.
     """
     shrinkages = (self.shrinkage,)
     if self.shrinkage is None:

@@ -95,11 +95,8 @@ def build_features(model: Any, mask: np.ndarray) -> Features:
   """Builds the features of a batch; the model is not in training.
 
   One backward pass makes the gradients of all rows. The gradient of each
-  convolution's kernel is in memory for all rows at once.
-
-  Args:
-    model: A classifier's `models.functional_model.ModelSpec`.
-    mask: Int64 [p], ascending, as `feature_mask` returns it.
+  convolution's kernel is in memory for all rows at once. `model` is a
+  classifier's ModelSpec, `mask` as `feature_mask` returns it.
   """
   parts = tuple(_parts(model.shape, mask))
 

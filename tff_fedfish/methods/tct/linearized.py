@@ -27,14 +27,9 @@ def build_feature_classifier(
   (*theta, mean, std), the model's weights and float32 [p] twice; drawn are the
   model's initial weights, 0 and 1.
 
-  Args:
-    model: The classifier whose features they are.
-    features: (theta, x) -> z, float32 [rows, p]; see `features.py`.
-    num_features: p.
-
-  Returns:
-    The model. Its loss is the cross-entropy of the scores, though least squares
-    is what they are fitted by.
+  `features` of the model is (theta, x) -> z, float32 [rows, p], p num_features;
+  see `features.py`. The loss is the cross-entropy of the scores, though they
+  are fitted by least squares.
   """
   theta_specs, _ = model.functional_model.initial_weights
   moments = (tf.TensorSpec([num_features], tf.float32),) * 2

@@ -50,16 +50,10 @@ _SERIES_TERMS = 6
 def normalization(
   count: int, sums: np.ndarray, square_sums: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-  """Returns mean and standard deviation of every feature.
+  """Returns mean and standard deviation of every feature, float64 [p] each.
 
-  Args:
-    count: Rows of all clients, >= 1.
-    sums: Float64 [p], sum of z over them.
-    square_sums: Float64 [p], sum of z^2.
-
-  Returns:
-    (mean, std), float64 [p] each. std is 1 for a feature that is constant up to
-    rounding.
+  `sums` and `square_sums`, float64 [p], are those of z and z^2 over the rows of
+  all clients. std is 1 for a feature that is constant up to rounding.
   """
   mean = sums / count
   square = np.square(mean)
@@ -73,12 +67,11 @@ def gram_basis(
 ) -> tuple[np.ndarray, np.ndarray]:
   """Returns the eigenbasis of K, summed in float64.
 
-  Costs n^2 p and n^3 operations and about four times the memory of K, which is
-  8 n^2 bytes. Neither Z nor a float64 copy of the features is ever in memory.
+  Costs n^2 p and n^3 operations and about four times the memory of K, 8 n^2
+  bytes. Neither Z nor a float64 copy of the features is ever in memory.
 
   Args:
-    features: Float16, float32 or float64 [n, p], n >= 1; it may be mapped from
-      a file.
+    features: Float [n, p], n >= 1; it may be mapped from a file.
     mean: Float [p].
     std: Float [p], > 0.
 
@@ -104,12 +97,7 @@ def gram_basis(
 
 
 def power_sums(x: np.ndarray, num_steps: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns S_1 and S_2 for d = 1 - x.
-
-  Args:
-    x: eta lambda / n, float64 [n], >= 0.
-    num_steps: M.
-  """
+  """Returns S_1 and S_2 for x = eta lambda / n = 1 - d, float64 [n], >= 0."""
   # Binomial series, as the quotients lose all digits where x goes to 0.
   choices = range(1, _SERIES_TERMS + 2)
   terms = [float(math.comb(num_steps, k)) for k in choices]
