@@ -88,25 +88,19 @@ def _sum_of_rows(x):
 
 
 @pytest.mark.parametrize(
-  ('computation', 'arguments'),
+  ('body', 'types'),
   [
-    (tff.tensorflow.computation(lambda: tf.zeros(25_000_000)), []),
-    (
-      tff.tensorflow.computation(
-        lambda x: _sum_of_rows(x), tff.TensorType(np.float32, [2, 1])
-      ),
-      [np.zeros([2, 1], np.float32)],
-    ),
+    (lambda: tf.zeros(25_000_000), []),
+    (lambda x: _sum_of_rows(x), [tff.TensorType(np.float32, [2, 1])]),
   ],
-  ids=['zeros', 'sums'],
 )
-def test_constants_are_not_kept(computation, arguments):
+def test_constants_are_not_kept(body, types):
   if _keeps_freed_memory():
     pytest.skip(
       'TensorFlow keeps freed memory here: oneDNN has an allocator of its own'
     )
-  function = GraphFunction(_proto(computation))
-  arguments = [*map(tf.constant, arguments)]
+  function = GraphFunction(_proto(tff.tensorflow.computation(body, *types)))
+  arguments = [tf.zeros([2, 1]) for _ in types]
   before = _resident_bytes()
   for _ in range(2):
     (found,) = function(arguments)
@@ -127,41 +121,38 @@ def test_options_of_other_functions_stay():
   assert context.context().function_call_options is before
 
 
-def test_functions_go_with_one_that_fails_to_build():
-  @tf.function
-  def double(x):
-    return 2 * x
-
-  computation = tff.tensorflow.computation(lambda x: double(x), np.float32)
-  proto = _proto(computation)
-  # A copy: the computation keeps its proto.
-  broken = type(proto).FromString(proto.SerializeToString())
+def _edited(proto, edit):
+  """Returns a copy of a computation's proto of which nodes are edited."""
+  proto = type(proto).FromString(proto.SerializeToString())
   graph_def = tf.compat.v1.GraphDef()
-  broken.tensorflow.graph_def.Unpack(graph_def)
+  proto.tensorflow.graph_def.Unpack(graph_def)
   for node in graph_def.node:
+    edit(node)
+  proto.tensorflow.graph_def.Pack(graph_def)
+  return proto
+
+
+def test_functions_go_with_one_that_fails_to_build():
+  def call_with_missing(node):
     if 'PartitionedCall' in node.op:
       node.input.append('missing')
-  broken.tensorflow.graph_def.Pack(graph_def)
+
+  double = tf.function(lambda x: 2 * x)
+  proto = _proto(tff.tensorflow.computation(lambda x: double(x), np.float32))
   before = set(context.context().list_function_names())
   with pytest.raises(ValueError, match='missing'):
-    GraphFunction(proto, broken)
+    GraphFunction(proto, _edited(proto, call_with_missing))
   gc.collect()
   assert set(context.context().list_function_names()) <= before
 
 
 def test_first_output_by_its_full_name():
-  @tff.tensorflow.computation(np.float32)
-  def double(x):
-    return 2 * x
-
-  proto = _proto(double)
-  proto = type(proto).FromString(proto.SerializeToString())
-  feed = proto.tensorflow.parameter.tensor.tensor_name.partition(':')[0]
-  graph_def = tf.compat.v1.GraphDef()
-  proto.tensorflow.graph_def.Unpack(graph_def)
-  for node in graph_def.node:
+  def name_fully(node):
     node.input[:] = [f'{n}:0' if n == feed else n for n in node.input]
-  proto.tensorflow.graph_def.Pack(graph_def)
+
+  proto = _proto(tff.tensorflow.computation(lambda x: 2 * x, np.float32))
+  feed = proto.tensorflow.parameter.tensor.tensor_name.partition(':')[0]
+  proto = _edited(proto, name_fully)
   assert float(GraphFunction(proto)([tf.constant(3.0)])[0]) == 6
   # Nothing feeds it.
   proto.tensorflow.ClearField('parameter')

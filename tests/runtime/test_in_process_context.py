@@ -40,14 +40,8 @@ def process():
 
 def _datasets():
   random = np.random.RandomState(1)
-  return [
-    linear_models.batches(
-      random.normal(size=(n, 3)).astype(np.float32),
-      random.normal(size=n),
-      2,
-    )
-    for n in (3, 4)
-  ]
+  rows = [(random.normal(size=(n, 3)), random.normal(size=n)) for n in (3, 4)]
+  return [linear_models.batches(x.astype(np.float32), y, 2) for x, y in rows]
 
 
 @tf.function
@@ -75,24 +69,21 @@ def _round():
 
 
 def _broadcast():
+  multiply = tff.tensorflow.computation(
+    lambda x, y: _multiply(x, y), (np.float32, np.float32)
+  )
+
   @tff.federated_computation(_AT_SERVER, _AT_CLIENTS)
   def products(factor, numbers):
-    return tff.federated_map(
-      tff.tensorflow.computation(
-        lambda x, y: _multiply(x, y), (np.float32, np.float32)
-      ),
-      (tff.federated_broadcast(factor), numbers),
-    )
+    pairs = (tff.federated_broadcast(factor), numbers)
+    return tff.federated_map(multiply, pairs)
 
   return products
 
 
 def _imported_functions():
-  return {
-    name
-    for name in eager_context.context().list_function_names()
-    if 'fedfish' in name
-  }
+  names = eager_context.context().list_function_names()
+  return {name for name in names if 'fedfish' in name}
 
 
 @pytest.mark.parametrize(
@@ -149,10 +140,9 @@ def test_want_of_memory_is_no_lack_of_a_form(monkeypatch):
   context = in_process_context.InProcessContext()
   double = _double()
   with tff.framework.get_context_stack().install(context):
-    with pytest.raises(MemoryError):
-      double(21.0)
-    with pytest.raises(tf.errors.ResourceExhaustedError):
-      double(21.0)
+    for error in (MemoryError, tf.errors.ResourceExhaustedError):
+      with pytest.raises(error):
+        double(21.0)
     assert double(21.0) == 42
   assert context._stock_context is None
 
@@ -179,14 +169,11 @@ def test_threads_run_rounds_of_one_process_at_the_same_time(process):
       stack.enter_context(tff.framework.get_context_stack().install(context))
       outcome = None
       if num_partial_sums is not None:
-        outcome = stack.enter_context(
-          round_options.use_round_options(
-            round_options.RoundOptions(
-              num_partial_sums=num_partial_sums,
-              should_stop=lambda: asked.append(threading.get_ident()),
-            )
-          )
+        options = round_options.RoundOptions(
+          num_partial_sums=num_partial_sums,
+          should_stop=lambda: asked.append(threading.get_ident()),
         )
+        outcome = stack.enter_context(round_options.use_round_options(options))
       state = start
       for _ in range(2):
         clients = [_MeetingLoader(barrier, data) for data in _datasets() * 2]
@@ -212,12 +199,11 @@ def test_threads_run_rounds_of_one_process_at_the_same_time(process):
 def test_restored_numpy_state_continues_bitwise(process):
   state = process.next(process.initialize(), _datasets()).state
   as_numpy = tf.nest.map_structure(np.asarray, state)
-  for one, other in zip(
-    tf.nest.flatten(process.next(as_numpy, _datasets()).state),
-    tf.nest.flatten(process.next(state, _datasets()).state),
-    strict=True,
-  ):
-    np.testing.assert_array_equal(one, other)
+  tf.nest.map_structure(
+    np.testing.assert_array_equal,
+    process.next(as_numpy, _datasets()).state,
+    process.next(state, _datasets()).state,
+  )
 
 
 def test_same_function_names_in_two_computations_do_not_collide():
@@ -229,8 +215,4 @@ def test_same_function_names_in_two_computations_do_not_collide():
     return tff.tensorflow.computation(lambda x: body(x), np.float32)
 
   double, triple = build(2.0), build(3.0)
-  assert [float(double(1.0)), float(triple(1.0)), float(double(1.0))] == [
-    2,
-    3,
-    2,
-  ]
+  assert (double(1.0), triple(1.0), double(1.0)) == (2, 3, 2)

@@ -40,12 +40,8 @@ assert placement.accelerator() is None
 print(devices(expected.state))
 
 placement.accelerator = lambda: '/device:CPU:1'
-state = process.initialize()
-for _ in range(2):
-  output = process.next(state, data)
-  state = output.state
-print(devices(state))
 found = process.next(process.initialize(), data)
+print(devices(process.next(found.state, data).state))
 for one, other in zip(
   tf.nest.flatten(found), tf.nest.flatten(expected), strict=True
 ):

@@ -9,7 +9,6 @@ import tensorflow_federated as tff
 from tff_fedfish.runtime import tff_internals, values
 
 FIELD = 'client_output'
-"""Name of the field."""
 
 
 def find(update_type: tff.Type) -> tuple[range, tff.Type | None]:
