@@ -54,24 +54,22 @@ class Client(ClientLoader):
 
 @dataclasses.dataclass
 class KeepingClient(Client):
-  """A `Client` that keeps a model of three weights and a bias."""
+  """A `Client` of SCAFFOLD with that model."""
 
   kept: tuple[float, ...] | None = None
-  """Its weights; None: it takes part for the first time."""
+  """Its control variate and steps; None: it takes part for the first time."""
 
   def load(self) -> LoadedClient:
     """Returns the data, and what it kept."""
     import tensorflow as tf
 
     data, counts = super().load()
-    weights = np.float32(self.kept or (0, 0, 0, 0))
-    state = tf.data.Dataset.from_tensors((weights[:3], weights[3]))
+    kept = np.float32(self.kept or [0] * 5)
+    state = tf.data.Dataset.from_tensors((kept[:3], kept[3], kept[4]))
     if self.kept is None:
       state = state.take(0)
-    data = collections.OrderedDict(
-      data=data, state=collections.OrderedDict(model=state)
-    )
-    return LoadedClient(data, counts)
+    state = collections.OrderedDict(control_variate=state)
+    return LoadedClient(collections.OrderedDict(data=data, state=state), counts)
 
 
 def process_ids(workers) -> list[int]:

@@ -11,13 +11,10 @@ import psutil
 import pytest
 import ray_clients
 import tensorflow as tf
-import tensorflow_federated as tff
 from waiting import wait_until
 
-from tff_fedfish import build_fed_fish
+from tff_fedfish import build_fed_fish, build_scaffold
 from tff_fedfish.errors import FailedError
-from tff_fedfish.rounds.client import KeptSlot
-from tff_fedfish.rounds.compose import compose
 from tff_fedfish.runtime import (
   in_process_context,
   ray_watch,
@@ -148,15 +145,6 @@ def test_same_bits_as_one_process(process, workers, expected, loads):
 
 
 @pytest.mark.slow
-def test_others_may_use_ray_too(workers, monkeypatch):
-  before = ray_clients.process_ids(workers)
-  monkeypatch.setattr(ray_workers, 'RayWorker', ray_clients.LightWorker)
-  with ray_workers.RayWorkers(2) as others:
-    assert not {*ray_clients.process_ids(others)} & {*before}
-  assert ray_clients.process_ids(workers) == before
-
-
-@pytest.mark.slow
 def test_worker_that_dies_has_its_clients_run_elsewhere(
   process, workers, expected, loads
 ):
@@ -201,24 +189,11 @@ def test_tells_of_a_client_that_hangs(process, workers, loads, monkeypatch):
 
 @pytest.mark.slow
 def test_outputs_that_are_lost_with_their_worker(workers, tmp_path):
-  keeps = KeptSlot(
-    initial=lambda trainable: trainable,
-    # Half of what it kept, so that this counts too.
-    next=lambda client: tf.nest.map_structure(
-      lambda new, old: new + old / 2,
-      client.local.trainable,
-      client.start.kept['model'],
-    ),
-  )
-  process = compose(
+  process = build_scaffold(
     linear_models.linear_model(3),
+    num_clients=_NUM_CLIENTS,
     client_optimizer=linear_models.sgd(0.1),
     server_optimizer=linear_models.sgd(1.0),
-    num_local_epochs=1,
-    client_weighting=tff.learning.ClientWeighting.NUM_EXAMPLES,
-    make_update=lambda client: client.model_delta(),
-    aggregation_factory=tff.aggregators.MeanFactory(no_nan_division=True),
-    kept_slots={'model': keeps},
   )
 
   def run(clients, workers=None):
@@ -231,7 +206,7 @@ def test_outputs_that_are_lost_with_their_worker(workers, tmp_path):
   # still lie with the worker that client 4 ends.
   clients = [
     ray_clients.KeepingClient(
-      n, str(tmp_path), kept=(n, 1.0, -n, 2.0) if n % 2 else None
+      n, str(tmp_path), kept=(n, 1.0, -n, 2.0, 1.0) if n % 2 else None
     )
     for n in range(_NUM_CLIENTS)
   ]
