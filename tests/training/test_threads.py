@@ -6,7 +6,8 @@ import planned_configs
 import small_runs
 
 from tff_fedfish import environment
-from tff_fedfish.training import resources
+from tff_fedfish.config import load
+from tff_fedfish.training import resources, train
 
 
 def test_a_resumed_run_uses_the_recorded_threads(
@@ -31,11 +32,17 @@ def test_a_resumed_run_uses_the_recorded_threads(
     'fedfish: note: the run uses 1 thread, as at its start, not 3: its numbers '
     'depend on them.\n'
   ) in capsys.readouterr().err
+  # Of a Python caller, who names the run's directory to `train` only.
+  three = small_runs.overrides(
+    *small_inputs, training__num_rounds=3, **settings
+  )
+  monkeypatch.setenv('TF_NUM_INTRAOP_THREADS', '3')
+  assert train.train(load.load_config(small_runs.CONFIG, three), run) == 0
   assert recorded() == {'num_threads': 1}
 
 
-def test_without_the_variable_threads_are_the_cores(monkeypatch):
+def test_without_the_variable_threads_are_the_cores(monkeypatch, tmp_path):
   for name in ('TF_NUM_INTRAOP_THREADS', 'TF_NUM_INTEROP_THREADS'):
     monkeypatch.delenv(name, raising=False)
-  config = resources.with_threads(planned_configs.by_hand())
+  config = resources.with_threads(planned_configs.by_hand(), tmp_path)
   assert config.resolved.num_threads == environment.num_cores()
