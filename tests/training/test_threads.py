@@ -1,8 +1,10 @@
 """A run keeps the number of threads that it was started with."""
 
 import json
+import os
 
 import planned_configs
+import pytest
 import small_runs
 
 from tff_fedfish import environment
@@ -34,8 +36,9 @@ def test_a_resumed_run_uses_the_recorded_threads(
   assert recorded() == {'num_threads': 1}
 
 
-def test_without_the_variable_threads_are_the_cores(monkeypatch):
-  for name in ('TF_NUM_INTRAOP_THREADS', 'TF_NUM_INTEROP_THREADS'):
-    monkeypatch.delenv(name, raising=False)
+@pytest.mark.parametrize('variable', [{}, {'TF_NUM_INTRAOP_THREADS': '0'}])
+def test_without_a_number_threads_are_the_cores(variable, monkeypatch):
+  monkeypatch.setattr(os, 'environ', variable)
+  monkeypatch.setattr(environment, 'num_cores', lambda: 7)
   config = resources.with_threads(planned_configs.by_hand())
-  assert config.resolved.num_threads == environment.num_cores()
+  assert config.resolved.num_threads == 7

@@ -158,11 +158,9 @@ class Interruption:
       os._exit(128 + signal_num)
     self.requested = signal_num
     self._heard.set()
-    again = f'send {signal.Signals(signal_num).name} again'
-    if signal_num == signal.SIGINT:
-      again = 'press Ctrl-C again'
+    how = 'press Ctrl-C again' if signal_num == signal.SIGINT else 'send SIGTERM'
     _write(
-      f'{start}fedfish: finishing the {self._unit} in hand; {again} to end at '
+      f'{start}fedfish: finishing the {self._unit} in hand; {how} to end at '
       'once.\n'
     )
 

@@ -30,8 +30,9 @@ def with_threads(config: TrainConfig) -> TrainConfig:
   without it, the cores. Call it before TensorFlow runs anything.
   """
   given = os.environ.get(_THREADS, '')
-  here = int(given) if given.isdigit() else environment.num_cores()
-  here = max(1, here)
+  # As with TensorFlow, 0 stands for the cores.
+  here = int(given) if given.isdecimal() else 0
+  here = here or environment.num_cores()
   num_threads = config.resolved.num_threads or here
   if num_threads != here:
     print(
