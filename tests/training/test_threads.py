@@ -30,8 +30,8 @@ def test_a_resumed_run_uses_the_recorded_threads(
   two = dict(training__num_rounds=2, **settings)
   assert small_runs.train(small_inputs, run, **two) == 0
   assert (
-    'fedfish: note: the run uses 1 thread, as at its start, not 3: its numbers '
-    'depend on them.\n'
+    'fedfish: note: the run uses 1 thread, as config.json says, not 3: its '
+    'numbers depend on them.\n'
   ) in capsys.readouterr().err
   assert recorded() == {'num_threads': 1}
 

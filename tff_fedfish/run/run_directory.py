@@ -294,10 +294,10 @@ def _open_locked(path):
     stack.callback(file.close)
     if not locks.try_lock(file):
       file.seek(0)
+      owner = file.read().decode(errors='replace') or 'another process'
       raise UserError(
-        f'`--workdir` {str(path.parent)!r} is in use by '
-        f'{file.read().decode() or "another process"}. Wait until it ends, or name '
-        'another directory.'
+        f'`--workdir` {str(path.parent)!r} is in use by {owner}. Wait until it '
+        'ends, or name another directory.'
       )
     with contextlib.suppress(FileNotFoundError):
       if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):

@@ -158,7 +158,8 @@ class Interruption:
       os._exit(128 + signal_num)
     self.requested = signal_num
     self._heard.set()
-    how = 'press Ctrl-C again' if signal_num == signal.SIGINT else 'send SIGTERM'
+    is_key = signal_num == signal.SIGINT
+    how = 'press Ctrl-C again' if is_key else 'send SIGTERM'
     _write(
       f'{start}fedfish: finishing the {self._unit} in hand; {how} to end at '
       'once.\n'

@@ -26,8 +26,9 @@ _THREADS = 'TF_NUM_INTRAOP_THREADS'
 def with_threads(config: TrainConfig) -> TrainConfig:
   """Fixes TensorFlow's threads, on whose number the last bits depend.
 
-  A run keeps the number that it was started with: TF_NUM_INTRAOP_THREADS or,
-  without it, the cores. Call it before TensorFlow runs anything.
+  A run keeps the number that it was started with: that of the config.json it is
+  given, TF_NUM_INTRAOP_THREADS or, without both, the cores. Call it before
+  TensorFlow runs anything.
   """
   given = os.environ.get(_THREADS, '')
   # As with TensorFlow, 0 stands for the cores.
@@ -36,8 +37,8 @@ def with_threads(config: TrainConfig) -> TrainConfig:
   num_threads = config.resolved.num_threads or here
   if num_threads != here:
     print(
-      f'fedfish: note: the run uses {count(num_threads, "thread")}, as at its '
-      f'start, not {here}: its numbers depend on them.',
+      f'fedfish: note: the run uses {count(num_threads, "thread")}, as '
+      f'config.json says, not {here}: its numbers depend on them.',
       file=sys.stderr,
     )
   os.environ |= thread_variables(num_threads)
