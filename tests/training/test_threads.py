@@ -1,8 +1,10 @@
 """A run keeps the number of threads that it was started with."""
 
 import json
+import os
 
 import planned_configs
+import pytest
 import small_runs
 
 from tff_fedfish import environment
@@ -29,8 +31,8 @@ def test_a_resumed_run_uses_the_recorded_threads(
   two = dict(training__num_rounds=2, **settings)
   assert small_runs.train(small_inputs, run, **two) == 0
   assert (
-    'fedfish: note: the run uses 1 thread, as at its start, not 3: its numbers '
-    'depend on them.\n'
+    'fedfish: note: the run uses 1 thread, as config.json says, not 3: its '
+    'numbers depend on them.\n'
   ) in capsys.readouterr().err
   # Of a Python caller, who names the run's directory to `train` only.
   three = small_runs.overrides(
@@ -41,8 +43,11 @@ def test_a_resumed_run_uses_the_recorded_threads(
   assert recorded() == {'num_threads': 1}
 
 
-def test_without_the_variable_threads_are_the_cores(monkeypatch, tmp_path):
-  for name in ('TF_NUM_INTRAOP_THREADS', 'TF_NUM_INTEROP_THREADS'):
-    monkeypatch.delenv(name, raising=False)
+@pytest.mark.parametrize('variable', [{}, {'TF_NUM_INTRAOP_THREADS': '0'}])
+def test_without_a_number_threads_are_the_cores(
+  variable, monkeypatch, tmp_path
+):
+  monkeypatch.setattr(os, 'environ', variable)
+  monkeypatch.setattr(environment, 'num_cores', lambda: 7)
   config = resources.with_threads(planned_configs.by_hand(), tmp_path)
-  assert config.resolved.num_threads == environment.num_cores()
+  assert config.resolved.num_threads == 7

@@ -28,13 +28,14 @@ def with_threads(
 ) -> TrainConfig:
   """Fixes TensorFlow's threads, on whose number the last bits depend.
 
-  The run in `workdir` keeps the number that it was started with:
-  TF_NUM_INTRAOP_THREADS or, without it, the cores. Call it before TensorFlow
-  runs anything.
+  A run keeps the number that it was started with: that of the run in `workdir`
+  or of the config.json it is given, TF_NUM_INTRAOP_THREADS or, without these,
+  the cores. Call it before TensorFlow runs anything.
   """
   given = os.environ.get(_THREADS, '')
-  here = int(given) if given.isdigit() else environment.num_cores()
-  here = max(1, here)
+  # As with TensorFlow, 0 stands for the cores.
+  here = int(given) if given.isdecimal() else 0
+  here = here or environment.num_cores()
   num_threads = config.resolved.num_threads or here
   # Where it is no run, or a damaged one, the check says so.
   with contextlib.suppress(UserError, OSError):
@@ -42,8 +43,8 @@ def with_threads(
     num_threads = kept.num_threads or num_threads
   if num_threads != here:
     print(
-      f'fedfish: note: the run uses {count(num_threads, "thread")}, as at its '
-      f'start, not {here}: its numbers depend on them.',
+      f'fedfish: note: the run uses {count(num_threads, "thread")}, as '
+      f'config.json says, not {here}: its numbers depend on them.',
       file=sys.stderr,
     )
   os.environ |= thread_variables(num_threads)
