@@ -96,7 +96,7 @@ class RayPool:
     import ray
 
     self._num_workers = num_workers
-    self.up: dict[Any, str] = {}
+    self.up: dict[Any, tuple[str, int]] = {}
     self.starting: dict[Any, tuple[Any, float, int]] = {}
     self._has_said_so = False
     self._is_closed = threading.Event()
@@ -189,7 +189,7 @@ class RayPool:
     Idle workers must answer again before they count as up: their host may be
     gone, too.
     """
-    host = self.up[worker]
+    host, _ = self.up[worker]
     self.replace(worker)
     line = (
       f'a worker on host {host} died. Its clients run again; {self._count()} '
@@ -250,7 +250,7 @@ class RayPool:
     self._ask(self._make_worker(), num_died)
 
   def _ask(self, worker, num_died=0):
-    self.starting[worker.host.remote()] = worker, time.monotonic(), num_died
+    self.starting[worker.place.remote()] = worker, time.monotonic(), num_died
 
   def _receive(self, answer):
     """Takes up the worker that answered, or replaces one that died."""

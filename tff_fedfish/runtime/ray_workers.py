@@ -8,6 +8,7 @@ ready first: they are handed on in the order of the parts.
 import collections
 import contextlib
 import dataclasses
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -190,9 +191,9 @@ class RayWorker:
     placement.set_up_devices(deterministic_ops=deterministic_ops)
     self._spec = self._client_work = None
 
-  def host(self) -> str:
-    """Returns the name and address of this worker's host."""
-    return host_name()
+  def place(self) -> tuple[str, int]:
+    """Returns name and address of this worker's host, and its process."""
+    return host_name(), os.getpid()
 
   def add_up(
     self,
@@ -340,11 +341,12 @@ class _Round:
     for reference, seconds in self._late.due():
       part, worker = self._busy[reference]
       if self._options.on_notice is not None:
+        host, process = self._pool.up[worker]
         self._options.on_notice(
-          f'the worker on host {self._pool.up[worker]} has been busy with '
-          f'{part.describe()} for {seconds:.0f} s, far longer than others '
-          'take. If a disk hangs there, kill its process '
-          '(`ray::RayWorker.add_up`); its clients then run elsewhere.'
+          f'the worker on host {host} has been busy with {part.describe()} for '
+          f'{seconds:.0f} s, far longer than others take. If a disk hangs '
+          f'there, end it with `kill -9 {process}`; its clients then run '
+          'elsewhere.'
         )
 
   def _idle(self):
@@ -385,7 +387,7 @@ class _Round:
       raise FailedError(
         f'Client {failure.client_index} of the round failed: {failure.message}'
       )
-    host = self._pool.up[worker]
+    host, _ = self._pool.up[worker]
     if host not in self._told and self._options.on_notice is not None:
       # A host that can read nothing would stay, and waste all it is given.
       self._told.add(host)
