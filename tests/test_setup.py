@@ -71,6 +71,16 @@ def test_metadata(metadata):
   assert 'fedfish = tff_fedfish.cli.main:main' in entry_points
 
 
+def test_source_distribution_can_be_set_up(metadata):
+  packed = (metadata / 'SOURCES.txt').read_text().splitlines()
+  needed = {
+    f'requirements/{path.name}'
+    for kind in ('in', 'lock', 'py', 'sh', 'txt')
+    for path in _REQUIREMENTS.glob(f'*.{kind}')
+  }
+  assert not {'Makefile', 'pytest.ini', *needed} - set(packed)
+
+
 def test_declares_the_direct_dependencies(metadata):
   declared = (metadata / 'requires.txt').read_text().splitlines()
   listed = _declared_requirements('requirements.in')
@@ -244,7 +254,7 @@ def test_make_alone_shows_help():
 
 
 def _warn_in(module, category):
-  warnings.warn_explicit('a warning', category, 'file.py', 1, module=module)
+  warnings.warn_explicit('unclosed file', category, 'x.py', 1, module=module)
 
 
 @pytest.mark.parametrize(
@@ -254,15 +264,17 @@ def _warn_in(module, category):
     ('pipelines.job', UserWarning),
     ('models.x', UserWarning),
     ('tests.x', RuntimeWarning),
+    # The garbage collector finds it, while a test runs.
+    ('tests.x', ResourceWarning),
   ],
 )
 def test_a_warning_from_our_packages_fails_the_test(package, category):
-  with pytest.raises(category, match='a warning'):
+  with pytest.raises(category, match='unclosed file'):
     _warn_in(package, category)
 
 
 def test_a_warning_from_another_package_does_not():
   _warn_in('models_of_others', DeprecationWarning)
   # Shown, but no error.
-  with pytest.warns(UserWarning, match='a warning'):
+  with pytest.warns(UserWarning, match='unclosed file'):
     _warn_in('models_of_others', UserWarning)
