@@ -205,7 +205,9 @@ def _several_objects(start: bytes) -> tuple[str, str] | None:
   if not rest[len(between) :].startswith('{'):
     return None
   if ',' in between:
-    return 'with commas between', "sed 's/},/}/' FILE | jq -c ."
+    # As an array: a comma behind a brace may also stand within an object.
+    array = "(echo [; sed '$ s/,[[:space:]]*$//' FILE; echo ])"
+    return 'with commas between', f"{array} | jq -c '.[]'"
   if '\n' in text[:end]:
     return 'over several lines each', 'jq -c . FILE'
   return None if '\n' in between else ('on one line', 'jq -c . FILE')

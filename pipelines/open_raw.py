@@ -54,7 +54,7 @@ _REFUSED = {
   rb'[\x02\x04][\x21\x22][\x4c\x4d]\x18': ('lz4', _REPACK('lz4 -dc {name}')),
   rb'PK\x03\x04': ('zip', _REPACK('unzip -p {name}')),
   rb'7z\xbc\xaf\x27\x1c': ('7z', _REPACK('7z e -so {name} Posts.xml')),
-  rb'.{257}ustar': (
+  rb'.{257}ustar(?:\0|  \0)': (
     'a tar archive',
     'Unpack it with `tar -xf {name}`, and name the files in it.',
   ),

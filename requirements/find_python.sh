@@ -25,6 +25,7 @@ if [[ -n ${PYTHON:-} ]]; then
 fi
 
 shopt -s nullglob
+: "${HOME:=/}"
 for candidate in \
   python3.11 python3 python \
   "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.11*/bin/python3.11 \

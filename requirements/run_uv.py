@@ -11,8 +11,10 @@ import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 
+_ROOT = pathlib.Path(__file__).resolve().parents[1]
 # An option of pip's: the variables of uv's, and what is between several values.
 _VARIABLES = {
   'index-url': (['UV_DEFAULT_INDEX'], ' '),
@@ -31,14 +33,18 @@ _SECTIONS = ('global', 'install', ':env:')
 
 def pip_settings() -> dict[str, str]:
   """Returns pip's options for `pip install` by name."""
-  printed = subprocess.run(
+  done = subprocess.run(
     [sys.executable, '-m', 'pip', 'config', 'list'],
+    # A quiet pip lists nothing.
+    env=os.environ | {'PIP_QUIET': '0'},
     stdout=subprocess.PIPE,
     text=True,
-    check=True,
-  ).stdout
+  )
+  if done.returncode:
+    # pip has said why.
+    sys.exit(done.returncode)
   found = {section: {} for section in _SECTIONS}
-  for line in printed.splitlines():
+  for line in done.stdout.splitlines():
     name, _, value = line.partition('=')
     section, _, option = name.rpartition('.')
     if section in found:
@@ -57,7 +63,7 @@ def environment(
   """
   result = dict(variables)
   for option, (names, separator) in _VARIABLES.items():
-    values = settings.get(option, '').split()
+    values = [*map(os.path.expanduser, settings.get(option, '').split())]
     if option == 'find-links':
       # pip passes over directories that do not exist; uv fails.
       values = [v for v in values if '://' in v or os.path.isdir(v)]
@@ -74,24 +80,38 @@ def environment(
     variables.get('CURL_CA_BUNDLE'),
   ):
     if bundle:
+      bundle = os.path.expanduser(bundle)
       kind = 'DIR' if os.path.isdir(bundle) else 'FILE'
       result[f'SSL_CERT_{kind}'] = bundle
       break
   return result
 
 
+def _cache(variables: Mapping[str, str]) -> dict[str, str]:
+  """Returns a cache in the tree where the usual one cannot be written."""
+  if variables.get('UV_CACHE_DIR') or variables.get('UV_NO_CACHE'):
+    return {}
+  usual = variables.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
+  try:
+    os.makedirs(os.path.join(usual, 'uv'), exist_ok=True)
+    with tempfile.TemporaryFile(dir=os.path.join(usual, 'uv')):
+      return {}
+  except OSError:
+    return {'UV_CACHE_DIR': str(_ROOT / '.venv-cache')}
+
+
 def main(arguments: list[str]) -> None:
   """Becomes uv."""
   settings = pip_settings()
   command = ['uv', '--no-config', *arguments]
-  if arguments[0] == 'pip' and settings.get('no-index', '0') not in (
-    *('0', 'false', 'no', 'off'),
+  if arguments[0] == 'pip' and settings.get('no-index', '0').lower() not in (
+    *('0', 'f', 'false', 'n', 'no', 'off'),
   ):
     command.append('--no-index')
   os.execve(
     pathlib.Path(sys.executable).with_name('uv'),
     command,
-    environment(settings, os.environ),
+    environment(settings, os.environ) | _cache(os.environ),
   )
 
 

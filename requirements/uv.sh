@@ -14,12 +14,13 @@ wanted="$(sha256sum <"$requirements/uv.txt")"
 exec 8<"${BASH_SOURCE[0]}"
 flock 8 2>/dev/null || true
 if [[ "$(cat "$directory/complete" 2>/dev/null)" != "$wanted" \
-  || ! -x "$directory/bin/python" ]]; then
+  || ! -x "$directory/bin/python" || ! -x "$directory/bin/uv" ]]; then
   python="$("$requirements/find_python.sh")"
   rm -rf "$directory"
   "$python" -m venv "$directory"
   "$directory/bin/python" -m pip --disable-pip-version-check install -qq \
-    --no-deps --require-hashes -r "$requirements/uv.txt" || {
+    --no-user --no-deps --require-hashes -r "$requirements/uv.txt" \
+    && [[ -x $directory/bin/uv ]] || {
     echo 'set-up: pip could not install uv, requirements/uv.txt; the same command tries again.' >&2
     exit 1
   }

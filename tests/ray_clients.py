@@ -117,10 +117,10 @@ class LightWorker:
 
     require_same(expected)
 
-  def host(self) -> str:
+  def place(self) -> tuple[str, int]:
     from tff_fedfish.runtime.ray_hosts import host_name
 
-    return host_name()
+    return host_name(), os.getpid()
 
   def add_up(self, spec, broadcast, clients, failed_once):
     """Returns as its sum how many clients there are."""

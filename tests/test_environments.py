@@ -139,18 +139,28 @@ def _has(tree, *modules):
   return not subprocess.run([python, '-c', code], cwd='/').returncode
 
 
-@pytest.mark.parametrize('place', ['variable', 'file', 'links'])
+@pytest.mark.parametrize('place', ['variable', 'file', 'links', 'home'])
 def test_set_up_reads_what_pip_is_told(set_up, tree, index, tmp_path, place):
   # What uv is told elsewhere does not count.
   (tree / 'uv.toml').write_text('index-url = "http://127.0.0.1:9"\n')
   file = tmp_path / 'pip.conf'
-  file.write_text(f'[install]\nindex-url = {index}\n')
+  file.write_text(
+    f'[global]\nquiet = 1\n[install]\nindex-url = {index}\nno-index = False\n'
+  )
   links = tmp_path / 'index' / 'one'
   code, errors = set_up(
     **{
-      'variable': {'PIP_INDEX_URL': index},
+      'variable': {'PIP_INDEX_URL': index, 'PIP_QUIET': '1'},
       'file': {'PIP_CONFIG_FILE': str(file)},
       'links': {'PIP_NO_INDEX': '1', 'PIP_FIND_LINKS': f'/nowhere {links}'},
+      # Where nothing can be written, uv's cache included.
+      'home': {
+        'HOME': str(links.parent),
+        'XDG_CACHE_HOME': '/proc/none',
+        'UV_CACHE_DIR': '',
+        'PIP_NO_INDEX': 'y',
+        'PIP_FIND_LINKS': '~/one',
+      },
     }[place]
   )
   assert code == 0
@@ -167,6 +177,7 @@ def test_set_up_reads_what_pip_is_told(set_up, tree, index, tmp_path, place):
     ('proxy', 'a:3128', {'ALL_PROXY': 'a:3128', 'HTTPS_PROXY': 'a:3128'}),
     ('cert', '/none/bundle.pem', {'SSL_CERT_FILE': '/none/bundle.pem'}),
     ('cert', '/tmp', {'SSL_CERT_DIR': '/tmp'}),
+    ('cert', '~/a', {'SSL_CERT_FILE': os.path.expanduser('~/a')}),
     ('use-feature', 'truststore', {'UV_SYSTEM_CERTS': '1'}),
     ('format', 'columns', {'SSL_CERT_FILE': '/none/requests.pem'}),
   ],
@@ -223,7 +234,7 @@ def test_what_cannot_be_installed_is_not_complete(set_up, tree, index):
   assert not (tree / '.venv' / 'complete').exists()
 
 
-def test_uv_that_cannot_be_installed_takes_nothing_away(tree):
+def test_uv_that_cannot_be_installed_takes_nothing_away(tree, tmp_path):
   (tree / '.venv').mkdir()
   done = _run(
     *(tree / 'requirements' / 'set_up.sh',),
@@ -236,7 +247,27 @@ def test_uv_that_cannot_be_installed_takes_nothing_away(tree):
     'set-up: pip could not install uv, requirements/uv.txt; the same command '
     'tries again.\n'
   )
+  # So where pip is told to install elsewhere.
+  (tree / 'requirements' / 'uv.txt').write_text(
+    (tree / 'requirements' / 'beside.lock').read_text()
+  )
+  done = _run(
+    *(tree / 'requirements' / 'uv.sh', '--version'),
+    PYTHON=sys.executable,
+    PIP_NO_INDEX='1',
+    PIP_FIND_LINKS=str(tmp_path / 'index' / 'one'),
+  )
+  assert done.returncode == 1
+  assert done.stderr.startswith('set-up: pip could not install uv')
+  assert not (tree / '.venv-uv' / 'complete').exists()
   assert (tree / '.venv').exists()
+
+
+def test_what_pip_cannot_read_ends_set_up(set_up, tmp_path):
+  (tmp_path / 'pip.conf').write_text('[global\n')
+  code, errors = set_up(PIP_CONFIG_FILE=str(tmp_path / 'pip.conf'))
+  assert code == 2
+  assert 'could not be loaded' in errors and 'Traceback' not in errors
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])

@@ -71,6 +71,16 @@ def test_metadata(metadata):
   assert 'fedfish = tff_fedfish.cli.main:main' in entry_points
 
 
+def test_source_distribution_can_be_set_up(metadata):
+  packed = (metadata / 'SOURCES.txt').read_text().splitlines()
+  needed = {
+    f'requirements/{path.name}'
+    for kind in ('in', 'lock', 'py', 'sh', 'txt')
+    for path in _REQUIREMENTS.glob(f'*.{kind}')
+  }
+  assert not {'Makefile', 'pytest.ini', *needed} - set(packed)
+
+
 def test_declares_the_direct_dependencies(metadata):
   declared = (metadata / 'requires.txt').read_text().splitlines()
   listed = _declared_requirements('requirements.in')

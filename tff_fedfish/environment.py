@@ -76,7 +76,9 @@ def sources_sha256() -> str:
   """Returns the SHA-256 of this project's Python sources and their names."""
   digest = hashlib.sha256()
   for package in ('tff_fedfish', 'pipelines', 'models', 'configs'):
-    for path in sorted((_ROOT / package).rglob('*.py')):
+    # Not the links by which Emacs locks a file that is edited.
+    paths = filter(pathlib.Path.is_file, (_ROOT / package).rglob('*.py'))
+    for path in sorted(paths):
       digest.update(str(path.relative_to(_ROOT)).encode() + path.read_bytes())
   return digest.hexdigest()
 

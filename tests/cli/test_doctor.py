@@ -103,6 +103,15 @@ def test_environment_facts_are_json_and_name_no_one():
   assert home == '/' or home not in text
 
 
+def test_sources_that_emacs_locks(tmp_path, monkeypatch):
+  monkeypatch.setattr(environment, '_ROOT', tmp_path)
+  (tmp_path / 'configs').mkdir()
+  (tmp_path / 'configs/own.py').touch()
+  before = environment.sources_sha256()
+  (tmp_path / 'configs/.#own.py').symlink_to('user@host.1:2')
+  assert environment.sources_sha256() == before
+
+
 def test_git_facts(tmp_path):
   def git(*arguments):
     subprocess.run(

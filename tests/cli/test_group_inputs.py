@@ -8,6 +8,8 @@ import gzip
 import io
 import json
 import re
+import shlex
+import subprocess
 import tarfile
 
 import pyarrow as pa
@@ -144,7 +146,7 @@ _REFUSED = [
     'a.json',
     _JSON.replace(b'\n', b',\r\n'),
     f'{_LAYOUT}with commas between. Write each to a line, for example with ',
-    "`sed 's/},/}/' FILE | jq -c .`.",
+    "`(echo [; sed '$ s/,[[:space:]]*$//' FILE; echo ]) | jq -c '.[]'`.",
   ),
   (
     'a.parquet',
@@ -178,6 +180,27 @@ def test_refused(fedfish, tmp_path, name, data, message, end):
   message = message.replace('PATH', str(path))
   assert errors.endswith(f'fedfish: error: {message}{end}\n')
   assert (code, shown, list(tmp_path.iterdir())) == (2, '', [path])
+
+
+@pytest.mark.parametrize('end', ['', ',', ', \r\n'])
+def test_advice_for_commas_changes_no_object(fedfish, tmp_path, end):
+  objects = [{'writer': {'name': 'a'}, 'text': 'if {x}, y'}, {'text': 'z },'}]
+  text = ',\n'.join(json.dumps(value, indent=1) for value in objects)
+  (tmp_path / 'a').write_text(text + end)
+  _, _, errors = _group(fedfish, tmp_path, tmp_path / 'a')
+  command = re.search(r'`(\(echo.*) \| jq', errors)[1]
+  command = command.replace('FILE', shlex.quote(str(tmp_path / 'a')))
+  output = subprocess.run(
+    ['sh', '-c', command], capture_output=True, check=True
+  )
+  assert json.loads(output.stdout) == objects
+
+
+def test_a_text_may_have_the_mark_of_archives(fedfish, tmp_path):
+  line = b'{"writer": "a", "text": "' + b'x' * 232 + b'ustar as"}'
+  assert line.find(b'ustar') == 257
+  (tmp_path / 'a').write_bytes(line)
+  assert _group(fedfish, tmp_path, tmp_path / 'a')[0] == 0
 
 
 def test_other_columns_may_stand_twice(fedfish, tmp_path):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import unicodedata
 
+import pandas as pd
 import pytest
 from grouping_jobs import group_lines
 
@@ -17,6 +18,8 @@ from tff_fedfish.data.manifest import (
   Split,
   read_manifest,
 )
+from tff_fedfish.reporting import drawing
+from tff_fedfish.reporting.plots import plot
 
 _ROOT = pathlib.Path(__file__).parents[2]
 
@@ -211,6 +214,15 @@ class TestPlot:
     assert shown.endswith(f'Plot: {plot}\n')
     assert plot.read_bytes().startswith(b'\x89PNG')
     assert list(tmp_path.iterdir()) == [plot]
+
+  def test_ticks_within_a_decade(self):
+    table = pd.DataFrame(dict(x=[1, 2, 4], y=[3, 5, 4]))
+    words = dict(name='n', title='', caption='', x='', y='', kind='line')
+    figure = drawing.draw(plot(table, log_x=True, log_y=True, **words))
+    (axes,) = figure.axes
+    ticks = axes.get_yticklabels(which='both')
+    assert {'3', '4', '5'} <= {tick.get_text() for tick in ticks}
+    assert not any('$' in tick.get_text() for tick in ticks)
 
   def test_directory_in_the_way(self, fedfish, corpus, tmp_path):
     code, shown, errors = fedfish('inspect', corpus, '--plot', tmp_path)

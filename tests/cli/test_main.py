@@ -3,6 +3,7 @@
 import json
 import pathlib
 import re
+import shlex
 import subprocess
 import sys
 from typing import NamedTuple
@@ -211,3 +212,18 @@ def test_reader_that_leaves_early():
   )
   assert done.stdout.startswith('usage: fedfish')
   assert done.stderr == ''
+
+
+@pytest.mark.parametrize('closed', ['2>&-', '<&- 2>&-', '<&- >&- 2>&-'])
+def test_messages_never_go_into_a_file(closed, tmp_path):
+  code = (
+    'import os, sys\n'
+    'from tff_fedfish.cli.main import main\n'
+    "assert main(['methods', 'fed_fishy']) == 2\n"
+    "with open('rows', 'w') as file:\n"
+    "  print('error', file=sys.stderr)\n"
+    "  os.write(2, b'error')\n"
+  )
+  command = f'{shlex.join([sys.executable, "-c", code])} {closed}'
+  subprocess.run(command, shell=True, cwd=tmp_path, check=True)
+  assert (tmp_path / 'rows').read_text() == ''

@@ -82,6 +82,13 @@ def test_pieces_are_those_of_tensorflow_text(descriptions):
     assert all(re.fullmatch('##.', piece) for piece in set(theirs) - set(ours))
 
 
+def test_words_longer_than_a_piece_are_spelled():
+  for others in ({}, {b'b': 1}):
+    found = _train({b'c' * 51: 3, b'c' * 101: 1} | others)
+    assert found.num_unknown_words == 1
+    assert {'c', '##c'} <= {*found.pieces}
+
+
 def test_time_grows_linearly_with_the_length_of_words():
   seconds = []
   for length in (12, 48):

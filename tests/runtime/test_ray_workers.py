@@ -183,7 +183,9 @@ def test_tells_of_a_client_that_hangs(process, workers, loads, monkeypatch):
 
   clients = _clients(loads, waits_for='go')
   _round(process, clients, workers, on_notice=let_go, num_partial_sums=5)
+  (process_id,) = _process_ids(loads, 2)
   pattern = r'the worker on host \S+ \(\S+\) has been busy with client 2 of .*'
+  pattern += f'`kill -9 {process_id}`.*'
   assert len(lines) == 2 and all(re.fullmatch(pattern, line) for line in lines)
 
 

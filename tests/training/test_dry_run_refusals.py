@@ -27,7 +27,9 @@ def test_a_line_for_each(case, small_inputs, small_run, tmp_path, capsys):
     place = refused_inputs.Place(tmp_path, *small_inputs, small_run, stack)
     arguments = case.prepare(place)
     arguments += ['--workdir', str(place.workdir), '--dry_run']
+    before = [*place.workdir.rglob('*')]
     exit_code = main(['train', *arguments])
+    assert [*place.workdir.rglob('*')] == before
   lines = capsys.readouterr().err.splitlines()
   errors = [line for line in lines if line.startswith('fedfish: error: ')]
   assert exit_code == 2

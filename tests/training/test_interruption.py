@@ -46,21 +46,22 @@ def _start(*arguments):
 
 
 @pytest.mark.parametrize(
-  'signal_num, again, exit_code',
+  'signal_num, how, exit_code',
   [
     (signal.SIGINT, 'press Ctrl-C again', 130),
-    (signal.SIGTERM, 'send SIGTERM again', 143),
-    (signal.SIGHUP, 'send SIGHUP again', 129),
+    (signal.SIGTERM, 'send SIGTERM', 143),
+    # A second one would do nothing.
+    (signal.SIGHUP, 'send SIGTERM', 129),
   ],
 )
-def test_first_signal_asks(signal_num, again, exit_code):
+def test_first_signal_asks(signal_num, how, exit_code):
   with _start() as process:
     assert process.stdout.readline() == 'ready\n'
     process.send_signal(signal_num)
     out, err = process.communicate(timeout=300)
   assert out == f'requested {signal_num:d}\nrestored True\nleft\n'
   assert err == (
-    f'fedfish: finishing the round in hand; {again} to end at once.\n'
+    f'fedfish: finishing the round in hand; {how} to end at once.\n'
   )
   assert process.returncode == exit_code
 

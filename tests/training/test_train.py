@@ -1,6 +1,7 @@
 """`fedfish train` from end to end on a corpus of a dozen hosts."""
 
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -110,9 +111,14 @@ def test_resumed_run_equals_uninterrupted_bit_for_bit(
   shutil.rmtree(workdir / 'checkpoints' / 'round_00000003')
   path = workdir / 'starts.jsonl'
   path.write_text(path.read_text() + '{"time": "cut o')
+  # Of an editor, and of a process that was killed.
+  swap, leftover = '.config.json.swp', '.config.json.0k_tmpab'
+  for name in (swap, leftover):
+    (workdir / name).touch()
   begun = small_runs.round_read(workdir / 'checkpoints' / 'round_00000002')
   assert small_runs.train(small_inputs, workdir) == 0
   _assert_same_run(workdir, small_run)
+  assert {swap, leftover}.intersection(os.listdir(workdir)) == {swap}
   *_, last = path.read_text().splitlines()
   assert json.loads(last)['reads'] == {'checkpoint': begun}
 

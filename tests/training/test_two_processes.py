@@ -5,6 +5,7 @@ import fcntl
 import multiprocessing
 import os
 import pathlib
+import resource
 import socket
 import subprocess
 import sys
@@ -78,6 +79,17 @@ class TestLock:
         with run_directory.lock(workdir):
           pass
       assert workdir.is_dir()
+
+  def test_a_full_disk(self, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+      with pytest.raises(OSError, match=f'{tmp_path}/new/run/.lock'):
+        with run_directory.lock(tmp_path / 'new' / 'run'):
+          pass
+    finally:
+      resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not os.listdir(tmp_path)
 
   def test_kept_by_another_host(self, tmp_path):
     # NFS locks files, not directories, on its server.

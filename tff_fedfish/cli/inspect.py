@@ -222,19 +222,19 @@ def _write_plot(
 
   points = []
   for measure in ('num_examples', 'num_words'):
-    panel = f'{measure.removeprefix("num_")} per group'
+    noun = measure.removeprefix('num_')
+    panel = f'{noun} per group: 1, 2 to 3, 4 to 7, ...'
     exponents = np.frexp(sizes[measure][sizes[measure] > 0])[1] - 1
     for k, number in enumerate(np.bincount(exponents)):
       points += [(panel, 2**k, number)] * bool(number)
   picture = plot(
     pd.DataFrame(points, columns=['panel', 'x', 'y']),
     name='group_sizes',
-    title=f'Groups of 1, 2 to 3, 4 to 7, ...: {manifest.corpus} by '
-    f'{manifest.key}',
+    title='',
     caption='',
     kind='line',
     x='',
-    y='Groups',
+    y=f'Groups of {manifest.corpus} by {manifest.key}',
     panels='x',
     log_x=True,
     log_y=True,

@@ -61,9 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
   os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
   # tensorflow_hub, imported by tensorflow_text, still uses it.
   warnings.filterwarnings('ignore', message='pkg_resources is deprecated')
-  # A closed one is None, and its number would be given to the next file.
-  sys.stdout = sys.stdout or open(os.devnull, 'w')
-  sys.stderr = sys.stderr or open(os.devnull, 'w')
+  # The number of a closed one would be given to the next file.
+  while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+    pass
+  os.close(descriptor)
+  sys.stdout = sys.stdout or open(1, 'w', closefd=False)
+  sys.stderr = sys.stderr or open(2, 'w', closefd=False)
   if isinstance(sys.stdout, io.TextIOWrapper):
     # As on standard error.
     sys.stdout.reconfigure(errors='backslashreplace')

@@ -2,12 +2,12 @@ r"""Trains a model by rounds over cohorts of clients; resumes by itself.
 
 Examples:
   fedfish train --config demo --workdir runs/mine
-  fedfish train --config demo --workdir runs/mine --dry_run \
+  fedfish train --config demo --workdir runs/fed_avg --dry_run \
       --config.algorithm.name=fed_avg --config.client_work.num_local_epochs=8
   fedfish train --config demo --workdir runs/two_workers \
       --config.engine.kind=ray --config.engine.num_workers=2
   fedfish train --config demo --workdir runs/mine --tracker mlflow
-  fedfish train --workdir runs/mine --config.training.num_rounds=20
+  fedfish train --workdir runs/mine --config.training.num_rounds=40
 
 Any setting of the config is overridden as --config.section.setting=value.
 Started again with the same --workdir, a run continues from its last

@@ -99,6 +99,8 @@ def from_json(values: Any, source: str) -> Given:
   del sections['schema_version']
   facts = sections.pop('resolved', {})
   directory = sections.pop(DIRECTORY, None)
+  # A list of names, which earlier versions wrote.
+  sections.pop('given', None)
   values = from_sections(sections, repr(source))
   settings = _located(values.settings, directory)
   return dataclasses.replace(values, settings=settings, facts=facts)

@@ -294,7 +294,8 @@ def _learn(
   the counts of all of them, whatever the threshold.
   """
   words = _without_long(ranked)
-  characters = sorted({c for word, _ in words for c in word})
+  # Of long words, too: they are spelled.
+  characters = sorted({c for word, _ in ranked for c in word})
   # Continuations only of characters that are within words: punctuation marks
   # are always words of their own.
   inner = sorted({c for word, _ in ranked for c in word[1:]})

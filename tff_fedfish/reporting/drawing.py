@@ -54,6 +54,7 @@ def draw(plot: 'Plot') -> matplotlib_figure.Figure:
     if plot.log_y:
       axes.set_yscale('log')
       axes.yaxis.set_major_formatter(labels.short_tick)
+      axes.yaxis.set_minor_formatter(ticker.LogFormatter())
     if plot.zero_line:
       axes.axhline(0, color='0.35', linewidth=0.9)
     if position + columns >= len(names):

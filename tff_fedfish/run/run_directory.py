@@ -129,10 +129,10 @@ def lock(workdir: str | os.PathLike) -> Iterator[None]:
   while (file := _open_locked(path)) is None:
     pass
   with file:
-    file.truncate(0)
-    file.write(f'process {os.getpid()} on {socket.gethostname()}')
-    file.flush()
     try:
+      with files.naming(path):
+        file.truncate(0)
+        file.write(f'process {os.getpid()} on {socket.gethostname()}'.encode())
       for directory in missing:
         files.sync(directory.parent)
       yield
@@ -160,8 +160,8 @@ def start(
   """
   workdir = pathlib.Path(workdir)
   for name in _WRITTEN_NAMES:
-    # Of a process that was killed while it wrote.
-    for leftover in workdir.glob(f'.{name}.*'):
+    # Of a process that was killed while it wrote; not an editor's `.NAME.swp`.
+    for leftover in workdir.glob(f'.{name}.????????'):
       shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
   config_loading.write_config(workdir / CONFIG_NAME, config)
   corpus_identity.write_identity(workdir, corpus)
@@ -285,7 +285,7 @@ def _open_locked(path):
   """Returns a lock file that this process holds; None: it was just removed."""
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
-    file = open(path, 'a+', encoding='utf-8')
+    file = open(path, 'ab+', buffering=0)
   except (FileExistsError, FileNotFoundError):
     if os.path.lexists(path.parent) and not path.parent.is_dir():
       raise
@@ -294,10 +294,10 @@ def _open_locked(path):
     stack.callback(file.close)
     if not locks.try_lock(file):
       file.seek(0)
+      owner = file.read().decode(errors='replace') or 'another process'
       raise UserError(
-        f'`--workdir` {str(path.parent)!r} is in use by '
-        f'{file.read() or "another process"}. Wait until it ends, or name '
-        'another directory.'
+        f'`--workdir` {str(path.parent)!r} is in use by {owner}. Wait until it '
+        'ends, or name another directory.'
       )
     with contextlib.suppress(FileNotFoundError):
       if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):

@@ -89,7 +89,7 @@ class RayPool:
       FailedError: If Ray cannot start here.
     """
     require_ray(settings.address)
-    self.up: dict[Any, str] = {}
+    self.up: dict[Any, tuple[str, int]] = {}
     self.starting: dict[Any, tuple[Any, float, int]] = {}
     self.told: set[str] = set()
     self._settings = settings
@@ -182,7 +182,7 @@ class RayPool:
     Idle workers must answer again before they count as up: their host may be
     gone, too.
     """
-    host = self.up[worker]
+    host, _ = self.up[worker]
     self.replace(worker)
     left = f'Its clients run again; {self._count()} are left.'
     for other in idle:
@@ -228,7 +228,7 @@ class RayPool:
   def _ask(self, worker=None, num_died=0):
     """Asks a worker, or a new one, whether it is up."""
     worker = worker or self._make_worker()
-    self.starting[worker.host.remote()] = worker, time.monotonic(), num_died
+    self.starting[worker.place.remote()] = worker, time.monotonic(), num_died
 
   def _receive(self, answer):
     """Takes up the worker that answered, or replaces one that died."""

@@ -6,6 +6,7 @@ the cohort. The parts' sums are handed on in order, whichever is ready first.
 
 import contextlib
 import dataclasses
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -151,9 +152,9 @@ class RayWorker:
     placement.set_up_devices(deterministic_ops=settings.deterministic_ops)
     self._spec = self._client_work = None
 
-  def host(self) -> str:
-    """Returns the name and address of this worker's host."""
-    return host_name()
+  def place(self) -> tuple[str, int]:
+    """Returns name and address of this worker's host, and its process."""
+    return host_name(), os.getpid()
 
   def add_up(
     self,
@@ -295,11 +296,12 @@ class _Round:
         len(part.clients), self._seconds_per_client, part.told
       ):
         part.told = seconds
+        host, process = self._pool.up[part.worker]
         self._options.on_notice(
-          f'the worker on host {self._pool.up[part.worker]} has been busy with '
-          f'{part.describe()} for {seconds:.0f} s, far longer than others '
-          'take. If a disk hangs there, kill its process '
-          '(`ray::RayWorker.add_up`); its clients then run elsewhere.'
+          f'the worker on host {host} has been busy with {part.describe()} for '
+          f'{seconds:.0f} s, far longer than others take. If a disk hangs '
+          f'there, end it with `kill -9 {process}`; its clients then run '
+          'elsewhere.'
         )
 
   def _idle(self):
@@ -336,7 +338,7 @@ class _Round:
       raise FailedError(
         f'Client {failure.client_index} of the round failed: {failure.message}'
       )
-    host = self._pool.up[part.worker]
+    host, _ = self._pool.up[part.worker]
     if host not in self._pool.told:
       self._pool.told.add(host)
       self._options.on_notice(

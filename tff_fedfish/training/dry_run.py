@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import pathlib
 
 from models.model_shapes import num_parameters, weight_shapes
 from tff_fedfish.config import load as config_loading
@@ -26,8 +27,9 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
     FailedError: If the run has stopped as it diverged, and would stop again.
   """
   with contextlib.ExitStack() as stack:
-    # A directory that does not exist would be created.
-    if workdir is not None and os.path.isdir(workdir):
+    # In a directory that is no run the lock file would be new.
+    config_name = run_directory.CONFIG_NAME
+    if workdir is not None and pathlib.Path(workdir, config_name).exists():
       stack.enter_context(run_directory.lock(workdir))
     checked = check.check_run(config, workdir, stage=stage)
   _describe(config)

@@ -158,11 +158,10 @@ class Interruption:
       os._exit(128 + signal_num)
     self.requested = signal_num
     self._heard.set()
-    again = f'send {signal.Signals(signal_num).name} again'
-    if signal_num == signal.SIGINT:
-      again = 'press Ctrl-C again'
+    is_key = signal_num == signal.SIGINT
+    how = 'press Ctrl-C again' if is_key else 'send SIGTERM'
     _write(
-      f'{start}fedfish: finishing the {self._unit} in hand; {again} to end at '
+      f'{start}fedfish: finishing the {self._unit} in hand; {how} to end at '
       'once.\n'
     )
 

@@ -14,7 +14,7 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.methods.one_shot.uploads import summary_models
 from tff_fedfish.planning import client_steps, disk, memory
 from tff_fedfish.printing import count, format_bytes
-from tff_fedfish.run import cohorts
+from tff_fedfish.run import cohorts, run_directory
 from tff_fedfish.run.divergence import RoundHistory
 from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training.check import CheckedRun
@@ -23,20 +23,28 @@ _NUM_SAMPLED_CLIENTS = 8
 _THREADS = 'TF_NUM_INTRAOP_THREADS'
 
 
-def with_threads(config: TrainConfig) -> TrainConfig:
+def with_threads(
+  config: TrainConfig, workdir: str | os.PathLike
+) -> TrainConfig:
   """Fixes TensorFlow's threads, on whose number the last bits depend.
 
-  A run keeps the number that it was started with: TF_NUM_INTRAOP_THREADS or,
-  without it, the cores. Call it before TensorFlow runs anything.
+  A run keeps the number that it was started with: that of the run in `workdir`
+  or of the config.json it is given, TF_NUM_INTRAOP_THREADS or, without these,
+  the cores. Call it before TensorFlow runs anything.
   """
   given = os.environ.get(_THREADS, '')
-  here = int(given) if given.isdigit() else environment.num_cores()
-  here = max(1, here)
+  # As with TensorFlow, 0 stands for the cores.
+  here = int(given) if given.isdecimal() else 0
+  here = here or environment.num_cores()
   num_threads = config.resolved.num_threads or here
+  # Where it is no run, or a damaged one, the check says so.
+  with contextlib.suppress(UserError, OSError):
+    kept = run_directory.read_config(workdir).resolved
+    num_threads = kept.num_threads or num_threads
   if num_threads != here:
     print(
-      f'fedfish: note: the run uses {count(num_threads, "thread")}, as at its '
-      f'start, not {here}: its numbers depend on them.',
+      f'fedfish: note: the run uses {count(num_threads, "thread")}, as '
+      f'config.json says, not {here}: its numbers depend on them.',
       file=sys.stderr,
     )
   os.environ |= thread_variables(num_threads)

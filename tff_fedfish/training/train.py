@@ -47,7 +47,7 @@ def train(
   workdir = files.require_usable_output(
     workdir, '--workdir', marker=run_directory.CONFIG_NAME
   )
-  config = resources.with_threads(config)
+  config = resources.with_threads(config, workdir)
   with run_directory.lock(workdir):
     checked = check.check_run(config, workdir, stage=stage)
     if checked.is_finished:
