@@ -24,6 +24,7 @@ _OPTIMIZERS = dict(
   server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
 )
 _NUM_STEPS, _STEP_SIZE = 40, 0.05
+_UNIFORM = tff.learning.ClientWeighting.UNIFORM
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -33,9 +34,9 @@ def context():
   _convex.cache_clear()
 
 
-def _network():
+def _network(num_classes=4):
   shape = ImageModelConfig(
-    name='linear', num_classes=4, image_shape=(16, 16, 1)
+    name='linear', num_classes=num_classes, image_shape=(16, 16, 1)
   )
   return build_image_model(shape, model_seed=1)
 
@@ -65,11 +66,11 @@ def _batches(features, labels, basis=None, rows=2):
   )
 
 
-def _basis(features, mean, std, num_steps=_NUM_STEPS):
+def _basis(features, mean, std, num_steps=_NUM_STEPS, step_size=_STEP_SIZE):
   values, vectors = regression.gram_basis(
     np.asarray(features, np.float16), mean, std
   )
-  rates = _STEP_SIZE / len(values) * values
+  rates = step_size / len(values) * values
   return vectors, np.stack(regression.power_sums(rates, num_steps))
 
 
@@ -80,15 +81,17 @@ def _no_basis(features):
 
 # Building takes seconds; equal arguments share a process, which has no state.
 @functools.cache
-def _convex(num_features, num_steps=_NUM_STEPS):
+def _convex(
+  num_features, num_classes=4, num_steps=_NUM_STEPS, step_size=_STEP_SIZE, **x
+):
   model = linearized.build_feature_classifier(
-    _network(),
+    _network(num_classes),
     # Never called: clients are fed with features.
     lambda weights, x: tf.zeros([1, num_features]),
     num_features,
   )
-  method = Convex(num_convex_steps=num_steps, convex_learning_rate=_STEP_SIZE)
-  return method.build(model, **_OPTIMIZERS)
+  method = Convex(num_convex_steps=num_steps, convex_learning_rate=step_size)
+  return method.build(model, **_OPTIMIZERS, **x)
 
 
 def _set_weights(rounds, kernel, mean, std):
@@ -128,6 +131,44 @@ def test_vector_v14():
   values = np.full([7, 1], 0.1)
   sums, squares = values.sum(axis=0), np.square(values).sum(axis=0)
   assert regression.normalization(7, sums, squares)[1] == 1.0
+
+
+def test_vector_v8():
+  # Gradients a_k (x - c_k) with a = (1, 2), M = 2, eta = 0.1. Rows +-1 of
+  # classes 1 and 0: a = 1, c = -1/2. Rows +-2 and twice +-1 of classes 0 and 1:
+  # a = 12/6, a c = (2 + 2 + 4) / 12, c = 1/3. With V = (x, -x) that is V8 in
+  # x = -1/2 + s x', s = (1/3 + 1/2) / 3. The bias stays 0.
+  none = np.zeros(1), np.ones(1)
+  first, second = (
+    np.array(rows)[:, np.newaxis] for rows in ([1, -1], [2, -2, 1, -1, 1, -1])
+  )
+  data = [
+    _batches(first, [1, 0], _basis(first, *none, 2, 0.1)),
+    # It takes the steps one by one.
+    _batches(second, [0, 1] * 3, _no_basis(second)),
+  ]
+  rounds = Rounds(_convex(1, 2, 2, 0.1, client_weighting=_UNIFORM))
+  _set_weights(rounds, [[-0.5, 0.5]], *none)
+  scale = (1 / 3 + 1 / 2) / 3
+
+  def in_vector(kernel):
+    np.testing.assert_allclose(kernel[0, 1], -kernel[0, 0], rtol=1e-5)
+    return (float(kernel[0, 0]) + 0.5) / scale
+
+  for corrections, models, server in (
+    ((0, 0), (0, 1.08), 0.54),
+    ((2.7, -2.7), (0.9504, 0.9396), 0.945),
+    ((2.673, -2.673), (1.27332, 1.20366), 1.23849),
+    ((2.49885, -2.49885), (1.4779584, 1.4228406), 1.4503995),
+  ):
+    kernel, bias = rounds.run(data)
+    np.testing.assert_allclose(in_vector(kernel), server, rtol=1e-4)
+    np.testing.assert_allclose(bias, 0, atol=1e-6)
+    kept = [rounds.kept[c] for c in (0, 1)]
+    found = [in_vector(k['last_local'][0]) for k in kept]
+    np.testing.assert_allclose(found, models, rtol=1e-4, atol=1e-5)
+    found = [float(k['correction'][0][0, 0]) / scale for k in kept]
+    np.testing.assert_allclose(found, corrections, rtol=1e-4, atol=1e-5)
 
 
 def _problem():

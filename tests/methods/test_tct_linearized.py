@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import small_models
 import tensorflow as tf
+import tensorflow_federated as tff
 
+from tff_fedfish import build_fed_avg
 from tff_fedfish.methods.tct import linearized
 
 _SHAPE = small_models.SHAPES['linear']
@@ -42,9 +44,28 @@ def test_scores_and_metrics_by_hand(spec):
   np.testing.assert_allclose(loss, losses.mean(), rtol=1e-4)
 
 
-def test_initial_weights(spec):
-  (kernel, bias), (*_, mean, std) = spec.draw_initial_weights()
-  np.testing.assert_array_equal(kernel, np.zeros([_NUM_FEATURES, 3]))
-  np.testing.assert_array_equal(bias, np.zeros(3))
+@pytest.mark.slow
+def test_a_round_of_tff_trains_the_classifier_only(spec):
+  process = build_fed_avg(
+    spec,
+    client_optimizer=tff.learning.optimizers.build_sgdm(0.1),
+    server_optimizer=tff.learning.optimizers.build_sgdm(1.0),
+  )
+  state = process.initialize()
+  before = process.get_model_weights(state)
+  (kernel, bias), (*theta, mean, std) = before.trainable, before.non_trainable
+  assert kernel.shape == (_NUM_FEATURES, 3) and bias.shape == (3,)
+  assert not np.any(kernel) and not np.any(bias)
   np.testing.assert_array_equal(mean, np.zeros(_NUM_FEATURES))
   np.testing.assert_array_equal(std, np.ones(_NUM_FEATURES))
+  dataset = tf.data.Dataset.from_tensor_slices(_BATCH).batch(8)
+  after = process.get_model_weights(process.next(state, [dataset]).state)
+  # d cross-entropy / d V = z^T (softmax - onehot) / rows, at scores of 0.
+  z = _features(theta, _BATCH['x']).numpy()
+  errors = (1 / 3 - np.eye(3)[_BATCH['y']]) / 5
+  for found, gradient in zip(
+    after.trainable, (z.T @ errors, errors.sum(axis=0)), strict=True
+  ):
+    np.testing.assert_allclose(found, -0.1 * gradient, rtol=1e-4, atol=1e-6)
+  for found, old in zip(after.non_trainable, before.non_trainable, strict=True):
+    np.testing.assert_array_equal(found, old)

@@ -6,6 +6,7 @@ import warnings
 
 import linear_models
 import numpy as np
+import personal_rounds
 import pytest
 import stateful_rounds
 import tensorflow as tf
@@ -128,6 +129,37 @@ def test_process(name, context, stock_context):
   assert type(found) is type(expected)
   _assert_equal(found.state, expected.state)
   _assert_equal(found.metrics, expected.metrics)
+
+
+@pytest.mark.slow
+def test_models_that_clients_begin_with(stock_context):
+  process = tff_fedfish.build_fed_fomo(
+    personal_rounds.with_loss(linear_models.linear_model(3)),
+    num_clients=3,
+    **_OPTIMIZERS,
+  )
+  datasets = _datasets()[:3]
+  rounds = personal_rounds.Rounds(process)
+  rounds.run(datasets)
+  models = [(n, rounds.kept[n]['model']) for n in range(3)]
+  clients = [
+    personal_rounds.argument(
+      process,
+      datasets[n],
+      datasets[n],
+      [models[n], *models[:n], *models[n + 1 :]],
+      rounds.kept[n],
+    )
+    for n in range(3)
+  ]
+  begun = process.personal_models(rounds.state, clients)
+  with tff.framework.get_context_stack().install(stock_context):
+    stock_begun = process.personal_models(process.initialize(), clients)
+  _assert_equal(begun, stock_begun)
+  rounds.run(datasets)
+  # What clients begin with becomes their baseline.
+  _assert_equal(begun, [rounds.kept[n]['baseline'] for n in range(3)])
+  assert np.any(begun[0][0] != models[0][1][0])
 
 
 def test_models_of_clients(stock_context):

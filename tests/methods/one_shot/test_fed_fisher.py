@@ -25,14 +25,14 @@ def _kfac(shape, random):
     yield (root @ root.T).astype(np.float32)
 
 
-def _uploads(shape):
+def _uploads(shape, num_clients=3):
   random = np.random.RandomState(5)
   return ListedUploads(
     shape,
     'kfac',
-    [10.0, 30.0, 5.0],
-    [random_weights(shape, i).values() for i in range(3)],
-    [list(_kfac(shape, random)) for _ in range(3)],
+    [10.0, 30.0, 5.0][:num_clients],
+    [random_weights(shape, i).values() for i in range(num_clients)],
+    [list(_kfac(shape, random)) for _ in range(num_clients)],
   )
 
 
@@ -142,7 +142,11 @@ def test_the_published_steps_of_factors_have_the_root_inside():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('solver', ['adam', 'conjugate_gradient'])
-def test_solvers_meet(solver):
+def test_one_client_is_returned_and_solvers_meet(solver):
+  uploads = _uploads(_LENET, num_clients=1)
+  result = _solve(uploads, _LENET, solver=solver)
+  for found, wanted in zip(result.weights, uploads[0].weights, strict=True):
+    np.testing.assert_allclose(found, wanted, atol=2e-3)
   uploads = _uploads(_LENET)
   result = _solve(uploads, _LENET, solver=solver)
   # sum_i p_i A_i (V - V_i) G_i = 0 in every layer.

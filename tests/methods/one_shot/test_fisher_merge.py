@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import small_image_runs
 from one_shot_runs import SETTINGS, weights
-from uploaded_models import ListedUploads, solve
+from uploaded_models import ListedUploads, random_weights, solve
 
 from models.image_model_config import ImageModelConfig
 from tff_fedfish.methods.one_shot.fisher_merge import FisherMerge
@@ -48,6 +48,33 @@ def test_by_hand(floor, expected):
   assert kernel.dtype == bias.dtype == np.float32
   np.testing.assert_allclose([*kernel[:, 0], *bias], expected, rtol=1e-6)
   assert uploads.num_read == 2
+
+
+def test_equal_fishers_give_the_average_and_one_client_itself():
+  shape = ImageModelConfig(name='lenet', num_classes=4, image_shape=(16, 17, 1))
+  models = [random_weights(shape, i).values() for i in range(3)]
+  fisher = [np.float32(np.abs(w) + 0.1) for w in models[0]]
+  uploads = ListedUploads(shape, 'diagonal', (7, 2, 5), models, [fisher] * 3)
+  found = solve(uploads, shape, FisherMerge).weights
+  for one, mean in zip(found, uploads.mean(), strict=True):
+    np.testing.assert_allclose(one, mean, atol=1e-6)
+  alone = ListedUploads(shape, 'diagonal', (3,), models[1:2], [fisher])
+  found = solve(alone, shape, FisherMerge).weights
+  for one, wanted in zip(found, models[1], strict=True):
+    np.testing.assert_allclose(one, wanted, rtol=1e-6)
+
+
+def test_without_mass_it_is_the_average_before_compression():
+  before = (np.float32([[1], [2], [3]]), np.float32([4]))
+  found = solve(
+    _two_clients(),
+    _SHAPE,
+    FisherMerge,
+    fisher_floor=1e30,
+    uncompressed_mean=before,
+  ).weights
+  for one, wanted in zip(found, before, strict=True):
+    np.testing.assert_array_equal(one, wanted)
 
 
 @pytest.mark.slow
