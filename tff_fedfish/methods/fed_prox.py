@@ -6,12 +6,10 @@ minimizes
   F_i(theta) + mu / 2 |theta - theta_G|^2
 
 that is, mu (theta - theta_G) is added to every gradient; all else is FedAvg.
-(`tff.learning.algorithms.build_weighted_fed_prox` of TFF 0.87 adds it with the
-opposite sign, which drives clients away from the server's model.)
+(TFF 0.87's `build_weighted_fed_prox` adds it with the opposite sign.)
 
-An adaptive mu (section 5.3.2) rises by a step after a round whose loss rose,
-and falls by it after `patience` falls of the loss in a row. The paper leaves
-the first round and ties open: both count as falls here, as in FL4Health's
+Of an adaptive mu (section 5.3.2) the paper leaves the first round and ties
+open: both count as falls of the loss, as in FL4Health's
 `FedAvgWithAdaptiveConstraint`.
 """
 
@@ -24,6 +22,7 @@ from tff_fedfish.fields import number
 from tff_fedfish.late import tf
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import ClientCost, Column
+from tff_fedfish.methods.settings import settings_unlike
 from tff_fedfish.rounds.client import MethodState
 
 
@@ -65,8 +64,8 @@ class FedProx(Method):
   def state(self, num_clients):
     """Mu, which follows the unweighted mean of the clients' losses.
 
-    One that is not finite, as when every client with data diverged, counts as a
-    rise and is not compared with the next. A round without data does not count.
+    A mean that is not finite counts as a rise and is not compared with the
+    next. A round without data does not count.
     """
     if not self.adapts:
       return None
@@ -102,8 +101,7 @@ class FedProx(Method):
   def build(self, model, **training):
     """Builds FedProx; DP-SGD's noise is not in the losses of an adaptation."""
     is_safe = not (self.adapts and training.get('local_privacy'))
-    wanted = "'none' with local_privacy"
-    require(is_safe, 'adaptation', wanted, self.adaptation)
+    require(is_safe, 'adaptation', "'none' with local_privacy", self.adaptation)
     return super().build(model, **training)
 
   def quantized_extra_bytes(self, config):
@@ -113,13 +111,10 @@ class FedProx(Method):
     return ClientCost(models_held=1)  # The corrected gradients.
 
   def columns(self, config):
-    mu = Column('train/mu', ('client_work', 'mu'))
-    return (mu,) if self.adapts else ()
+    return (Column('train/mu', ('client_work', 'mu')),) if self.adapts else ()
 
   def problems(self, config):
-    if not (self.adapts and config.local_privacy.is_on):
-      return []
-    return [
-      "`config.algorithm.adaptation` must be 'none' with local_privacy, as it "
-      f'reads training losses, which have no noise, found {self.adaptation!r}'
-    ]
+    expected = [('algorithm.adaptation', 'none')]
+    because = 'with local_privacy, as it reads training losses without noise'
+    problems = settings_unlike(config, expected, because)
+    return problems if config.local_privacy.is_on else []
