@@ -19,6 +19,7 @@ class Refused(Method):
 
   title, source = 'Refused', 'here'
   {field}
+  'A setting.'
 
   def columns(self, config):
     return (Column({column!r}, ('train',)),)

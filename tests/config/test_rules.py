@@ -152,7 +152,7 @@ demo ADAMW FOMO client_work.keeps_optimizer_state=True
   evaluation.barrier_every_num_rounds` must be 0 with algorithm.name
   client_work.keeps_optimizer_state` must be False with algorithm.name
 demo algorithm.name=scaffold aggregation.bits=8
-  aggregation.bits` must be 32 with algorithm.name 'scaffold', which does
+  aggregation.bits` must be 32 with algorithm.name 'scaffold', which declares
 demo aggregation.bits=7
   aggregation.bits` must be one of 32, 8, 4, found '7'
 # Privacy.

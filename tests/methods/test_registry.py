@@ -149,6 +149,12 @@ def test_a_module_without_one_method(text, found, write_module):
       '@dataclasses.dataclass(frozen=True, kw_only=True). Correct',
     ),
     (_method(title=''), 'the class Mine must have a title.'),
+    (_method().replace("'Mine.'", ''), 'the class Mine must have a docstring.'),
+    (_method('mu: float = 1.0'), "the setting 'mu' must have a docstring."),
+    (
+      _method('def make_updat(self, client): ...'),
+      "'make_updat' is no hook; did you mean 'make_update'?",
+    ),
     (_method("hue = 'red'"), "`hue` must be None or '#RRGGBB' in upper case"),
   ],
 )
@@ -164,6 +170,8 @@ def test_a_module_that_cannot_be_imported(text, words, write_module):
 
 
 def test_kinds_that_may_be_none(write_module):
-  write_module('my_package.kinds', _method('strength: int | None = None'))
+  write_module(
+    'my_package.kinds', _method('strength: int | None = None; "A number."')
+  )
   settings = registry.settings_of(registry.find('my_package.kinds'))
   assert kind_of(settings['strength']) == 'int'

@@ -25,6 +25,7 @@ class Gain(methods.Method):
   source = 'Nobody (2024)'
   hue = '#D55E00'
   relative_floor: float = methods.number(0.5, at_least=0)
+  'A floor.'
 
   def traffic(self, config):
     return methods.Traffic(uplink=2)

@@ -94,7 +94,7 @@ def _rules(config) -> Iterator[tuple[str, tuple[Any, ...], str]]:
     yield 'client_work.max_sequences_per_client', (None,), counts
   if config.method.quantized_extra_bytes is None:
     name = config.algorithm.name
-    because = f'with algorithm.name {name!r}, which does not send one delta'
+    because = f'with algorithm.name {name!r}, which declares no quantized delta'
     yield 'aggregation.bits', (FLOAT_BITS,), because
   if config.local_privacy.is_on:
     yield from _rules_of_privacy(config)

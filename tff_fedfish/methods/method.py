@@ -6,6 +6,7 @@ differs from FedAvg. Declaring one imports no TensorFlow (`tff_fedfish.late`):
 """
 
 import dataclasses
+import difflib
 import inspect
 import re
 import types
@@ -13,7 +14,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
-from tff_fedfish.fields import Section
+from tff_fedfish.fields import Section, docs_of
 from tff_fedfish.late import module, tff
 from tff_fedfish.methods.parts import (
   ClientCost,
@@ -220,9 +221,15 @@ def require_method(method: type[Method]) -> None:
       f'the class {method.__name__} must have the decorator '
       '@dataclasses.dataclass(frozen=True, kw_only=True)'
     )
-  for name in ('title', 'source', '__doc__'):
-    if not getattr(method, name, None):
+  has_docstring = not method.__doc__.startswith(f'{method.__name__}(')
+  found = {n: hasattr(method, n) for n in ('title', 'source')}
+  for name, is_there in {**found, 'docstring': has_docstring}.items():
+    if not is_there:
       raise ValueError(f'the class {method.__name__} must have a {name}')
+  hooks = [name for name in vars(Method) if not name.startswith('_')]
+  for name in vars(method).keys() - {*hooks}:
+    if near := difflib.get_close_matches(name, hooks, n=1, cutoff=0.85):
+      raise ValueError(f'{name!r} is no hook; did you mean {near[0]!r}?')
   if method.hue and not re.fullmatch('#[0-9A-F]{6}', method.hue):
     raise ValueError(
       f"`hue` must be None or '#RRGGBB' in upper case, found {method.hue!r}"
@@ -231,6 +238,8 @@ def require_method(method: type[Method]) -> None:
     kind_of(field)
     if field.default is dataclasses.MISSING:
       raise ValueError(f'the setting {field.name!r} must have a default')
+    if field.name not in docs_of(method):
+      raise ValueError(f'the setting {field.name!r} must have a docstring')
 
 
 def kind_of(field: dataclasses.Field) -> str:

@@ -192,7 +192,13 @@ def train_metrics(
     for name, count in counts_of_client.items():
       row[f'train/{name}'] = row.get(f'train/{name}', 0) + count
   for column in columns:
-    value = functools.reduce(operator.getitem, column.path, metrics)
+    try:
+      value = functools.reduce(operator.getitem, column.path, metrics)
+    except KeyError as error:
+      raise UserError(
+        f'The column {column.name!r} of the method must name a metric, but '
+        f'{"/".join(column.path)} is none: there is no {error}.'
+      ) from error
     row[column.name] = np.asarray(value).item()
   for reason, name in _FAILED_NAMES.items():
     row[name] = outcome.num_failures(reason)
