@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.methods import registry
+from tff_fedfish.methods import describe, registry
 from tff_fedfish.methods.method import kind_of, require_method
 
 _METHOD = """
@@ -16,7 +16,7 @@ from tff_fedfish.methods import Method
 
 {decorator}
 class Mine(Method):
-  'Mine.'
+  {summary}
 
   {title}
   source = 'here'
@@ -25,8 +25,15 @@ class Mine(Method):
 _DATACLASS = '@dataclasses.dataclass(frozen=True, kw_only=True)'
 
 
-def _method(setting='', decorator=_DATACLASS, title="title = 'Mine'"):
-  return _METHOD.format(decorator=decorator, title=title, setting=setting)
+def _method(
+  setting='',
+  decorator=_DATACLASS,
+  title="title = 'Mine'",
+  summary="'Mine.'",
+):
+  return _METHOD.format(
+    decorator=decorator, title=title, setting=setting, summary=summary
+  )
 
 
 _FOLDERS = ('', '.one_shot')
@@ -149,6 +156,13 @@ def test_a_module_without_one_method(text, found, write_module):
       '@dataclasses.dataclass(frozen=True, kw_only=True). Correct',
     ),
     (_method(title=''), 'the class Mine must have a title.'),
+    (_method(summary=''), 'the class Mine must have a docstring.'),
+    (_method('kept: float = 1.0'), "'kept' must have another name"),
+    (_method('source: str = "me"'), "'source' must have another name"),
+    (
+      _method('def build(self, model, *, client_optimizer): pass'),
+      '`build` must take **training and pass it on.',
+    ),
     (_method("hue = 'red'"), "`hue` must be None or '#RRGGBB' in upper case"),
   ],
 )
@@ -161,6 +175,12 @@ def test_a_module_that_cannot_be_imported(text, words, write_module):
   )
   assert words in found
   assert found.endswith('or put that on PYTHONPATH.')
+
+
+def test_a_setting_without_a_docstring_is_described(write_module):
+  write_module('my_package.mute', _method('strength: float = 2.5'))
+  text = describe.section(registry.find('my_package.mute'), 'my_package.mute')
+  assert '| `algorithm.strength` | `2.5` | number |  |' in text
 
 
 def test_kinds_that_may_be_none(write_module):

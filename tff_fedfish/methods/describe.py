@@ -158,7 +158,9 @@ def _choices(annotation) -> list[str]:
 
 def _table(section_class: type[Section], names: Collection[str]) -> str:
   docs, fields = docs_of(section_class), section_class.__dataclass_fields__
-  return settings_table((section_class, fields[n], docs[n]) for n in names)
+  return settings_table(
+    (section_class, fields[n], docs.get(n, '')) for n in names
+  )
 
 
 def settings_table(

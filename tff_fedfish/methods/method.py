@@ -220,15 +220,26 @@ def require_method(method: type[Method]) -> None:
       f'the class {method.__name__} must have the decorator '
       '@dataclasses.dataclass(frozen=True, kw_only=True)'
     )
-  for name in ('title', 'source', '__doc__'):
+  for name in ('title', 'source'):
     if not getattr(method, name, None):
       raise ValueError(f'the class {method.__name__} must have a {name}')
+  # The decorator makes one of the signature where there is none.
+  if method.__doc__.startswith(f'{method.__name__}('):
+    raise ValueError(f'the class {method.__name__} must have a docstring')
+  parameters = inspect.signature(method.build).parameters.values()
+  if inspect.Parameter.VAR_KEYWORD not in {p.kind for p in parameters}:
+    raise ValueError('`build` must take **training and pass it on')
   if method.hue and not re.fullmatch('#[0-9A-F]{6}', method.hue):
     raise ValueError(
       f"`hue` must be None or '#RRGGBB' in upper case, found {method.hue!r}"
     )
   for field in own_fields(method):
     kind_of(field)
+    if hasattr(Method, field.name) or field.name in Method.__annotations__:
+      raise ValueError(
+        f'the setting {field.name!r} must have another name: Method has one '
+        'of this name'
+      )
     if field.default is dataclasses.MISSING:
       raise ValueError(f'the setting {field.name!r} must have a default')
 
