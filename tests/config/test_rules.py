@@ -247,6 +247,14 @@ def test_one_shot_methods_are_not_private(name):
   ) in error.value.problems
 
 
+def test_a_method_bears_its_own_name():
+  config = planned_configs.by_hand()
+  with pytest.raises(
+    ConfigError, match="class of algorithm.name 'fed_avg', fo"
+  ):
+    config.with_values('algorithm', name='fed_avg')
+
+
 def test_schemes_declare_the_parameters_that_they_take():
   for name, field in PartitionConfig.__dataclass_fields__.items():
     if name in ('scheme', 'num_clients', 'held_out'):

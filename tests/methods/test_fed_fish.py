@@ -348,6 +348,11 @@ def test_numbers_that_are_no_weights_are_refused(options):
     _process(**options)
 
 
+def test_a_cap_without_a_mix_is_refused():
+  with pytest.raises(ValueError, match='`fisher_cap` must be None without'):
+    _process(fisher_cap=2.0)
+
+
 def test_inputs_of_matrices_with_one_output_are_elements_to_the_bit():
   found, expected = (
     _trained(_process(model=_column_spec, fisher_granularity=granularity))[0]

@@ -16,7 +16,7 @@ from tff_fedfish.methods import Method
 
 {decorator}
 class Mine(Method):
-  'Mine.'
+  {summary}
 
   {title}
   source = 'here'
@@ -25,8 +25,15 @@ class Mine(Method):
 _DATACLASS = '@dataclasses.dataclass(frozen=True, kw_only=True)'
 
 
-def _method(setting='', decorator=_DATACLASS, title="title = 'Mine'"):
-  return _METHOD.format(decorator=decorator, title=title, setting=setting)
+def _method(
+  setting='',
+  decorator=_DATACLASS,
+  title="title = 'Mine'",
+  summary="'Mine.'",
+):
+  return _METHOD.format(
+    decorator=decorator, title=title, setting=setting, summary=summary
+  )
 
 
 _FOLDERS = ('', '.one_shot')
@@ -149,11 +156,17 @@ def test_a_module_without_one_method(text, found, write_module):
       '@dataclasses.dataclass(frozen=True, kw_only=True). Correct',
     ),
     (_method(title=''), 'the class Mine must have a title.'),
-    (_method().replace("'Mine.'", ''), 'the class Mine must have a docstring.'),
+    (_method(summary=''), 'the class Mine must have a docstring.'),
     (_method('mu: float = 1.0'), "the setting 'mu' must have a docstring."),
+    (_method('kept: float = 1.0'), "'kept' must have another name"),
+    (_method('source: str = "me"'), "'source' must have another name"),
     (
       _method('def make_updat(self, client): ...'),
       "'make_updat' is no hook; did you mean 'make_update'?",
+    ),
+    (
+      _method('def build(self, model, *, client_optimizer): pass'),
+      '`build` must take **training and pass it on.',
     ),
     (_method("hue = 'red'"), "`hue` must be None or '#RRGGBB' in upper case"),
   ],

@@ -206,6 +206,12 @@ def _full_batches(config):
 
 
 def _method(config):
+  method = type(config.algorithm)
+  if (name := config.algorithm.name) != vars(method).get('name'):
+    return [
+      '`config.algorithm` must be of the class of algorithm.name '
+      f'{name!r}, found a {method.__name__}'
+    ]
   return config.method.problems(config)
 
 

@@ -257,6 +257,8 @@ class FedFish(Method):
 
   def build(self, model, **training):
     """Builds FedFish; 'logits' needs a ModelSpec, 'second_moment' an Adam."""
+    is_read = self.fisher_mix is not None or self.fisher_cap is None
+    require(is_read, 'fisher_cap', 'None without fisher_mix', self.fisher_cap)
     reads_data = self.weighs_coordinates and training.get('local_privacy')
     is_noised = self.fisher_estimator == 'last_epoch' or not reads_data
     wanted = "'last_epoch' with local_privacy: others read data without noise"

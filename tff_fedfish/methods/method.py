@@ -221,13 +221,18 @@ def require_method(method: type[Method]) -> None:
       f'the class {method.__name__} must have the decorator '
       '@dataclasses.dataclass(frozen=True, kw_only=True)'
     )
-  has_docstring = not method.__doc__.startswith(f'{method.__name__}(')
-  found = {n: hasattr(method, n) for n in ('title', 'source')}
-  for name, is_there in {**found, 'docstring': has_docstring}.items():
-    if not is_there:
+  for name in ('title', 'source'):
+    if not getattr(method, name, None):
       raise ValueError(f'the class {method.__name__} must have a {name}')
+  # The decorator makes one of the signature where there is none.
+  if method.__doc__.startswith(f'{method.__name__}('):
+    raise ValueError(f'the class {method.__name__} must have a docstring')
+  parameters = inspect.signature(method.build).parameters.values()
+  if inspect.Parameter.VAR_KEYWORD not in {p.kind for p in parameters}:
+    raise ValueError('`build` must take **training and pass it on')
   hooks = [name for name in vars(Method) if not name.startswith('_')]
-  for name in vars(method).keys() - {*hooks}:
+  own = [n for n, v in vars(method).items() if callable(v) and n not in hooks]
+  for name in own:
     if near := difflib.get_close_matches(name, hooks, n=1, cutoff=0.85):
       raise ValueError(f'{name!r} is no hook; did you mean {near[0]!r}?')
   if method.hue and not re.fullmatch('#[0-9A-F]{6}', method.hue):
@@ -236,6 +241,11 @@ def require_method(method: type[Method]) -> None:
     )
   for field in own_fields(method):
     kind_of(field)
+    if hasattr(Method, field.name) or field.name in Method.__annotations__:
+      raise ValueError(
+        f'the setting {field.name!r} must have another name: Method has one '
+        'of this name'
+      )
     if field.default is dataclasses.MISSING:
       raise ValueError(f'the setting {field.name!r} must have a default')
     if field.name not in docs_of(method):
