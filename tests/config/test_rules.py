@@ -6,6 +6,7 @@ import pytest
 from tff_fedfish.config.data_settings import PartitionConfig
 from tff_fedfish.data.images.partitions import SCHEMES
 from tff_fedfish.fields import ConfigError
+from tff_fedfish.methods.fed_avg import FedAvg
 
 _SHARED = {
   'MERGE': {'partition__scheme': 'merge', 'partition__num_clients': 4},
@@ -253,6 +254,14 @@ def test_a_method_bears_its_own_name():
     ConfigError, match="class of algorithm.name 'fed_avg', fo"
   ):
     config.with_values('algorithm', name='fed_avg')
+
+
+def test_local_work_of_ones_own_is_not_private(monkeypatch):
+  settings = {'algorithm__name': 'fed_avg', 'local_privacy__clip_norm': 1.0}
+  planned_configs.shipped('demo', **settings)
+  monkeypatch.setattr(FedAvg, 'local_work', lambda self, start, rows: None)
+  with pytest.raises(ConfigError, match=r'clip_norm` must be 0\.0 .* no noise'):
+    planned_configs.shipped('demo', **settings)
 
 
 def test_schemes_declare_the_parameters_that_they_take():

@@ -111,6 +111,12 @@ def test_settings_that_a_method_does_not_have(build, options):
   assert f'found {value!r}' in str(caught.value)
 
 
+def test_local_work_of_ones_own_is_not_private():
+  options = dict(local_work=print, local_privacy=LocalPrivacy(1.0, 0.0, 2))
+  with pytest.raises(ValueError, match='`local_work` must be None with local_'):
+    _process(compose, **options)
+
+
 def test_scaffold_has_no_bound():
   with pytest.raises(ValueError, match='`max_delta_norm` must be None, found'):
     _process(tff_fedfish.build_scaffold, max_delta_norm=1.0)

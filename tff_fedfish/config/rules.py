@@ -101,6 +101,10 @@ def _rules(config) -> Iterator[tuple[str, tuple[Any, ...], str]]:
 
 
 def _rules_of_privacy(config):
+  if config.method.local_work is not None:
+    name = config.algorithm.name
+    because = f'with algorithm.name {name!r}, whose local work has no noise'
+    yield 'local_privacy.clip_norm', (0.0,), because
   by = 'with local_privacy,'
   because = f'{by} which takes one row at a time'
   yield 'client_work.micro_batch_size', (None,), because

@@ -99,7 +99,8 @@ def compose(
     local_privacy: Clients train by DP-SGD: gradients, the extra loss included,
       are clipped per row and noised, and clients are given the input
       `client_data.LOCAL_PRIVACY`. Whatever else a method sends must be computed
-      from these gradients. Not with `micro_batch_size`. None: plain gradients.
+      from these gradients. Not with `micro_batch_size` and `local_work`. None:
+      plain gradients.
     delta_bits: 8 or 4: `Trained.model_delta` and `bounded` return quantized
       deltas, see `compression`, and clients are given the input
       `client_data.ROUNDING_SEED`. Kept tensors and the rest of the update are
@@ -141,6 +142,7 @@ def compose(
     wanted = 'None with local_privacy'
     is_none = micro_batch_size is None
     require(is_none, 'micro_batch_size', wanted, micro_batch_size)
+    require(local_work is None, 'local_work', wanted, local_work)
     client_inputs = (*client_inputs, kept.LOCAL_PRIVACY)
   is_quantized = delta_bits != compression.FLOAT_BITS
   if is_quantized:
