@@ -115,9 +115,9 @@ def train(
       data loss. Neither the metrics nor the observer know of it.
     correct_gradient: (gradients, weights) -> the gradients that the optimizer
       is given.
-    observer: Hook on the gradients of the last pass. With a limit or with
-      repeated rows: of the last ceil(n / B) steps, n the `num_examples` of
-      the result and B the rows of a full batch.
+    observer: Hook on the gradients of the last pass. With a limit or repeated
+      rows: of the last ceil(n / B) steps (n: `num_examples` of the result, B:
+      rows of a full batch).
     gradient_of: Replaces the gradient of a batch; `micro_batch_size` is not
       read then.
     drawn: `dataset` holds the batches of all steps, some perhaps without rows:
