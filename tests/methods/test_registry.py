@@ -149,6 +149,10 @@ def test_a_module_without_one_method(text, found, write_module):
       '@dataclasses.dataclass(frozen=True, kw_only=True). Correct',
     ),
     (_method(title=''), 'the class Mine must have a title.'),
+    (
+      _method('def solve(self, uploads, start, context): pass'),
+      '`solve` is one of tff_fedfish.methods.one_shot.OneShot. Correct',
+    ),
     (_method("hue = 'red'"), "`hue` must be None or '#RRGGBB' in upper case"),
   ],
 )
