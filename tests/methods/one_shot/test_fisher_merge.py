@@ -50,6 +50,14 @@ def test_by_hand(floor, expected):
   assert uploads.num_read == 2
 
 
+def test_without_mass_it_is_the_average_before_compression():
+  before = (np.float32([[1], [2], [3]]), np.float32([4]))
+  settings = dict(fisher_floor=1e30, uncompressed_mean=before)
+  found = solve(_two_clients(), _SHAPE, FisherMerge, **settings).weights
+  for one, wanted in zip(found, before, strict=True):
+    np.testing.assert_array_equal(one, wanted)
+
+
 @pytest.mark.slow
 def test_the_average_of_compressed_runs_is_not_quantized(
   small_images, tmp_path
