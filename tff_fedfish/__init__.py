@@ -6,6 +6,7 @@ the first one that is called imports TensorFlow Federated, some ten seconds.
 """
 
 import importlib
+import inspect
 
 from tff_fedfish.version import __version__ as __version__
 
@@ -39,8 +40,8 @@ def _builder(method):
 
   build.__name__ = _PREFIX + method.name
   build.__doc__ = (
-    f'Builds {method.title}: `{method.__name__}(...).build(model, ...)`.\n\n'
-    f'Settings: {", ".join(settings) or "none"}; further keywords: see '
+    f'{inspect.getdoc(method.build)}\n\nOf {method.title}; settings: '
+    f'{", ".join(settings) or "none"}; further keywords: see '
     '`tff_fedfish.rounds.compose.compose`.'
   )
   return build

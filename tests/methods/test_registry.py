@@ -168,6 +168,10 @@ def test_a_module_without_one_method(text, found, write_module):
       _method('def build(self, model, *, client_optimizer): pass'),
       '`build` must take **training and pass it on.',
     ),
+    (
+      _method('def solve(self, uploads, start, context): pass'),
+      '`solve` is one of tff_fedfish.methods.one_shot.OneShot. Correct',
+    ),
     (_method("hue = 'red'"), "`hue` must be None or '#RRGGBB' in upper case"),
   ],
 )

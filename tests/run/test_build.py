@@ -1,10 +1,14 @@
 """Configs share what is built if nothing that a graph depends on differs."""
 
+import types
+
 import numpy as np
 import planned_configs
 import pytest
 
+from tff_fedfish.errors import UserError
 from tff_fedfish.methods import registry
+from tff_fedfish.rounds.privacy import LocalPrivacy
 from tff_fedfish.run import build
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
@@ -103,3 +107,43 @@ def test_the_one_used_longest_ago_is_forgotten(kept, monkeypatch):
   kept(three)
   assert kept(one) is first
   assert kept(two) is not second
+
+
+def test_what_a_config_sets_reaches_the_method():
+  work = dict(
+    num_local_epochs=3,
+    max_delta_norm=1.0,
+    num_local_steps=None,
+    micro_batch_size=None,
+    keeps_optimizer_state=True,
+  )
+  config = _linear(
+    algorithm__name='fed_avg',
+    client_work__momentum=0.9,
+    aggregation__bits=8,
+    local_privacy__clip_norm=0.5,
+    local_privacy__noise_multiplier=2.0,
+    **{f'client_work__{name}': value for name, value in work.items()},
+  )
+  size = config.client_work.local_batch_size
+  found = build._training_keywords(config)
+  privacy = LocalPrivacy(0.5, 2.0, size, config.local_privacy.draws_batches)
+  assert found == {**work, 'local_privacy': privacy, 'delta_bits': 8}
+  work = dict(num_local_epochs=1, num_local_steps=4, micro_batch_size=2)
+  config = planned_configs.shipped(
+    'demo',
+    client_work__max_sequences_per_client=None,
+    **{f'client_work__{name}': value for name, value in work.items()},
+  )
+  found = build._training_keywords(config)
+  assert found.items() >= {**work, 'delta_bits': 32}.items()
+  assert 'local_privacy' not in found
+
+
+def test_a_process_that_gives_no_models():
+  config = planned_configs.by_hand()
+  build.require_trained_models(
+    config, types.SimpleNamespace(trained_models=None)
+  )
+  with pytest.raises(UserError, match='requires a process with `trained_mod'):
+    build.require_trained_models(config, types.SimpleNamespace())

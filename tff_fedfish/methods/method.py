@@ -84,7 +84,8 @@ class Method(Section, section='algorithm'):
   phase."""
   solve = None
   """(self, uploads, start, context) -> `one_shot.uploads.SolveResult`: the
-  weights after a round. None: the server steps on the pseudo-gradient."""
+  weights after a round; only of an `one_shot.OneShot`. None: the server steps
+  on the pseudo-gradient."""
 
   # Hooks of a client's round; None: there is none. See `rounds.compose`.
   begin = None

@@ -28,6 +28,7 @@ from tff_fedfish.methods import (
 )
 from tff_fedfish.methods.method import Method, require_method
 from tff_fedfish.methods.one_shot import (
+  OneShot,
   dense,
   fed_fisher,
   fisher_merge,
@@ -133,6 +134,9 @@ def _from_module(module_name):
     methods = _methods_in(module)
     for method in methods:
       require_method(method)
+      if method.solve and not issubclass(method, OneShot):
+        place = 'tff_fedfish.methods.one_shot.OneShot'
+        raise ValueError(f'`solve` is one of {place}')
   except (Exception, SystemExit) as error:
     text = ' '.join(f'{type(error).__name__}: {error}'.split())
     raise UserError(

@@ -66,13 +66,8 @@ def test_equal_fishers_give_the_average_and_one_client_itself():
 
 def test_without_mass_it_is_the_average_before_compression():
   before = (np.float32([[1], [2], [3]]), np.float32([4]))
-  found = solve(
-    _two_clients(),
-    _SHAPE,
-    FisherMerge,
-    fisher_floor=1e30,
-    uncompressed_mean=before,
-  ).weights
+  settings = dict(fisher_floor=1e30, uncompressed_mean=before)
+  found = solve(_two_clients(), _SHAPE, FisherMerge, **settings).weights
   for one, wanted in zip(found, before, strict=True):
     np.testing.assert_array_equal(one, wanted)
 
