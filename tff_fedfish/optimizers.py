@@ -186,6 +186,11 @@ def clip_to_norm(tensors: Any, max_norm: float) -> tuple[Any, tf.Tensor]:
     (tensors, whether they were scaled, a scalar bool). Within the bound they
     are returned bit for bit. With an entry that is not finite all become NaN,
     so that a client is rejected for it, bound or not.
+
+  Example:
+    >>> delta, is_scaled = clip_to_norm([tf.constant([3.0, 4.0])], max_norm=1.0)
+    >>> delta[0].numpy(), bool(is_scaled)
+    (array([0.6, 0.8], dtype=float32), True)
   """
   flat = tf.nest.flatten(tensors)
   largest = tf.reduce_max(
