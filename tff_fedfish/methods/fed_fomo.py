@@ -36,7 +36,7 @@ from tff_fedfish.methods.parts import (
   Traffic,
 )
 from tff_fedfish.methods.settings import settings_unlike
-from tff_fedfish.rounds.client import KeptSlot
+from tff_fedfish.rounds.client import LAST_MODEL, KeptSlot
 from tff_fedfish.rounds.fold import fold
 from tff_fedfish.runtime.client_data import CANDIDATES, VALIDATION
 
@@ -87,10 +87,7 @@ class FedFomo(Method):
   def kept(self, num_clients):
     """Returns theta, b and P, float32 [num_clients], all that may take part."""
     return {
-      'model': KeptSlot(
-        initial=lambda trainable: trainable,
-        next=lambda client: client.local.trainable,
-      ),
+      'model': LAST_MODEL,
       'baseline': KeptSlot(
         initial=lambda trainable: trainable,
         next=lambda client: client.start.start_model,

@@ -9,7 +9,7 @@ import dataclasses
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import PersonalModels, Traffic
 from tff_fedfish.methods.settings import settings_unlike
-from tff_fedfish.rounds.client import KeptSlot
+from tff_fedfish.rounds.client import LAST_MODEL
 
 _EXPECTED = (
   # Nothing is sent that could be clipped, and the server takes no step.
@@ -36,12 +36,7 @@ class LocalOnly(Method):
     return start._replace(start_model=start.kept['model'])
 
   def kept(self, num_clients):
-    return {
-      'model': KeptSlot(
-        initial=lambda trainable: trainable,
-        next=lambda client: client.local.trainable,
-      )
-    }
+    return {'model': LAST_MODEL}
 
   def traffic(self, config):
     return Traffic(0, 0)

@@ -86,6 +86,10 @@ class Method(Section, section='algorithm'):
   """(self, uploads, start, context) -> `one_shot.uploads.SolveResult`: the
   weights after a round; only of an `one_shot.OneShot`. None: the server steps
   on the pseudo-gradient."""
+  quantized_extra_bytes = None
+  """(self, config) -> bytes that a client sends in a round beside a quantized
+  delta. None: it sends no delta, or one that must not be quantized, and
+  `aggregation.bits` below 32 are refused."""
 
   # Hooks of a client's round; None: there is none. See `rounds.compose`.
   begin = None
@@ -107,11 +111,6 @@ class Method(Section, section='algorithm'):
       name = name.rpartition('.')[-1]
     cls.__annotations__ = {'name': str, **inspect.get_annotations(cls)}
     cls.name = name
-
-  quantized_extra_bytes = None
-  """(self, config) -> bytes that a client sends in a round beside a quantized
-  delta. None: it sends no delta, or one that must not be quantized, and
-  `aggregation.bits` below 32 are refused."""
 
   def make_update(self, client: Any) -> tuple[Any, Counts]:
     """Returns what a client that has trained sends, and counts."""
@@ -240,6 +239,7 @@ def require_method(method: type[Method]) -> None:
     raise ValueError(
       f"`hue` must be None or '#RRGGBB' in upper case, found {method.hue!r}"
     )
+  docs = docs_of(method)
   for field in own_fields(method):
     kind_of(field)
     if hasattr(Method, field.name) or field.name in Method.__annotations__:
@@ -249,7 +249,7 @@ def require_method(method: type[Method]) -> None:
       )
     if field.default is dataclasses.MISSING:
       raise ValueError(f'the setting {field.name!r} must have a default')
-    if field.name not in docs_of(method):
+    if field.name not in docs:
       raise ValueError(f'the setting {field.name!r} must have a docstring')
 
 

@@ -27,7 +27,7 @@ from tff_fedfish.fields import number
 from tff_fedfish.late import module, tf
 from tff_fedfish.methods.method import Method
 from tff_fedfish.methods.parts import ClientCost
-from tff_fedfish.rounds.client import KeptSlot
+from tff_fedfish.rounds.client import LAST_MODEL
 
 _gradients = module('tff_fedfish.rounds.gradients')
 
@@ -54,12 +54,7 @@ class Moon(Method):
   """Temperature tau of the contrastive loss, > 0."""
 
   def kept(self, num_clients):
-    return {
-      'previous_model': KeptSlot(
-        initial=lambda trainable: trainable,
-        next=lambda client: client.local.trainable,
-      )
-    }
+    return {'previous_model': LAST_MODEL}
 
   def build(self, model, **training):
     """Builds MOON of a ModelSpec with `features`; TypeError without."""

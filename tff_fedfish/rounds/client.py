@@ -140,6 +140,13 @@ class KeptSlot(NamedTuple):
   num_models: float | Callable[[Any], float] = 1
 
 
+LAST_MODEL = KeptSlot(
+  initial=lambda trainable: trainable,
+  next=lambda client: client.local.trainable,
+)
+"""Slot of the model that a client trained last; the server's in its first."""
+
+
 class MethodState(NamedTuple):
   """State of a method on the server, which every client receives.
 

@@ -4,8 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tff_fedfish.late import tf
-
-Structure = Any
+from tff_fedfish.rounds.client import Structure
 
 
 def fold(

@@ -22,7 +22,12 @@ from tff_fedfish.methods.tct.settings import (
   convex_shapes,
   feature_sizes,
 )
-from tff_fedfish.rounds.client import KeptSlot, LocalResult, MethodState
+from tff_fedfish.rounds.client import (
+  LAST_MODEL,
+  KeptSlot,
+  LocalResult,
+  MethodState,
+)
 
 _features = module('tff_fedfish.methods.tct.features')
 _gradients = module('tff_fedfish.rounds.gradients')
@@ -151,11 +156,7 @@ class Convex(TctSettings):
         next=lambda client: self._correction(client.start),
         num_models=convex_models,
       ),
-      'last_local': KeptSlot(
-        initial=lambda trainable: trainable,
-        next=lambda client: client.local.trainable,
-        num_models=convex_models,
-      ),
+      'last_local': LAST_MODEL._replace(num_models=convex_models),
     }
 
   def state(self, num_clients):
