@@ -13,19 +13,28 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 import tff_fedfish
+from tff_fedfish.methods import registry
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _EXECUTED = _ROOT / 'build' / 'docs'
 _LINK = re.compile(r'\]\(([^)#\s]+)')
 _STYLE = pathlib.Path(__file__).with_name('site.css')
 
-# Titles of the API pages. The first two have the public names of tff_fedfish.
+# Titles of the API pages.
 _API_PAGES = {
   'learning_processes': 'Learning processes',
   'corpora_and_models': 'Corpora, models, execution',
   'methods': 'A method of your own',
   'grouping': 'Grouping jobs',
 }
+# Modules among the names of tff_fedfish.methods; their pages are others'.
+_MODULES = ('tf', 'tff', 'weighted_mean')
+_OF_LEARNING_PROCESSES = """\
+Each class below has a builder `tff_fedfish.build_NAME(model, **keywords)`,
+NAME as in `algorithm.name`. Its keywords are the class's settings and the
+training keywords of `compose`, the first section.
+
+"""
 _GROUPING = (
   'pipelines.options.GroupJob',
   'pipelines.job.run_group_job',
@@ -60,9 +69,10 @@ def on_files(files, config):
       source = path.relative_to(_EXECUTED)
       files.append(File.generated(config, str(source), abs_src_path=str(path)))
   for name, title in _API_PAGES.items():
-    text = f'# {title}\n\n' + '\n\n'.join(
-      f'::: {path}' for path in _documented(name)
-    )
+    text = f'# {title}\n\n'
+    if name == 'learning_processes':
+      text += _OF_LEARNING_PROCESSES
+    text += '\n\n'.join(f'::: {path}' for path in _documented(name))
     files.append(File.generated(config, f'api/{name}.md', content=text))
   return files
 
@@ -99,16 +109,18 @@ def _executed_files(notebook: pathlib.Path) -> list[pathlib.Path]:
 
 def _documented(page: str) -> list[str]:
   """Returns the dotted names that an API page documents."""
-  homes = tff_fedfish._homes()
   if page == 'methods':
     return [
-      f'tff_fedfish.methods.{name}' for name in tff_fedfish.methods.__all__
-    ]
+      f'tff_fedfish.methods.{name}'
+      for name in tff_fedfish.methods.__all__
+      if name not in _MODULES
+    ] + ['tff_fedfish.rounds.weighted_mean.WeightedMean']
   if page == 'grouping':
     return list(_GROUPING)
-  is_builder = page == 'learning_processes'
-  return [
-    f'{home}.{name}'
-    for name, home in sorted(homes.items())
-    if (home.startswith('tff_fedfish.methods')) == is_builder
-  ]
+  if page == 'learning_processes':
+    methods = registry.BUILT_IN.values()
+    return ['tff_fedfish.rounds.compose.compose'] + [
+      f'{method.__module__}.{method.__qualname__}' for method in methods
+    ]
+  homes = tff_fedfish._HOMES
+  return [f'{home}.{name}' for name, home in sorted(homes.items())]
