@@ -1,221 +1,257 @@
-"""Methods compared on the same clients, with intervals over clients and seeds.
+"""Comparisons of two arms on the same clients, by the question they answer.
 
-Arms are compared where they differ in the method only, as `keys.py` says.
+Two arms may be compared where their evaluations are equal; whatever else
+differs between them is in their names. A verdict needs three seeds. A client or
+a seed that one side alone lacks ends it, and the best of several trials, chosen
+on the clients that are scored, has no interval.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pandas as pd
 
 from tff_fedfish import files
-from tff_fedfish.evaluation import intervals
-from tff_fedfish.reporting import keys, match
-from tff_fedfish.reporting.match import Arm, Pair
-from tff_fedfish.reporting.runs import HELD_OUT, NamedEvaluation, Run
+from tff_fedfish.printing import count
+from tff_fedfish.reporting.arms import subjects
+from tff_fedfish.reporting.estimates import MEASURES, Estimate, estimate
+from tff_fedfish.reporting.pairs import SAME, Pair, find_pairs
+from tff_fedfish.reporting.runs import Subject
+from tff_fedfish.reporting.scores import Sample, Scores
 
-# Of an `intervals.paired_difference`.
-_NUMBERS = (
-  *('mean', 'ci_low', 'ci_high', 'share_below_zero'),
-  *('num_seeds', 'num_clients', 'seed_means'),
-)
-_COLUMNS = (
-  *('setting', 'method', 'baseline', 'subject', 'fraction', 'measure'),
-  *_NUMBERS,
-  'round',
-)
-# Not in the CSV file.
-_FURTHER = (
-  *('arm', 'baseline_arm', 'is_against_baseline', 'evaluations', 'scale'),
-  *('lowest', 'hurt', 'baseline_hurt'),
-  *('num_local_epochs', 'client_rate', 'baseline_client_rate'),
-)
+# The seeds that two arms can share; that of privacy only DP-SGD has.
+_SHARED_SEEDS = 3
 
 
-def compare_methods(arms: Sequence[Arm]) -> pd.DataFrame:
-  """Returns all comparisons that the arms allow, on clients that both scored.
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Comparison:
+  """A pair on some clients, at one fraction."""
 
-  Returns:
-    A row by setting, pair, subject and fraction, in the order of the arms; two
-    for each, of the 'loss' (nats per token) and of the 'accuracy' ([-1, 1]).
-    Intervals are the wider, at either end, of the bootstrap over clients and
-    seeds and of Student's t over three or more seeds; two seeds have none.
-    `seed_means` has the difference of each seed, separated by spaces.
-    `registry.BASELINE` is subtracted where it takes part, else the first method
-    is. `setting` tells compared arms from other compared ones, such as 'E = 8';
-    '' if nothing does. Further columns, which comparisons.csv lacks: arm and
-    baseline_arm, labels; is_against_baseline; evaluations, those compared;
-    scale, equal where losses may be ranked; lowest, the lower mean of the two;
-    hurt and baseline_hurt, fractions of clients or None; num_local_epochs;
-    client_rate and baseline_client_rate, learning rates of the clients.
+  pair: Pair
+  sides: tuple[Sample, Sample]
+  problem: str
+  """Why there is no verdict, such as '3 of 8 clients of FedFish finite'."""
+  has_choice: bool
+  """Whether a side was chosen on the clients that are scored."""
+  num_seeds: int
+  num_clients: int
+  differences: dict[str, Estimate | None]
+  """'loss' in nats and 'accuracy' in [-1, 1], first side minus second."""
+
+  @property
+  def subject(self) -> Subject:
+    """The clients that were scored."""
+    return self.sides[0].subject
+
+  @property
+  def fraction(self) -> float:
+    """Fraction of the clients' data that was personalized on."""
+    return self.sides[0].fraction
+
+  @property
+  def is_apart(self) -> bool:
+    """Whether loss and accuracy, as shown, prefer different sides."""
+    loss, accuracy = (self.differences[m] for m in MEASURES)
+    if not (loss and accuracy):
+      return False
+    return round(loss.mean, 3) * round(accuracy.mean, 3) > 0
+
+  def verdict(self, measure: str = 'loss') -> str:
+    """Returns 'lower', 'higher', 'undecided', or '' where none may be given."""
+    difference = self.differences[measure]
+    if self.problem or self.has_choice or not difference.is_finding:
+      return ''
+    if difference.high < 0:
+      return 'lower'
+    return 'higher' if difference.low > 0 else 'undecided'
+
+
+def compare(scores: Scores) -> list[Comparison]:
+  """Returns all comparisons that the arms allow, by question and subject."""
+  return [c for pair in find_pairs(scores) for c in _compare(scores, pair)]
+
+
+def compare_samples(
+  pair: Pair, sides: tuple[Sample, Sample]
+) -> Comparison | None:
+  """Returns the comparison of two samples; None without a common seed.
+
+  Seeds that diverged, and clients that are not finite, on both sides leave the
+  comparison. On one side only they are its `problem`.
   """
-  rows = [row for pair in match.find_pairs(arms) for row in _compare(pair)]
-  return pd.DataFrame(rows, columns=[*_COLUMNS, *_FURTHER], dtype=object)
-
-
-def comparisons_csv(comparisons: pd.DataFrame) -> str:
-  """Returns comparisons.csv."""
-  rows = comparisons[list(_COLUMNS)].itertuples(index=False)
-  return files.csv_file(_COLUMNS, rows)
-
-
-def main_rows(comparisons: pd.DataFrame) -> pd.DataFrame:
-  """Returns the rows that answer which method is best.
-
-  They are of the loss on held-out clients, or else on the first subject that
-  was compared. Where any pair is against the baseline, the others are left out.
-  """
-  rows = comparisons[comparisons['measure'] == 'loss']
-  if rows.empty:
-    return rows
-  subjects = [str(HELD_OUT), *rows['subject']]
-  subject = next(s for s in subjects if s in set(rows['subject']))
-  rows = rows[rows['subject'] == subject]
-  if rows['is_against_baseline'].any():
-    rows = rows[rows['is_against_baseline'].astype(bool)]
-  return rows
-
-
-def main_comparisons(comparisons: pd.DataFrame) -> list[Any]:
-  """Returns the `main_rows` with the least personalization, one for a pair."""
-  rows = main_rows(comparisons)
-  return list(rows[rows['fraction'] == rows['fraction'].min()].itertuples())
-
-
-def most_personalized(comparisons: pd.DataFrame, row: Any) -> Any:
-  """Returns the row of the same models with the most personalization.
-
-  None: neither more personalization nor the same pair in the same round.
-  """
-  rows = comparisons[comparisons['fraction'] > row.fraction]
-  for name in ('setting', 'method', 'baseline', 'subject', 'measure', 'round'):
-    rows = rows[rows[name] == getattr(row, name)]
-  return max(rows.itertuples(), key=lambda r: r.fraction, default=None)
-
-
-def verdict(row: Any) -> str:
-  """Returns which has the lower mean loss, if the interval leaves no doubt."""
-  if row.ci_high is None:
-    return 'undecided'
-  if row.ci_high < 0:
-    return f'{row.method} lower'
-  return f'{row.baseline} lower' if row.ci_low > 0 else 'undecided'
-
-
-def shown_interval(row: Any, spec: str, scale: float = 1.0) -> str:
-  """Returns the interval of a row of `compare_methods` as text.
-
-  Two seeds have 'by seed' and their differences instead. Numbers are scaled,
-  and shown by a format such as '+z.4f'.
-  """
-  if row.ci_low is None:
-    numbers = [scale * float(number) for number in row.seed_means.split()]
-    start, between = 'by seed ', ' and '
-  else:
-    numbers = sorted((scale * row.ci_low, scale * row.ci_high))
-    start, between = '', ' to '
-  text = between.join(format(number, spec) for number in numbers)
-  return start + text.replace('-', '−')
-
-
-def difference(
-  scores: Mapping[str, pd.DataFrame],
-  baseline: Mapping[str, pd.DataFrame],
-  name: str,
-) -> dict[str, Any]:
-  """Returns a paired difference whose interval does not rest on few seeds.
-
-  Args:
-    scores: Seeds of a run -> its clients' scores, indexed by client.
-    baseline: The other side, the same.
-    name: Column of the score, such as 'loss_after'.
-
-  Returns:
-    `intervals.paired_difference` with the interval that `compare_methods`
-    describes, and `seed_means` as a text.
-  """
-  sides = (
-    {seeds: rows[name].to_dict() for seeds, rows in side.items()}
-    for side in (scores, baseline)
-  )
-  found = intervals.paired_difference(*sides)
-  low, high = found['ci_low'], found['ci_high']
-  if found['seed_low'] is not None:
-    low, high = min(low, found['seed_low']), max(high, found['seed_high'])
-  elif found['num_seeds'] == 2:
-    low = high = None
-  seed_means = ' '.join(map(repr, found['seed_means']))
-  return found | {'ci_low': low, 'ci_high': high, 'seed_means': seed_means}
-
-
-def _compare(pair: Pair) -> Iterator[tuple]:
-  """Yields the rows for every subject and fraction that both have."""
-  arms = pair.arm, pair.baseline_arm
-  runs = [run for arm in arms for run in arm.runs]
-  for subject in match.subjects(runs):
-    fractions = {
-      fraction
-      for run in runs
-      for evaluation in run.evaluations
-      if run.subject_of(evaluation) == subject
-      for fraction in evaluation.clients['fraction']
-    }
-    for fraction in sorted(fractions):
-      sides = match.paired_evaluations(pair, subject, fraction)
-      scores = [
-        {seeds: e.scores_at(fraction) for seeds, e in side.items()}
-        for side in sides
-      ]
-      found = {
-        measure: difference(*scores, f'{measure}_after')
-        for measure in ('loss', 'accuracy')
-      }
-      if any(one['mean'] is None for one in found.values()):
-        continue
-      words = pair.setting, pair.method, pair.baseline, str(subject), fraction
-      evaluations = [e for side in sides for e in side.values()]
-      further = (
-        evaluations[0].round_num,
-        pair.arm.label,
-        pair.baseline_arm.label,
-        pair.is_against_baseline,
-        evaluations,
-        _scale(pair.arm.first, evaluations[0], fraction),
-        _lowest_loss(scores),
-        *(_hurt(side.values(), fraction) for side in sides),
-        pair.arm.num_local_epochs,
-        *(a.train_config.client_work.learning_rate for a in arms),
+  tables, diverged = [], []
+  for sample in sides:
+    tables.append({shared_seeds(s): t for s, t in sample.by_seed.items()})
+    diverged.append({shared_seeds(s) for s in sample.arm.diverged_seeds})
+  seeds = (tables[0].keys() & tables[1].keys()) - set.union(*diverged)
+  everyone = {shared_seeds(run.seeds) for s in sides for run in s.arm.runs}
+  problems = []
+  for own, other, name in zip(
+    diverged, reversed(diverged), pair.names, strict=True
+  ):
+    if own - other:
+      problems.append(
+        f'{len(own)} of {count(len(everyone), "seed")} of {name} diverged'
       )
-      for measure, one in found.items():
-        numbers = (one[number] for number in _NUMBERS)
-        yield *words, measure, *numbers, *further
+  if not seeds and not problems:
+    return None
+  clients, finite = _common_clients(tables, seeds)
+  for own, other, name in zip(
+    finite, reversed(finite), pair.names, strict=True
+  ):
+    if other - own:
+      problems.append(
+        f'{len(own)} of {count(len(clients), "client")} of {name} finite'
+      )
+  used = sorted(finite[0] & finite[1])
+  differences = {}
+  for measure in MEASURES:
+    one, two = (
+      {
+        s: side[s][f'{measure}_after'].loc[_index(used)].to_dict()
+        for s in seeds
+      }
+      for side in tables
+    )
+    differences[measure] = estimate(one, two)
+  if differences['loss'] is None and not problems:
+    return None
+  has_choice = any(s.is_chosen_on_scored for s in sides) or (
+    pair.chosen_on == sides[0].subject
+  )
+  if has_choice:
+    differences = {
+      m: d and dataclasses.replace(d, low=None, high=None)
+      for m, d in differences.items()
+    }
+  return Comparison(
+    pair=pair,
+    sides=sides,
+    problem=', '.join(problems),
+    has_choice=has_choice,
+    num_seeds=len(seeds),
+    num_clients=len(used),
+    differences=differences,
+  )
 
 
-def _scale(run: Run, evaluation: NamedEvaluation, fraction: float) -> tuple:
-  """Returns clients and fine-tuning; settings may plan other rounds."""
-  key = keys.evaluation_key(run, evaluation, fraction)
-  return keys.client_key(run), [pair for pair in key if pair[0] != 'round']
-
-
-def _lowest_loss(sides: Sequence[Mapping[str, pd.DataFrame]]) -> float:
-  """Returns the lower mean of the sides, over the clients that all have."""
-  tables = [table for side in sides for table in side.values()]
-  common = set.intersection(*(set(table.index) for table in tables))
-  means = [
-    sum(t['loss_after'][t.index.isin(common)].mean() for t in side.values())
-    for side in sides
+def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
+  """Returns comparisons.csv: a row per comparison and measure."""
+  num_seeds = max((c.num_seeds for c in comparisons), default=0)
+  names = [
+    *('question', 'setting', 'method', 'baseline', 'subject', 'fraction'),
+    *('measure', 'mean', 'ci_low', 'ci_high', 'share_below_zero'),
+    *('num_seeds', 'num_clients', 'problem', 'trials', 'baseline_trials'),
+    *('chosen_on', 'round', 'baseline_round'),
+    *(f'difference_{n + 1}' for n in range(num_seeds)),
   ]
-  return min(means) / len(sides[0])
+  rows = []
+  for c in comparisons:
+    place = c.pair.question, c.pair.setting, *c.pair.names, str(c.subject)
+    facts = c.num_seeds, c.num_clients, c.problem, *c.pair.trials
+    facts += str(c.pair.chosen_on), *(s.round_num for s in c.sides)
+    for measure, d in c.differences.items():
+      numbers = [None] * (4 + num_seeds)
+      # Survivors of one side are no difference.
+      if d and not c.problem:
+        numbers[:4] = d.mean, d.low, d.high, d.share_below_zero
+        numbers[4 : 4 + len(d.by_seed)] = d.by_seed
+      rows.append(
+        (*place, c.fraction, measure, *numbers[:4], *facts, *numbers[4:])
+      )
+  return files.csv_file(names, rows)
 
 
-def _hurt(
-  evaluations: Iterable[NamedEvaluation], fraction: float
-) -> float | None:
-  """Returns the mean share of clients that personalization hurts."""
-  shares = [
-    scores.share_of_clients_hurt
-    for evaluation in evaluations
-    for scores in evaluation.summary.fractions
-    if scores.fraction == fraction
+def of_question(
+  comparisons: Sequence[Comparison], question: str, subject: Subject
+) -> list[Comparison]:
+  """Returns comparisons with the least personalization, one for a pair."""
+  rows = [
+    c
+    for c in comparisons
+    if c.pair.question == question and c.subject == subject
   ]
-  return match.mean(shares or [None])
+  least = min((c.fraction for c in rows), default=0.0)
+  rows = [c for c in rows if c.fraction == least]
+  return sorted(rows, key=lambda c: not c.pair.is_against_baseline)
+
+
+def most_personalized(
+  comparisons: Sequence[Comparison], comparison: Comparison
+) -> Comparison | None:
+  """Returns the comparison of the same models with the most personalization."""
+  rounds = [s.round_num for s in comparison.sides]
+  later = [
+    c
+    for c in comparisons
+    if c.pair is comparison.pair
+    and c.subject == comparison.subject
+    and c.fraction > comparison.fraction
+    and [s.round_num for s in c.sides] == rounds
+  ]
+  return max(later, key=lambda c: c.fraction, default=None)
+
+
+def _compare(scores: Scores, pair: Pair) -> Iterator[Comparison]:
+  """Yields a comparison for every subject and fraction that both sides have."""
+  samples = [
+    [
+      s
+      for s in scores.samples
+      if s.arm is arm and round_num in (None, s.round_num)
+    ]
+    for arm, round_num in zip(pair.arms, pair.rounds, strict=True)
+  ]
+  is_any_round = pair.question != SAME
+  for subject in subjects(run for arm in pair.arms for run in arm.runs):
+    fractions = {s.fraction for own in samples for s in own}
+    for fraction in sorted(fractions):
+      matched = [
+        (one, two)
+        for one, two in itertools.product(*samples)
+        if one.subject == two.subject == subject
+        and one.fraction == two.fraction == fraction
+        and one.key == two.key
+        and (is_any_round or one.round_num == two.round_num)
+      ]
+      matched.sort(key=_num_common_seeds_and_rank, reverse=True)
+      compared = (compare_samples(pair, sides) for sides in matched)
+      if comparison := next(filter(None, compared), None):
+        yield comparison
+
+
+def _num_common_seeds_and_rank(sides: Sequence[Sample]) -> tuple:
+  one, two = ({shared_seeds(s) for s in sample.by_seed} for sample in sides)
+  return len(one & two), sides[0].rank[1:], sides[1].rank[1:]
+
+
+def _common_clients(
+  tables: Sequence[dict[str, pd.DataFrame]], seeds: set[str]
+) -> tuple[set[bytes], list[set[bytes]]]:
+  """Returns the clients that all have, and those finite on each side."""
+  used = [[side[s] for s in seeds] for side in tables]
+  if not seeds:
+    return set(), [set(), set()]
+  clients = set.intersection(*(set(t.index) for side in used for t in side))
+  finite = [
+    functools.reduce(
+      set.intersection,
+      (set(t.index[np.isfinite(t['loss_after'])]) for t in side),
+      clients,
+    )
+    for side in used
+  ]
+  return clients, finite
+
+
+def _index(clients: Sequence[bytes]) -> pd.Index:
+  # Without the dtype NumPy cuts NULs at the end of an id.
+  return pd.Index(clients, dtype=object)
+
+
+def shared_seeds(seeds: str) -> str:
+  """Returns the seeds that a run with DP-SGD shares with one without."""
+  return ', '.join(seeds.split(', ')[:_SHARED_SEEDS])

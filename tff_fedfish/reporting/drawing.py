@@ -1,4 +1,4 @@
-"""Draws a plot: lines, bars, points or a heat map, in panels."""
+"""Draws a plot: lines, bars or points, in panels."""
 
 import typing
 from collections.abc import Callable
@@ -22,7 +22,6 @@ _PANEL_CHARACTERS = 26
 # Characters of a line of a panel's title, by columns of panels.
 _TITLE_CHARACTERS = {1: 54, 2: 26, 3: 17}
 _MAX_LABELLED_BARS = 8
-_MAX_LABELLED_CLIENTS = 30
 _MAX_TICKS = 8
 # Beyond this many points a vector picture is slow to draw and large.
 _MAX_VECTOR_POINTS = 2_000
@@ -36,7 +35,7 @@ def draw(plot: 'Plot') -> matplotlib_figure.Figure:
   names = plot.panel_names
   columns = _num_columns(plot)
   rows = -(-len(names) // columns)
-  height = {'scatter': 4.6 / columns, 'heat': 4.9}.get(plot.kind, 2.5)
+  height = 4.6 / columns if plot.kind == 'scatter' else 2.5
   figure = matplotlib_figure.Figure(
     figsize=(_WIDTH_INCHES, max(rows * height, 3.2)), layout='constrained'
   )
@@ -44,8 +43,8 @@ def draw(plot: 'Plot') -> matplotlib_figure.Figure:
     rows,
     columns,
     squeeze=False,
-    sharex=plot.panels != 'x' and plot.kind != 'heat',
-    sharey=plot.panels != 'y' and plot.kind != 'heat',
+    sharex=plot.panels != 'x',
+    sharey=plot.panels != 'y',
   )
   for axes in grid.flat[len(names) :]:
     axes.set_visible(False)
@@ -87,7 +86,7 @@ def _num_columns(plot) -> int:
 def _add_legend(figure, plot) -> None:
   """Puts a legend above the panels, unless their titles name the series."""
   table = plot.table
-  if plot.kind == 'heat' or set(table['series']) <= {''}:
+  if set(table['series']) <= {''}:
     return
   if (table['series'] == table['panel']).all():
     return
@@ -213,41 +212,11 @@ def _scatter(axes, table: pd.DataFrame, plot) -> None:
     axes.set(xlim=limits, ylim=limits, aspect='equal')
 
 
-def _heat(axes, table: pd.DataFrame, plot) -> None:
-  """Draws cells in the order of the table; what names itself has no colour."""
-  matrix = table.pivot(index='series', columns='x', values='y').astype(float)
-  order = dict.fromkeys([*table['series'], *table['x']])
-  matrix = matrix.reindex(index=order, columns=order)
-  values = matrix.to_numpy(copy=True)
-  np.fill_diagonal(values, np.nan)
-  limit = np.abs(values[np.isfinite(values)]).max(initial=0) or 1.0
-  mesh = axes.pcolormesh(
-    np.ma.masked_invalid(values),
-    cmap='RdBu',  # Distinct under colour blindness; white at 0.
-    vmin=-limit,
-    vmax=limit,
-    rasterized=values.size > _MAX_VECTOR_POINTS,
-  )
-  axes.set_facecolor('#c4c4c4')
-  axes.grid(visible=False)
-  axes.set_aspect('equal')
-  axes.invert_yaxis()
-  axes.tick_params(length=0)
-  places, names = [], []
-  if len(order) <= _MAX_LABELLED_CLIENTS:
-    places = np.arange(len(order)) + 0.5
-    names = [labels.drawable(name, 14) for name in order]
-  axes.set_xticks(places, names, rotation=90, fontsize=7)
-  axes.set_yticks(places, names, fontsize=7)
-  axes.get_figure().colorbar(mesh, ax=axes, shrink=0.8)
-
-
 _DRAWERS: dict[str, Callable] = {
   'line': _line,
   'bar': _bar,
   'point': _bar,
   'scatter': _scatter,
-  'heat': _heat,
 }
 
 

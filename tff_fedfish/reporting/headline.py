@@ -1,184 +1,262 @@
-"""The report's first sentences: which method is best, and how sure that is."""
+"""The report's first sentences: what is better, by how much, and how sure."""
 
 import collections
-import math
 from collections.abc import Sequence
-from typing import Any
 
 from tff_fedfish.methods.registry import BASELINE
 from tff_fedfish.printing import count
-from tff_fedfish.reporting import match
+from tff_fedfish.reporting.arms import subjects
 from tff_fedfish.reporting.comparisons import (
-  main_comparisons,
+  Comparison,
   most_personalized,
-  shown_interval,
-  verdict,
+  of_question,
 )
-from tff_fedfish.reporting.match import Arm
-from tff_fedfish.reporting.scores import Scores
-from tff_fedfish.reporting.studies import studies
-from tff_fedfish.reporting.words import capitalized, listed, shown, words_of
+from tff_fedfish.reporting.estimates import MEASURES
+from tff_fedfish.reporting.findings import Findings
+from tff_fedfish.reporting.pairs import BEST, OTHER, SAME
+from tff_fedfish.reporting.runs import Subject
+from tff_fedfish.reporting.scores import Sample
+from tff_fedfish.reporting.words import (
+  PLACES,
+  SCALES,
+  capitalized,
+  interval_words,
+  listed,
+  shown,
+  words_of,
+)
 
 
-def headline(scores: Scores) -> str:
-  """Returns the best method, its lead, how sure that is, and at what traffic.
+def sentences(findings: Findings) -> list[str]:
+  """Returns the sentences on top of a page, most important first.
 
-  Without a comparison it is the lowest loss, if the losses may be ranked. No
-  difference is called significant.
+  They compare the two sides with the lowest loss, at one fraction and at the
+  largest one, then count the verdicts at the same settings. Without a
+  comparison they name what was scored.
   """
-  if line := _lead(scores):
-    return capitalized(f'{_comparison(scores, line)}.')
-  losses = _losses(scores)
-  if best := _lowest(scores, losses):
-    return f'{_mean_loss(scores, best, "the lowest: " * (len(losses) > 1))}.'
-  number = count(len(scores.runs), 'run')
-  if losses:
+  subject, rows = _first_rows(findings)
+  if not rows:
+    return _without_comparison(findings)
+  lead = min(rows, key=_lowest_loss)
+  found = [_comparison(findings, lead)]
+  if later := most_personalized(findings.comparisons, lead):
+    found.append(_personalized(findings, later))
+  same = of_question(findings.comparisons, SAME, subject)
+  if len(same) > 1 or (same and same[0] is not lead):
+    found.append(_counts(same, 'at the same settings'))
+  best = of_question(findings.comparisons, BEST, subject)
+  if len(best) > 1:
+    found.append(_counts(best, 'of each at its best'))
+  return found
+
+
+def _first_rows(
+  findings: Findings,
+) -> tuple[Subject | None, list[Comparison]]:
+  """Returns the first subject that was compared, and what answers first.
+
+  Each side at its best comes before equal settings; pairs with the baseline
+  come before others.
+  """
+  for subject in subjects(findings.runs):
+    for question in (BEST, SAME, OTHER):
+      rows = of_question(findings.comparisons, question, subject)
+      rows = [r for r in rows if r.pair.is_against_baseline] or rows
+      if rows:
+        return subject, rows
+  return None, []
+
+
+def _lowest_loss(row: Comparison) -> float:
+  losses = [s.estimates['loss'] for s in row.sides if not s.problem]
+  return min((loss.mean for loss in losses if loss), default=float('inf'))
+
+
+def _comparison(findings: Findings, row: Comparison) -> str:
+  """Returns the sentence on a pair: loss, accuracy, how sure, at what cost."""
+  names = list(row.pair.names)
+  where = f'on {row.subject}' + _place(row)
+  if row.problem:
     return (
-      f'None of {number} is compared: no two differ in the method only and '
-      'were evaluated alike.'
+      f'No verdict on {names[0]} against {names[1]} {where}: {row.problem}.'
     )
-  if any(run.evaluations or run.remarks for run in scores.runs):
-    return f'{number} without a score on held-out clients.'
-  return f'{number} without an evaluation: `fedfish evaluate` makes one.'
+  doubt = _doubt(row)
+  differences = f'{_loss(findings, row, where)}, {_accuracy(row)}'
+  if row.is_apart:
+    doubt = (
+      f'loss and accuracy point apart; {doubt}'
+      if doubt
+      else ('loss and accuracy point apart: ')
+    )
+  sizes = f'{count(row.num_clients, "client")}, {count(row.num_seeds, "seed")}'
+  sentence = f'{doubt}{differences}; {sizes}{_uplink(row)}.'
+  return capitalized(sentence)
 
 
-def personalization(scores: Scores) -> str:
-  """Returns what personalization changes in the first sentence; '' if nothing.
+def _doubt(row: Comparison) -> str:
+  """Returns what a reader must know before the difference; '' if it is sure."""
+  if row.has_choice:
+    trials = ' against '.join(f'the best of {n}' for n in row.pair.trials)
+    if row.pair.trials == (1, 1):
+      trials = 'the best checkpoints'
+    return f'{trials}, chosen on these clients, so without an interval: '
+  if row.num_seeds < 3:
+    number = {1: 'one seed', 2: 'two seeds'}[row.num_seeds]
+    return f'{number}, not a finding: '
+  return 'undecided: ' if row.verdict() == 'undecided' else ''
 
-  It says whether the order of the methods stays, and how many clients it hurts.
-  """
-  line = _lead(scores)
-  later = line and most_personalized(scores.comparisons, line)
-  if not later:
+
+def _loss(findings: Findings, row: Comparison, where: str) -> str:
+  names = list(row.pair.names)
+  difference = row.differences['loss']
+  if difference.mean > 0:
+    names.reverse()
+  verb = 'is' if row.verdict() in ('lower', 'higher') else 'was'
+  size = shown(abs(difference.mean), PLACES['loss'])
+  unit = f'nats per {words_of(findings.runs).unit}'
+  ends = _ends(row, 'loss', 1 if difference.mean > 0 else -1)
+  relation = f'{verb} lower than that of {names[1]} by'
+  if float(size) == 0:
+    relation = f'minus that of {names[1]} {verb}'
+  return f'the loss of {names[0]} {relation} {size} {unit} {where}{ends}'
+
+
+def _accuracy(row: Comparison) -> str:
+  """Returns the accuracy of the side named first in the sentence."""
+  loss, difference = (row.differences[m] for m in MEASURES)
+  if difference is None:
+    return 'without an accuracy'
+  factor = 1 if loss.mean <= 0 else -1
+  value = factor * difference.mean
+  word = 'higher by' if value >= 0 else 'lower by'
+  size = shown(abs(value), PLACES['accuracy'], SCALES['accuracy'])
+  if float(size) == 0:
+    word = 'minus the other'
+  ends = _ends(row, 'accuracy', factor if value >= 0 else -factor)
+  return f'its accuracy {word} {size} points{ends}'
+
+
+def _ends(row: Comparison, measure: str, factor: int) -> str:
+  """Returns ' (95 % interval 0.1 to 0.3)' of a difference, or ''."""
+  difference = row.differences[measure]
+  ends = interval_words(difference, measure, factor=factor)
+  if not ends or row.has_choice:
     return ''
-  order = ''
-  if verdict(line) == verdict(later) != 'undecided':
-    order = 'the order stays: '
-  elif 'undecided' not in (verdict(line), verdict(later)):
-    order = 'the order changes: '
-  hurt = {later.method: later.hurt, later.baseline: later.baseline_hurt}
-  shares = [
-    f'{100 * share:.0f} % of the clients with {name}'
-    for name, share in hurt.items()
-    if share is not None
+  if difference.low is None:
+    return f' ({ends})'
+  over = ' over clients' if row.num_seeds == 1 else ''
+  undecided = ''
+  if row.verdict(measure) == 'undecided':
+    undecided = ', undecided'
+  return f' (95 % interval{over} {ends}{undecided})'
+
+
+def _personalized(findings: Findings, row: Comparison) -> str:
+  """Returns the sentence on the same models after personalization."""
+  share = f'personalization on {100 * row.fraction:g} % of each client’s data'
+  if row.problem:
+    sentence = f'After {share} there is no verdict: {row.problem}.'
+  else:
+    sizes = count(row.num_clients, 'client')
+    loss = _loss(findings, row, f'on {sizes}')
+    sentence = f'After {share} {loss}, {_accuracy(row)}.'
+  hurt = [
+    f'{100 * side.hurt:.0f} % of the clients with {name}'
+    for side, name in zip(row.sides, row.pair.names, strict=True)
+    if side.hurt is not None
   ]
-  sentence = f' Personalization hurts {listed(shares)}.' if shares else ''
-  after = f'With {line.setting} and' if line.setting else 'After'
-  return (
-    f'{after} personalization on {100 * later.fraction:g} % of each client’s '
-    f'data {order}{_difference(later)}.{sentence}'
-  )
+  return sentence + f' It hurts {listed(hurt)}.' * bool(hurt)
 
 
-def _lead(scores: Scores) -> Any:
-  """Returns the comparison that includes the lowest loss, or None."""
-  return min(
-    main_comparisons(scores.comparisons),
-    key=lambda line: (line.lowest, abs(line.mean)),
-    default=None,
-  )
+def _counts(rows: Sequence[Comparison], question: str) -> str:
+  """Returns how many pairs have which verdict."""
+  rows = [r for r in rows if r.pair.is_against_baseline] or list(rows)
+  against = f' with {BASELINE.title}' * rows[0].pair.is_against_baseline
+  verdicts = collections.Counter()
+  for row in rows:
+    verdict = row.verdict()
+    if verdict in ('lower', 'higher'):
+      method = row.sides[0 if verdict == 'lower' else 1].arm.method
+      verdicts[f'{method} has the lower loss in'] += 1
+    else:
+      verdicts['undecided in' if verdict else 'no finding in'] += 1
+  parts = [f'{name} {number}' for name, number in verdicts.most_common()]
+  number = count(len(rows), 'comparison')
+  return f'Of {number}{against} {question}: {", ".join(parts)}.'
 
 
-def _comparison(scores: Scores, line: Any) -> str:
-  by_label = {arm.label: arm for arm in scores.arms}
-  arms = [by_label[label] for label in (line.arm, line.baseline_arm)]
-  where = f'nats per {words_of(scores.runs).unit} {_place(line, arms)}'
-  if line.setting:
-    where += f' with {line.setting}'
-  sentence = _difference(line, where, _sizes(line))
-  if line.mean > 0:
-    arms.reverse()
-  sentence += _uplink(line, arms)
-  lines = main_comparisons(scores.comparisons)
-  if len(lines) > 1:
-    counts = collections.Counter(map(verdict, lines))
-    parts = [f'{name} in {number}' for name, number in counts.most_common()]
-    against = f' with {BASELINE.title}' * line.is_against_baseline
-    sentence += f'. Of {len(lines)} comparisons{against}: {", ".join(parts)}'
-    lowest = [other for other in lines if other.lowest == line.lowest]
-    is_alike = all(other.scale == line.scale for other in lines)
-    if is_alike and len(lowest) == 1 and line.setting:
-      sentence += f'; their lowest loss is with {line.setting}'
-  return sentence
-
-
-def _difference(line: Any, where: str = '', sizes: str = '') -> str:
-  """Returns 'the loss of A is lower than that of B by 0.5 (...)'."""
-  where, sizes = f' {where}' * bool(where), f'; {sizes}' * bool(sizes)
-  undecided = 'the order is undecided: ' * (verdict(line) == 'undecided')
-  loss = 'mean loss' if undecided else 'loss'
-  names, sign = (line.method, line.baseline), -1
-  if line.mean > 0:
-    names, sign = (line.baseline, line.method), 1
-  ends = shown_interval(line, 'z.3f', sign)
-  if line.ci_low is not None:
-    ends = f'95 % interval {ends}'
-  difference = f'{abs(line.mean):.3f}'
-  lead = f'{loss} of {names[0]} is lower than that of {names[1]} by'
-  if float(difference) == 0:
-    lead = f'{loss} of {names[0]} minus that of {names[1]} is'
-  return f'{undecided}the {lead} {difference}{where} ({ends}{sizes})'
-
-
-def _losses(scores: Scores) -> dict[str, Any]:
-  """Returns the mean loss of each arm on the first subject that has any.
-
-  They are those with the least personalization.
-  """
-  means = scores.means
-  means = means[means['is_shown'] & (means['measure'] == 'loss')]
-  for subject in map(str, match.subjects(scores.runs)):
-    rows = means[means['subject'] == subject]
-    if len(rows):
-      return scores.shown(subject, 'loss', rows['fraction'].min())
-  return {}
-
-
-def _lowest(scores: Scores, losses: dict[str, Any]) -> Any:
-  """Returns the row of the lowest loss; None if the losses have no order."""
-  scales = set()
-  for row in losses.values():
-    clients, key = row.scale
-    # Settings of one study may plan other rounds.
-    key = [pair for pair in key if not row.is_final or pair[0] != 'round']
-    scales.add((clients, *key, row.num_clients))
-  if len(scales) != 1 or len(studies(scores.arms)) > 1:
-    return None
-  best, *others = sorted(losses.values(), key=lambda row: row.mean)
-  is_tie = others and shown(others[0].mean, 3) == shown(best.mean, 3)
-  return None if is_tie else best
-
-
-def _mean_loss(scores: Scores, row: Any, rank: str) -> str:
-  """Returns the loss of an arm, without a comparison."""
-  arms = [arm for arm in scores.arms if arm.label == row.arm]
-  ends = ''
-  if not math.isnan(row.low):
-    ends = f'95 % interval {row.low:.3f} to {row.high:.3f}; '
-  return (
-    f'The mean loss of {row.arm} {_place(row, arms)} is {rank}{row.mean:.3f} '
-    f'nats per {words_of(scores.runs).unit} ({ends}{_sizes(row)})'
-    f'{_uplink(row, arms)}'
-  )
-
-
-def _place(row: Any, arms: Sequence[Arm]) -> str:
-  """Returns 'on held-out clients', with a round before the last."""
-  after = [f'round {row.round}'] * any(a.last_round != row.round for a in arms)
+def _place(row: Comparison) -> str:
+  """Returns the setting, the rounds before the last, and the fraction."""
+  parts = []
+  if row.pair.setting:
+    parts.append(f'with {row.pair.setting}')
+  rounds = [s.round_num for s in row.sides]
+  if any(s.arm.last_round != s.round_num for s in row.sides):
+    numbers = ' and '.join(f'{n:,}' for n in dict.fromkeys(rounds))
+    parts.append(f'after round {numbers}')
   if row.fraction:
-    after.append(f'personalization on {100 * row.fraction:g} %')
-  return f'on {row.subject}' + f' after {listed(after)}' * bool(after)
+    parts.append(f'after personalization on {100 * row.fraction:g} %')
+  return ''.join(f' {part}' for part in parts)
 
 
-def _sizes(row: Any) -> str:
-  clients, seeds = row.num_clients, row.num_seeds
-  return f'{count(clients, "client")}, {count(seeds, "seed")}'
-
-
-def _uplink(row: Any, arms: Sequence[Arm]) -> str:
-  """Returns the traffic up to the round, in the order of the arms."""
-  units = [a.in_round('communication/uplink_units', row.round) for a in arms]
+def _uplink(row: Comparison | Sample) -> str:
+  """Returns the traffic up to the rounds that were scored."""
+  sides = row.sides if isinstance(row, Comparison) else [row]
+  units = [
+    s.arm.in_round('communication/uplink_units', s.round_num) for s in sides
+  ]
+  if isinstance(row, Comparison) and row.differences['loss'].mean > 0:
+    units.reverse()
   if None in units:
     return ''
   both = ' against '.join(dict.fromkeys(f'{number:g}' for number in units))
-  return f', for an uplink of {both} models'
+  return f'; uplink {both} models'
+
+
+def _without_comparison(findings: Findings) -> list[str]:
+  number = count(len(findings.runs), 'run')
+  scored = [s for s in findings.shown if s.estimates['loss'] or s.problem]
+  if not scored:
+    reason = 'a score on held-out clients'
+    if not any(run.evaluations or run.remarks for run in findings.runs):
+      reason = 'an evaluation: `fedfish evaluate` makes one'
+    return [f'{number} without {reason}.']
+  if len(findings.arms) > 1:
+    return [f'None of {number} is compared: no two were evaluated alike.']
+  least = [s for s in scored if s.subject == scored[0].subject]
+  found = [_mean_loss(findings, least[0])]
+  last = least[-1]
+  if last.fraction and last.hurt is not None:
+    loss = last.problem or (
+      f'{shown(last.estimates["loss"].mean, 3)} nats per '
+      f'{words_of(findings.runs).unit}'
+    )
+    found.append(
+      f'After personalization on {100 * last.fraction:g} % of each client’s '
+      f'data it is {loss}; {100 * last.hurt:.0f} % of the clients are hurt.'
+    )
+  return found
+
+
+def _mean_loss(findings: Findings, sample: Sample) -> str:
+  """Returns the loss and the accuracy of the only arm."""
+  arm, where = sample.arm, f'on {sample.subject}'
+  if sample.problem:
+    return f'{arm.label} has no mean loss {where}: {sample.problem}.'
+  loss, accuracy = (sample.estimates[m] for m in MEASURES)
+  ends = interval_words(loss, 'loss')
+  over = ' over clients' if arm.num_seeds == 1 else ''
+  ends = f'95 % interval{over} {ends}; ' if loss.low is not None else ''
+  if sample.round_num != arm.last_round:
+    where += f' after round {sample.round_num:,}'
+  if sample.is_chosen_on_scored:
+    where += f', the best of {sample.num_trials} rounds on these clients,'
+  sizes = f'{count(len(sample.clients), "client")}, '
+  sizes += count(len(sample.by_seed), 'seed')
+  percent = ''
+  if accuracy:
+    percent = f', its accuracy {shown(accuracy.mean, 2, 100)} %'
+  return (
+    f'The mean loss of {arm.label} {where} is {shown(loss.mean, 3)} nats per '
+    f'{words_of(findings.runs).unit}{percent} ({ends}{sizes}{_uplink(sample)}).'
+  )

@@ -1,47 +1,50 @@
-"""Keys of runs and evaluations: those of equal key are compared.
+"""Keys of runs and evaluations, and the words for what differs between runs.
 
-A config falls into the method (its settings and the optimizers, which every
-method needs its own of), the seeds, and the setting: all the rest that may
-change a number. The corpus and the vocabulary count by what they hold, not by
-their paths. A setting whose field says `changes_results=False` does not count.
-
-Runs of equal setting and method that differ in seeds, other than those of the
-clients' split and partition, are repetitions. Runs of equal setting and seeds
-are compared, by evaluations of equal key.
+Every setting that can change a number counts. Seeds, paths and settings whose
+field says `changes_results=False` do not; the corpus and the vocabulary count
+by what they hold. Runs that differ in seeds only are repetitions. Evaluations
+of equal key may be compared, whatever else differs between their runs.
 """
 
-import json
+import dataclasses
+import hashlib
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.config import load as config_loading
-from tff_fedfish.config import names
+from tff_fedfish.config import names as config_names
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting.runs import OWN_TEST, SEEDS, NamedEvaluation, Run
 from tff_fedfish.reporting.settings import flatten
 
 LOCAL_EPOCHS = 'client_work.num_local_epochs'
 NUM_ROUNDS = 'training.num_rounds'
+NAME = 'algorithm.name'
 
 _RATE = ('learning_rate', 'warmup_rounds', 'schedule_rounds', 'final_fraction')
-_CLIENT_OPTIMIZER = (
-  *_RATE,
-  *('optimizer', 'momentum', 'nesterov', 'beta_1', 'beta_2', 'epsilon'),
-  *('weight_decay', 'learning_rate_schedule'),
-  *('max_gradient_norm', 'max_delta_norm'),
-)
 RATES = tuple(
   f'{s}.{name}' for s in ('client_work', 'server') for name in _RATE
 )
-"""Settings that a search may choose for each number of local epochs."""
-
-# What makes a method: sections, which end with a dot, and single settings.
-_METHOD = (
-  *('algorithm.', 'aggregation.', 'local_privacy.', 'server.'),
-  *(f'client_work.{name}' for name in _CLIENT_OPTIMIZER),
+TUNED = frozenset(
+  {*RATES, LOCAL_EPOCHS, 'client_work.num_local_steps', NUM_ROUNDS}
 )
-# What makes the clients and their rows.
+"""Settings that are chosen for each method: runs of equal other settings are
+trials of one side of a comparison."""
+
+# Settings of the optimizer that fine-tunes; its rate is an evaluation's own.
+_FINE_TUNING = (
+  *('optimizer', 'momentum', 'nesterov', 'beta_1', 'beta_2', 'epsilon'),
+  *('weight_decay', 'max_gradient_norm'),
+)
+# Settings of an evaluation that it has without fine-tuning, too.
+_OF_ROWS = (
+  *('sequence_length', 'split_seed', 'split_unit'),
+  'max_sequences_per_client',
+)
+# The sample of held-out clients that is scored while training.
+_SAMPLE = ('num_clients', 'max_sequences_per_client', 'split_unit')
+# The clients and their rows.
 _CLIENTS = (
   *('corpus', 'vocabulary', 'data.', 'partition.', 'client_splits.'),
   *('model.vocabulary_size', 'seeds.split_seed', 'seeds.partition_seed'),
@@ -49,116 +52,91 @@ _CLIENTS = (
 _WITHOUT_RESULTS = frozenset(
   name
   for method in registry.BUILT_IN.values()
-  for name, field in names.fields_of(method).items()
+  for name, field in config_names.fields_of(method).items()
   if not field.metadata.get('changes_results', True)
-) | {'resolved.num_threads'}
-_SHORT_NAMES = {
-  LOCAL_EPOCHS: 'E',
-  NUM_ROUNDS: 'rounds',
-  'algorithm.fisher_estimator': 'fisher_estimator',
-  'client_work.learning_rate': 'client learning rate',
-  'server.learning_rate': 'server learning rate',
-}
-# Settings of an evaluation that it has without fine-tuning, too.
-_OF_ROWS = (
-  *('sequence_length', 'split_seed', 'split_unit'),
-  'max_sequences_per_client',
-)
+) | {'resolved.num_threads', 'schema_version'}
+_TITLES = {'sgd': 'SGD', 'adam': 'Adam', 'adamw': 'AdamW', 'yogi': 'Yogi'}
+_OPTIMIZERS = {'client_work': '', 'server': 'server '}
 
 Key = tuple[tuple[str, str], ...]
 """(name, value) of some settings, sorted by name; can be a dictionary's key."""
 
 # Settings of runs that are still in use.
-_FOUND: weakref.WeakKeyDictionary[Run, Key] = weakref.WeakKeyDictionary()
+_FOUND: weakref.WeakKeyDictionary[Run, dict[str, Any]] = (
+  weakref.WeakKeyDictionary()
+)
 
 
-def setting_key(run: Run) -> Key:
-  """Returns what runs of different methods must share, but for the seeds."""
-  return _settings(
-    run,
-    lambda name: not _is_among(name, (*_METHOD, *SEEDS, 'schema_version')),
-  )
+def settings_of(run: Run) -> dict[str, Any]:
+  """Returns the settings that can change a number, by name, but for seeds."""
+  if run not in _FOUND:
+    _FOUND[run] = _find_settings(run)
+  return _FOUND[run]
 
 
-def study_key(run: Run) -> Key:
-  """Returns the setting without local epochs and rounds."""
-  return tuple(
-    pair
-    for pair in setting_key(run)
-    if pair[0] not in (LOCAL_EPOCHS, NUM_ROUNDS)
-  )
+def repetition_key(run: Run) -> Key:
+  """Returns what runs share that differ in seeds only.
+
+  The sample of clients that is scored while training counts: a mean over seeds
+  is of one sample.
+  """
+  return _key(settings_of(run)) + curve_key(run)
+
+
+def side_key(run: Run) -> Key:
+  """Returns what the trials of one side of a comparison share."""
+  own = settings_of(run)
+  return _key({name: own[name] for name in own if name not in TUNED})
 
 
 def client_key(run: Run) -> Key:
   """Returns what runs must share to have the same clients with equal rows."""
-  return _settings(run, lambda name: _is_among(name, _CLIENTS))
+  own = settings_of(run)
+  return _key({name: own[name] for name in own if _is_among(name, _CLIENTS)})
 
 
-def method_key(run: Run) -> Key:
-  """Returns the method with its settings and the optimizers."""
-  settings = _settings(run, lambda name: _is_among(name, _METHOD))
-  return ('method', run.method), *settings
+def curve_key(run: Run) -> Key:
+  """Returns what runs share that score one sample of clients while training."""
+  scored = dataclasses.asdict(run.train_config.evaluation)
+  sample = {f'evaluation.{name}': scored[name] for name in _SAMPLE}
+  return client_key(run) + _key(sample)
 
 
-def repetition_key(run: Run) -> Key:
-  """Returns what runs share that differ in seeds only."""
-  return setting_key(run) + method_key(run)
-
-
-def optimizer_key(run: Run) -> Key:
-  """Returns the part of `method_key` that every method needs its own of."""
-  return tuple(
-    pair
-    for pair in method_key(run)
-    if pair[0].startswith(('server.', 'client_work.'))
-  )
+def are_same_settings(run: Run, other: Run) -> bool:
+  """Returns whether all settings that both runs have are equal."""
+  one, two = settings_of(run), settings_of(other)
+  shared = (one.keys() & two.keys()) - {NAME}
+  return all(one[name] == two[name] for name in shared)
 
 
 def evaluation_key(
-  run: Run, evaluation: NamedEvaluation, fraction: float | None = None
+  run: Run, evaluation: NamedEvaluation, fraction: float
 ) -> Key:
-  """Returns what evaluations must share to be compared.
+  """Returns what evaluations must share to be compared at a fraction.
 
-  These are the subject, the corpus, the round, the clients, their halves and
-  the fine-tuning.
-
-  Args:
-    run: The run that was evaluated.
-    evaluation: One of its evaluations.
-    fraction: The fraction whose scores are compared. The fine-tuning does not
-      count at 0. None: all fractions.
+  These are the subject, the corpus, the clients with the number of their rows
+  and tokens, their halves and, above fraction 0, the fine-tuning with its
+  optimizer. The round is not part of it.
   """
   summary = evaluation.summary
-  skipped = summary.skipped_clients.get('beyond_max_clients', 0)
   values = {
     'subject': str(run.subject_of(evaluation)),
-    'corpus': evaluation.corpus,
-    'round': evaluation.round_num,
-    'clients beyond --max_clients': skipped,
+    'corpus': summary.corpus_identity.fingerprint[:12],
+    'vocabulary': settings_of(run).get('vocabulary'),
+    'clients': _clients_digest(evaluation, fraction),
   }
   # A method with models of clients' own may leave clients out.
-  if summary.kind != OWN_TEST.kind:
-    values['clients'] = summary.num_clients
+  if summary.kind == OWN_TEST.kind:
+    del values['clients']
   values |= {
     name: value
     for name, value in summary.personalization.items()
     if fraction != 0.0 or name in _OF_ROWS
   }
-  return tuple(
-    (name, json.dumps(value)) for name, value in sorted(values.items())
-  )
-
-
-def differing_labels(keys: Sequence[Key]) -> list[str]:
-  """Returns the values, by name, in which each key differs from others.
-
-  Such as 'E = 8, rounds = 120'; '' where nothing differs.
-  """
-  names = differing(keys)
-  return [
-    ', '.join(f'{label_of(n)} = {s.get(n, "(not set)")}' for n in names)
-    for s in map(dict, keys)
-  ]
+  if fraction:
+    optimizer = dataclasses.asdict(run.train_config.client_work)
+    values |= {f'client_work.{n}': optimizer.get(n) for n in _FINE_TUNING}
+  return _key(values)
 
 
 def differing(keys: Sequence[Key]) -> dict[str, list[str]]:
@@ -172,23 +150,48 @@ def differing(keys: Sequence[Key]) -> dict[str, list[str]]:
   return {name: several for name, several in values.items() if len(several) > 1}
 
 
-def method_names(methods: Sequence[Key]) -> list[str]:
-  """Returns unique names for different keys of `method_key`.
+def names(
+  runs: Sequence[Run],
+  leave_out: Collection[str] = (),
+  further: Sequence[Sequence[str]] | None = None,
+) -> list[str]:
+  """Returns a name for each run: its method and all that differs.
 
-  They are the method and what tells its variants apart, such as "FedFish
-  (fisher_estimator 'last_epoch')".
+  Such as 'FedFish (AdamW 0.001, 4 bits)'. A setting that not all methods have
+  is named where it is not its default, or differs within a method. Settings of
+  `leave_out` are not named. `further` are further words for each run.
   """
-  names = []
-  for method in methods:
-    (_, title), *settings = method
-    others = [dict(other) for other in methods if other[0] == method[0]]
-    differing = [
-      f'{short_name(name)} {value}'
-      for name, value in settings
-      if any(other.get(name) != value for other in others)
-    ]
-    names.append(f'{title} ({", ".join(differing)})' if differing else title)
-  return names
+  told = differing_words(runs, leave_out)
+  if further:
+    both = zip(told, further, strict=True)
+    told = [list(dict.fromkeys([*a, *b])) for a, b in both]
+  return [
+    f'{run.method} ({", ".join(words)})' if words else run.method
+    for run, words in zip(runs, told, strict=True)
+  ]
+
+
+def differing_words(
+  runs: Sequence[Run], leave_out: Collection[str] = ()
+) -> list[list[str]]:
+  """Returns the words for what differs between runs, for each run.
+
+  The words are those of docs/settings.md. The method is not among them.
+  """
+  settings = list(map(settings_of, runs))
+  everything = dict.fromkeys(name for own in settings for name in own)
+  unnamed = {NAME, *leave_out}
+  differing = [n for n in everything if n not in unnamed and _differs(n, runs)]
+  return [
+    list(
+      dict.fromkeys(
+        _words(name, own, differing)
+        for name in differing
+        if name in own and _is_told(name, run, runs)
+      )
+    )
+    for run, own in zip(runs, settings, strict=True)
+  ]
 
 
 def grouped(items: Iterable[Any], key: Callable) -> dict[Any, list]:
@@ -199,19 +202,54 @@ def grouped(items: Iterable[Any], key: Callable) -> dict[Any, list]:
   return groups
 
 
-def _settings(run: Run, counts: Callable[[str], bool]) -> Key:
-  """Returns the settings that count."""
-  return tuple(pair for pair in _all_settings(run) if counts(pair[0]))
+def _differs(name: str, runs: Sequence[Run]) -> bool:
+  """Returns whether a setting tells the runs apart."""
+  values = [settings_of(run)[name] for run in runs if name in settings_of(run)]
+  if len({repr(value) for value in values}) > 1:
+    return True
+  return len(values) < len(runs) and any(_is_told(name, r, runs) for r in runs)
 
 
-def _all_settings(run: Run) -> Key:
-  """Returns the settings that can change a number, by name."""
-  if run not in _FOUND:
-    _FOUND[run] = _find_settings(run)
-  return _FOUND[run]
+def _is_told(name: str, run: Run, runs: Sequence[Run]) -> bool:
+  """Returns whether a run's own value of a differing setting is named."""
+  own = settings_of(run)
+  if name not in own:
+    return False
+  if all(name in settings_of(other) for other in runs):
+    return True
+  # The others have no such setting.
+  same = [settings_of(r)[name] for r in runs if r.algorithm == run.algorithm]
+  if len({repr(value) for value in same}) > 1:
+    return True
+  field = registry.settings_of(registry.find(run.algorithm)).get(
+    name.partition('.')[2]
+  )
+  return bool(field) and own[name] != field.default
 
 
-def _find_settings(run: Run) -> Key:
+def _words(name: str, own: Mapping[str, Any], differing: Sequence[str]) -> str:
+  """Returns a setting with its value, such as 'E = 8' or 'server Adam 0.1'."""
+  section, _, setting = name.partition('.')
+  value = own[name]
+  if section in _OPTIMIZERS and setting in ('optimizer', 'learning_rate'):
+    side = _OPTIMIZERS[section]
+    rate = f'{own[f"{section}.learning_rate"]:g}'
+    if f'{section}.optimizer' in differing:
+      title = own[f'{section}.optimizer']
+      return f'{side}{_TITLES.get(title, title)} {rate}'
+    return f'{side or "client "}rate {rate}'
+  if name == LOCAL_EPOCHS:
+    return f'E = {value}'
+  if name == NUM_ROUNDS:
+    return f'{value:,} rounds'
+  if name == 'aggregation.bits':
+    return f'{value} bits'
+  side = {'client_work': 'client ', 'server': 'server '}.get(section, '')
+  shown = f'{value:g}' if isinstance(value, float) else value
+  return f'{side}{setting or section} {shown}'
+
+
+def _find_settings(run: Run) -> dict[str, Any]:
   config = run.train_config
   values = flatten(config_loading.to_json_dict(config))
   if run.identity:
@@ -222,27 +260,36 @@ def _find_settings(run: Run) -> Key:
     del values['data.vocabulary']
     values['vocabulary'] = run.vocabulary[:12]
   values['engine.num_partial_sums'] = config.num_partial_sums
+  left_out = {*_WITHOUT_RESULTS, *SEEDS}
   if config.partition.scheme is None:
-    del values['seeds.partition_seed']
-  return tuple(
-    (name, repr(value))
-    for name, value in sorted(values.items())
-    if name not in _WITHOUT_RESULTS
-  )
+    left_out.add('seeds.partition_seed')
+  method = registry.find(run.algorithm)
+  return {
+    name: value
+    for name, value in values.items()
+    if name not in left_out and registry.reads(method, name)
+  }
+
+
+def _clients_digest(evaluation: NamedEvaluation, fraction: float) -> str:
+  """Returns a hash of the clients and of the size of what they are scored on.
+
+  A prefix says how many clients there are, for a reader.
+  """
+  rows = evaluation.clients
+  rows = rows[rows['fraction'] == fraction].sort_values('client_id')
+  counts = ['num_evaluation_sequences', 'num_evaluation_tokens']
+  if fraction:
+    counts.append('num_personalization_sequences')
+  digest = hashlib.sha256(rows[counts].to_numpy('int64').tobytes())
+  for client_id in rows['client_id']:
+    digest.update(len(client_id).to_bytes(8, 'big') + client_id)
+  return f'{len(rows)} ({digest.hexdigest()[:8]})'
+
+
+def _key(values: Mapping[str, Any]) -> Key:
+  return tuple((name, repr(values[name])) for name in sorted(values))
 
 
 def _is_among(name: str, names: Sequence[str]) -> bool:
   return name in names or f'{name.partition(".")[0]}.' in names
-
-
-def label_of(name: str) -> str:
-  """Returns a setting's name in a sentence, such as 'rounds'."""
-  return _SHORT_NAMES.get(name, name)
-
-
-def short_name(name: str) -> str:
-  """Returns a setting's name in a label, such as 'E'."""
-  section, _, setting = name.partition('.')
-  # Both sides have an optimizer.
-  side = {'client_work': 'client ', 'server': 'server '}.get(section, '')
-  return _SHORT_NAMES.get(name, f'{side}{setting}')

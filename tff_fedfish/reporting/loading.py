@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import pandas as pd
+import numpy as np
 
 from tff_fedfish import files, json_values
 from tff_fedfish.config import given
@@ -20,12 +20,7 @@ from tff_fedfish.data.tokenizers import METADATA_FILE
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.results import read_evaluation
 from tff_fedfish.reporting.report import is_report
-from tff_fedfish.reporting.runs import (
-  NamedEvaluation,
-  Run,
-  finite_rows,
-  with_barriers,
-)
+from tff_fedfish.reporting.runs import NamedEvaluation, Run
 from tff_fedfish.run import starts
 from tff_fedfish.run.corpus_identity import read_identity
 from tff_fedfish.run.run_directory import VOCABULARY_NAME
@@ -89,6 +84,7 @@ def _load_run(directory: pathlib.Path) -> Run:
     environment=starts.last_environment(directory),
     identity=read_identity(directory),
     vocabulary=_vocabulary(directory),
+    search=_search(directory),
     evaluations=tuple(_load_evaluations(directory, remarks)),
     remarks=tuple(remarks),
   )
@@ -153,17 +149,40 @@ def _load_evaluations(
       problem = problem.rsplit('. ', 1)[0].rstrip('.')
       remarks.append(f'evaluation {entry.name} was left out: {problem}')
       continue
-    barriers = pd.DataFrame()
-    if found.barriers is not None:
-      barriers = with_barriers(found.barriers)
+    # A diverged model still has an accuracy, that of its NaNs.
+    clients = found.clients.copy()
+    for when in ('before', 'after'):
+      is_finite = np.isfinite(clients[f'loss_{when}'])
+      accuracy = clients[f'accuracy_{when}'].where(is_finite)
+      clients[f'accuracy_{when}'] = accuracy
     yield NamedEvaluation(
       name=entry.name,
       corpus=found.summary.corpus,
       summary=found.summary,
-      clients=finite_rows(found.clients),
-      barriers=barriers,
-      affinities=finite_rows(found.affinities),
+      clients=clients,
+      barriers=found.barriers,
+      written=(entry / 'summary.json').stat().st_mtime,
     )
+
+
+def _search(directory: pathlib.Path) -> tuple[int, int] | None:
+  """Returns `Run.search`, of the sweep that the run is an arm of."""
+  path = directory.parent.parent / 'sweep.json'
+  if directory.parent.name != 'arms' or not path.is_file():
+    return None
+  record = _read_object(path)
+  [settings] = [
+    arm['settings']
+    for arm in record.get('arms', ())
+    if arm['name'] == directory.name
+  ] or [{}]
+  for choice in record.get('learning_rates', ()):
+    group = choice['for'].items()
+    if group <= settings.items():
+      runs = record.get('search_runs', ())
+      trials = [run for run in runs if group <= run['settings'].items()]
+      return len(trials), choice['num_validation_clients']
+  return None
 
 
 def _with_unique_corpora(runs: Sequence[Run]) -> list[Run]:

@@ -1,56 +1,70 @@
 """Caveats: what a reader must know before comparing numbers."""
 
-import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.planning.client_steps import cap_line
 from tff_fedfish.printing import count
-from tff_fedfish.reporting import keys, match, means
-from tff_fedfish.reporting.match import Arm
-from tff_fedfish.reporting.means import Repeated
-from tff_fedfish.reporting.runs import HELD_OUT, NamedEvaluation, Run, Subject
-from tff_fedfish.reporting.scores import Scores
+from tff_fedfish.reporting import keys
+from tff_fedfish.reporting.arms import Arm, subjects
+from tff_fedfish.reporting.estimates import MIN_SEEDS
+from tff_fedfish.reporting.findings import Findings
+from tff_fedfish.reporting.reproduction import evaluate_command
+from tff_fedfish.reporting.runs import NamedEvaluation, Run
+from tff_fedfish.reporting.scores import Sample
 from tff_fedfish.reporting.words import listed
 
+MORE_SEEDS = 'three_seeds.sh'
+"""File with commands for further seeds, beside the page."""
 _MAX_NAMED = 4
 """Runs, or settings, that a sentence names; more are counted."""
 
 
-def notes(scores: Scores) -> list[str]:
+def notes(findings: Findings) -> list[str]:
   """Returns what a reader must know before comparing the numbers."""
-  runs, arms = scores.runs, scores.arms
-  compared = set(itertools.chain(*scores.comparisons['evaluations']))
-  shown, clauses = [], []
-  for arm in arms:
-    groups = means.repeated_evaluations(arm)
-    shown.append(means.shown(groups))
-    used = [*shown[-1].values(), means.shown_barrier(groups)]
-    visible = compared.union(*(g.evaluations.values() for g in used if g))
-    for run in arm.runs:
-      found = *_run_clauses(run), *_evaluation_clauses(run, shown[-1], visible)
-      clauses += [(clause, run.label) for clause in found]
-  sentences = []
+  runs, arms = findings.runs, findings.arms
+  compared = [s for c in findings.comparisons for s in c.sides]
+  visible = {
+    evaluation
+    for sample in [*findings.shown, *compared]
+    for evaluation in sample.evaluations.values()
+  }
+  sentences = list(_seeds(findings))
+  sentences += [*_not_compared(findings), *_not_personalized(findings)]
+  clauses = [
+    (clause, run.label)
+    for run in runs
+    for clause in (*_run_clauses(run), *_evaluation_clauses(run, visible))
+  ]
   for clause, concerned in keys.grouped(clauses, lambda c: c[0]).items():
     labels = [label for _, label in concerned]
     is_all = len(labels) == len(runs) > 1
     sentences.append(f'{"All runs" if is_all else listed(labels)}: {clause}.')
   for arm in arms:
-    sentences += [f'{arm.label}: {c}.' for c in _arm_clauses(arm, scores)]
-  sentences += [*_not_compared(scores), *_between_runs(runs, shown)]
-  if any(arm.num_seeds > 1 for arm in arms):
-    sentences.append(
-      'Runs that differ only in their seeds are averaged. With few seeds their '
-      'intervals are too narrow.'
-      + ' A comparison of two seeds has none: both differences are shown.'
-      * (2 in set(scores.comparisons['num_seeds']))
+    sentences += [f'{arm.label}: {c}.' for c in _arm_clauses(arm, findings)]
+  return [*sentences, *_between_runs(findings)]
+
+
+def _seeds(findings: Findings) -> Iterator[str]:
+  """Yields what the intervals are over, and how to make a finding."""
+  rows = findings.comparisons
+  if not rows:
+    return
+  fewest = min(row.num_seeds for row in rows)
+  if fewest < MIN_SEEDS:
+    yield (
+      'Fewer than three seeds are not a finding: other seeds may rank the runs '
+      f'differently. {MORE_SEEDS}, beside this page, has the commands for '
+      'three seeds.'
     )
-  elif len(runs) > 1 and any(run.evaluations for run in runs):
-    sentences.append(
-      'Intervals are over the clients of one run each; other seeds may rank '
-      'the runs differently.'
+  if fewest == 1:
+    yield 'Intervals of one seed are over its clients.'
+  if any(row.has_choice for row in rows):
+    yield (
+      'The best of several trials, chosen on the clients that are scored, '
+      'looks better than it is. Validation clients '
+      '(client_splits.validation_clients_fraction) make the choice fair.'
     )
-  return sentences
 
 
 def _run_clauses(run: Run) -> Iterator[str]:
@@ -73,21 +87,46 @@ def _run_clauses(run: Run) -> Iterator[str]:
   num_read /= run.num_local_epochs or 1
   if clause := cap_line(run.train_config, num_read, num_cut):
     yield clause
+  if run.search:
+    trials, clients = run.search
+    yield (
+      f'learning rates are the best of {trials} on '
+      f'{count(clients, "validation client")}'
+    )
   yield from run.remarks
 
 
-def _evaluation_clauses(
-  run: Run,
-  shown: Mapping[Subject, Repeated],
-  visible: Collection[NamedEvaluation],
-) -> Iterator[str]:
-  """Yields what a score lacks, and which evaluations are not shown.
+def _not_personalized(findings: Findings) -> Iterator[str]:
+  """Yields why pairs are not compared after personalization."""
+  done = set()
+  for c in findings.comparisons:
+    place = c.pair, c.subject
+    if place in done:
+      continue
+    done.add(place)
+    if any(
+      o.fraction for o in findings.comparisons if (o.pair, o.subject) == place
+    ):
+      continue
+    sides = [
+      [s for s in findings.shown_of(c.subject) if s.arm is arm and s.fraction]
+      for arm in c.pair.arms
+    ]
+    if all(sides):
+      differing = keys.differing([own[-1].key for own in sides])
+      yield (
+        f'After personalization {" and ".join(c.pair.names)} are not compared '
+        f'on {c.subject}: {_with_values(differing)} differ.'
+      )
 
-  Args:
-    run: The run.
-    shown: Evaluations of its arm that stand for a subject.
-    visible: These, those that are compared, and that with the barrier.
-  """
+
+def _evaluation_clauses(
+  run: Run, visible: set[NamedEvaluation]
+) -> Iterator[str]:
+  """Yields what a score lacks, and which evaluations are not shown."""
+  last_shown = max(
+    (e.round_num for e in run.evaluations if e in visible), default=0
+  )
   for evaluation in run.evaluations:
     name, summary = f'evaluation {evaluation.name}', evaluation.summary
     subject = run.subject_of(evaluation)
@@ -105,110 +144,130 @@ def _evaluation_clauses(
       if warning := unknown_tokens.warning(summary.unknown_token_fraction):
         percent = f'{100 * summary.unknown_token_fraction:.2f}'
         yield f'{name} has {percent} % unknown tokens: {warning}'
-      numbers = [scores.loss.num_non_finite for scores in summary.fractions]
-      if bad := max(numbers, default=0):
-        yield f'{name} left out {count(bad, "client")} with a non-finite loss'
+      if clause := _overlap(evaluation):
+        yield clause
     elif subject is None:
       yield f'{name} is of clients or rows of the training and is not shown'
-    # An earlier score of held-out clients is a point of a curve.
-    elif (
-      subject != HELD_OUT
-      or not any(evaluation.fractions)
-      or evaluation.round_num >= shown[subject].first.round_num
-    ):
-      own = shown[subject].evaluations.get(run.seeds)
-      other = own.name if own else 'that of other seeds'
-      yield f'{name} on {subject} is not shown: {other} is'
+    # An earlier score is a point of a curve.
+    elif evaluation.round_num >= last_shown:
+      yield f'{name} on {subject} is not shown: a larger or newer one is'
 
 
-def _arm_clauses(arm: Arm, scores: Scores) -> Iterator[str]:
+def _overlap(evaluation: NamedEvaluation) -> str:
+  """Returns the clause on what stands in the training corpus, too."""
+  return getattr(evaluation.summary, 'overlap', None) or ''
+
+
+def _arm_clauses(arm: Arm, findings: Findings) -> Iterator[str]:
   """Yields where personalization hurts, and what a mean over seeds lacks."""
-  table = scores.means
-  table = table[table['is_shown'] & (table['arm'] == arm.label)]
-  for subject, rows in table[table['subject'] != ''].groupby('subject'):
-    name, num_seeds = rows.iloc[0][['evaluation', 'num_seeds']]
-    hurt = list(rows[rows['measure'] == 'hurt'].itertuples())
-    if hurt and hurt[-1].mean > 0.5:
+  for subject, samples in keys.grouped(
+    (s for s in findings.shown if s.arm is arm), lambda s: s.subject
+  ).items():
+    last = samples[-1]
+    if last.hurt and last.hurt > 0.5:
       yield (
-        f'personalization on {100 * hurt[-1].fraction:g} % hurt '
-        f'{100 * hurt[-1].mean:.0f} % of the {subject} in evaluation {name}'
+        f'personalization on {100 * last.fraction:g} % hurt '
+        f'{100 * last.hurt:.0f} % of the {subject}'
       )
-    if num_seeds < arm.num_seeds:
-      yield f'evaluation {name} is of {num_seeds} of {arm.num_seeds} seeds'
-    if num_left_out := rows['num_left_out'].max():
-      clients = count(int(num_left_out), 'client')
-      yield f'evaluation {name} left out {clients} that not every seed has'
-  barrier = table[table['measure'] == 'barrier/loss']['num_seeds']
-  if (barrier < arm.num_seeds).any():
-    yield f'the barrier is of {barrier.iloc[0]} of {arm.num_seeds} seeds'
+    fewest = min(samples, key=lambda s: len(s.by_seed))
+    if (num_seeds := len(fewest.by_seed)) < arm.num_seeds:
+      yield f'{subject} were scored for {num_seeds} of {arm.num_seeds} seeds'
+    tables = fewest.by_seed.values()
+    every = set().union(*(t.index for t in tables))
+    if num_left_out := len(every) - len(fewest.clients):
+      clients = count(num_left_out, 'client')
+      yield f'{clients} of the {subject} that not every seed has are left out'
 
 
-def _not_compared(scores: Scores) -> Iterator[str]:
-  """Yields in what arms that are not compared differ from those that are."""
-  lines = scores.comparisons
-  compared = {*lines['arm'], *lines['baseline_arm']}
-  rest = [arm for arm in scores.arms if arm.label not in compared]
-  others = [arm for arm in scores.arms if arm.label in compared]
-  if others and len(rest) > _MAX_NAMED:
-    number = sum(arm.num_seeds for arm in rest)
-    yield (
-      f'{number} of {len(scores.runs)} runs are not compared: each is a copy, '
-      'or differs from all others in settings or evaluations.'
-    )
+def _not_compared(findings: Findings) -> Iterator[str]:
+  """Yields why arms are not compared, and the command that would help."""
+  if len(findings.arms) < 2 or not findings.samples:
     return
-  copied = {
-    keys.repetition_key(arm.first): arm.label for arm in reversed(others)
-  }
-  for arm in rest if others else ():
-    names = min((_differing(arm, other) for other in others), key=len)
-    if len(names) > _MAX_NAMED:
-      num_more = len(names) - _MAX_NAMED + 1
-      names = [*names[: _MAX_NAMED - 1], f'{num_more} more settings']
-    reason = 'was not evaluated alike'
-    if names:
-      reason = f'differs in {listed(names)}'
-    elif original := copied.get(keys.repetition_key(arm.first)):
-      reason = f'is a copy of {original}'
-    yield f'{arm.label} is not compared: it {reason}.'
+  compared = {arm for c in findings.comparisons for arm in c.pair.arms}
+  # Trials of a side of which another was the best are not named.
+  sides = {keys.side_key(arm.first) for arm in compared}
+  rest = [a for a in findings.arms if a not in compared]
+  if compared:
+    rest = [
+      a
+      for a in rest
+      if keys.side_key(a.first) not in sides or not _samples(findings, a)
+    ]
+  others = [a for a in findings.arms if a in compared] or findings.arms[:1]
+  rest = [a for a in rest if a is not others[0]]
+  for arm in rest[:_MAX_NAMED]:
+    yield f'{arm.label} is not compared: {_reason(findings, arm, others[0])}'
+  if len(rest) > _MAX_NAMED:
+    yield f'{len(rest) - _MAX_NAMED} more runs are not compared.'
 
 
-def _differing(arm: Arm, other: Arm) -> list[str]:
-  """Returns in what two arms differ; nothing if it is the method alone."""
-  runs = arm.first, other.first
-  if keys.setting_key(runs[0]) == keys.setting_key(runs[1]):
-    return []
-  both = [keys.setting_key(run) + keys.optimizer_key(run) for run in runs]
-  return list(map(keys.label_of, keys.differing(both)))
+def _reason(findings: Findings, arm: Arm, other: Arm) -> str:
+  """Returns why two arms are not compared, with a command where one helps."""
+  run = arm.first
+  if keys.repetition_key(run) == keys.repetition_key(other.first):
+    return f'it is a copy of {other.label}.'
+  theirs, ours = _samples(findings, other), _samples(findings, arm)
+  if (
+    run.last_round is not None
+    and run.last_round < other.num_rounds
+    and (
+      not run.has_diverged and theirs and theirs[0].round_num > run.last_round
+    )
+  ):
+    rounds = theirs[0].round_num
+    return (
+      f'it has {count(run.last_round, "round")}, {other.label} was evaluated '
+      f'after {rounds:,}. `fedfish train --workdir {run.directory} '
+      f'--config.training.num_rounds={rounds}` continues it.'
+    )
+  if not theirs and not ours:
+    return (
+      'neither has an evaluation. `fedfish evaluate --checkpoint '
+      f'{run.directory} --data CORPUS` makes one.'
+    )
+  sample, target = (theirs[0], run) if theirs else (ours[0], other.first)
+  reason = f'{arm.label if theirs else other.label} was not evaluated'
+  if theirs and ours:
+    differing = keys.differing([ours[0].key, theirs[0].key])
+    if ours[0].round_num != theirs[0].round_num:
+      differing['round'] = [str(s[0].round_num) for s in (ours, theirs)]
+    if 'vocabulary' in differing or 'corpus' in differing:
+      return f'it was scored on other data: {_with_values(differing)}.'
+    reason = f'it was evaluated differently: {_with_values(differing)}'
+  evaluation = next(iter(sample.evaluations.values()))
+  command = evaluate_command(target, evaluation, str(target.directory))
+  return f'{reason}. `{" ".join(command)}` evaluates it alike.'
 
 
-def _between_runs(
-  runs: Sequence[Run], shown: Sequence[Mapping[Subject, Repeated]]
-) -> Iterator[str]:
+def _samples(findings: Findings, arm: Arm) -> list[Sample]:
+  return [s for s in findings.shown if s.arm is arm]
+
+
+def _between_runs(findings: Findings) -> Iterator[str]:
+  runs = findings.runs
   if differing := keys.differing(list(map(keys.client_key, runs))):
     yield (
-      'The runs were not measured on the same data: they differ in '
+      'The runs were not trained on the same data: they differ in '
       f'{_with_values(differing)}.'
     )
   rounds = {run.last_round for run in runs if run.last_round}
   if len(rounds) > 1:
     numbers = ', '.join(map(str, sorted(rounds)))
     yield f'The runs have different numbers of rounds ({numbers}).'
-  for subject in match.subjects(runs):
-    groups = [of_arm[subject] for of_arm in shown if subject in of_arm]
+  for subject in subjects(runs):
     without = [
       run.label
       for run in runs
       if subject not in map(run.subject_of, run.evaluations)
     ]
-    if without and groups:
-      yield f'Without an evaluation on {subject}: {listed(without)}.'
-    differing = keys.differing([group.key for group in groups])
-    differing.pop('round', None)
-    if differing:
-      yield (
-        f'The evaluations on {subject} differ in {_with_values(differing)}; '
-        'only equal ones are compared.'
-      )
+    if 0 < len(without) < len(runs):
+      yield f'Without an evaluation on {subject}: {_some(without)}.'
+
+
+def _some(labels: Sequence[str]) -> str:
+  if len(labels) <= _MAX_NAMED:
+    return listed(labels)
+  return f'{listed(labels[:_MAX_NAMED])} and {len(labels) - _MAX_NAMED} more'
 
 
 def _with_values(differing: Mapping[str, Sequence[str]]) -> str:

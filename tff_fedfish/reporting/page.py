@@ -6,10 +6,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import jinja2
 import pandas as pd
 
-from tff_fedfish.reporting import headline, notes, settings, tables
+from tff_fedfish.reporting import (
+  comparison_tables,
+  headline,
+  notes,
+  reproduction,
+  settings,
+  tables,
+)
+from tff_fedfish.reporting.findings import Findings
 from tff_fedfish.reporting.plots import Plot
 from tff_fedfish.reporting.runs import HELD_OUT, OWN_TEST, Run
-from tff_fedfish.reporting.scores import Scores
 from tff_fedfish.reporting.tables import Table
 from tff_fedfish.reporting.words import listed
 from tff_fedfish.version import __version__
@@ -20,20 +27,25 @@ SCRIPT = 'reproduce.sh'
 """File with all commands, beside the page."""
 
 _MAX_NOTES = 5
-# Rows of the table on top.
-_MAX_ROWS = 12
+# Rows of a table on top.
+_MAX_ROWS = 8
 # What a reader must know of a table, by its name.
 _TABLE_NOTES = {
   'comparisons_1': (
-    'Below 0 the method named first has the lower loss, and of two values with '
-    'a slash the first is its own. The order is undecided where the interval '
-    'holds 0; nothing is corrected for the number of rows.'
+    'Everything that differs between two sides is in their names. Small print: '
+    '95 % interval; from three seeds on the wider of the bootstrap over '
+    'clients and seeds and of Student’s t over seeds; of one seed, over '
+    'clients; none where a side was chosen on these clients. Fewer than three '
+    'seeds are not a finding. Nothing is corrected for the number of rows.'
+  ),
+  'equal_bytes': (
+    'Curves are interpolated linearly between evaluations. Small print: '
+    'Student’s 95 % interval over seeds.'
   ),
   'scores_1': (
     '★: best mean of the column, as shown, among runs that were evaluated '
-    'alike. Small print: 95 % bootstrap interval over clients, and over seeds '
-    'if there are several. 0 %, 25 %, 50 %: fraction of each client’s data '
-    'used for personalization. E: local epochs per round.'
+    'alike with three seeds or more. 0 %, 25 %, 50 %: fraction of each '
+    'client’s data used for personalization.'
   ),
   'barrier': 'The barrier ranks nothing.',
 }
@@ -48,11 +60,6 @@ _SECTIONS = {
   'own-tests': ('Own test rows of the clients that train', '', False),
   'curves': ('Curves and cost', 'a finished round with a loss', False),
   'local-epochs': ('Local epochs', '', True),
-  'barrier': (
-    'Client-Server Barrier, client by client',
-    'barriers of a method and of FedAvg in the same round',
-    True,
-  ),
   'comparisons': ('Further comparisons', '', True),
   'training': ('Training', '', True),
 }
@@ -70,7 +77,7 @@ class Section:
 
 
 def render_page(
-  scores: Scores,
+  findings: Findings,
   plots: Mapping[str, Sequence[Plot]],
   figure_format: str = 'png',
   files: Sequence[str] = (),
@@ -80,15 +87,15 @@ def render_page(
   Everything that comes from files is escaped.
 
   Args:
-    scores: The runs with their scores.
+    findings: The runs and what is known of them.
     plots: What `figures_of_report.all_plots` returns.
     figure_format: Format of the plots' files beside the page.
     files: Names of the CSV files beside the page.
   """
-  runs = scores.runs
+  runs = findings.runs
   first_plot, plots = _first_plot(plots)
-  first_table, num_further, comparisons = _comparisons(scores)
-  sections = _sections(scores, plots, comparisons)
+  first_tables, num_further, comparisons = _comparisons(findings)
+  sections = _sections(findings, plots, comparisons)
   config = settings.compare([settings.published(run.config) for run in runs])
   environments = settings.compare([run.environment for run in runs])
   methods = dict.fromkeys(run.method for run in runs)
@@ -96,12 +103,12 @@ def render_page(
     generator=f'{GENERATOR} {__version__}',
     version=__version__,
     title=f'Federated pretraining: {listed(list(methods))}',
-    sentences=[headline.headline(scores), headline.personalization(scores)],
-    notes=notes.notes(scores),
+    sentences=headline.sentences(findings),
+    notes=notes.notes(findings),
     max_notes=_MAX_NOTES,
     runs=runs,
     first_plot=first_plot,
-    first_table=first_table,
+    first_tables=first_tables,
     num_further=num_further,
     table_notes=_TABLE_NOTES,
     sections=sections,
@@ -110,7 +117,7 @@ def render_page(
     value_heading='Value' if len(runs) == 1 else 'Value in all runs',
     config=list(_merged(config)),
     environment=list(_merged(environments)),
-    commands=settings.reproduction_commands(runs[:1]),
+    commands=reproduction.reproduction_commands(runs[:1]),
     script=SCRIPT,
     absent=_absent(sections),
     files=files,
@@ -143,34 +150,43 @@ def _first_plot(
   return None, rest
 
 
-def _comparisons(scores: Scores) -> tuple[Table | None, int, list[Table]]:
-  """Returns the table on top, how many rows it lacks, and other tables."""
-  found = tables.comparison_tables(scores)
-  if not found:
-    return None, 0, []
-  first, *others = found
-  rows = first.rows[_MAX_ROWS:]
-  if rows:
-    further = {'name': f'{first.name}_further', 'rows': rows}
-    title = f'{first.title}, further rows'
-    others.insert(0, dataclasses.replace(first, title=title, **further))
-    first = dataclasses.replace(first, rows=first.rows[:_MAX_ROWS])
-  return first, len(rows), others
+def _comparisons(
+  findings: Findings,
+) -> tuple[list[Table], int, list[Table]]:
+  """Returns the tables on top, how many rows they lack, and other tables.
+
+  On top are the questions on the first subject, and equal bytes.
+  """
+  every = comparison_tables.comparison_tables(findings)
+  subject = every[0].subject if every else ''
+  top, others, num_further = [], [], 0
+  for table in every:
+    if table.subject not in (subject, ''):
+      others.append(table)
+      continue
+    rows = table.rows[_MAX_ROWS:]
+    if rows:
+      num_further += len(rows)
+      further = {'name': f'{table.name}_further', 'rows': rows}
+      title = f'{table.title}, further rows'
+      others.append(dataclasses.replace(table, title=title, **further))
+    top.append(dataclasses.replace(table, rows=table.rows[:_MAX_ROWS]))
+  return top, num_further, others
 
 
 def _sections(
-  scores: Scores,
+  findings: Findings,
   plots: Mapping[str, Sequence[Plot]],
   comparisons: Sequence[Table],
 ) -> list[Section]:
   """Returns the sections that have a plot or a table."""
   anchors = {HELD_OUT: 'personalization', OWN_TEST: 'own-tests'}
   found = {
-    'curves': [tables.cost_table(scores)],
+    'curves': [tables.cost_table(findings)],
     'comparisons': comparisons,
-    'training': [tables.training_table(scores)],
+    'training': [tables.training_table(findings)],
   }
-  for subject, table in tables.score_tables(scores).items():
+  for subject, table in tables.score_tables(findings).items():
     found.setdefault(anchors.get(subject, 'transfer'), []).append(table)
   sections = [
     Section(

@@ -31,7 +31,6 @@ _NOUNS = {
   'bar': 'Bar chart',
   'point': 'Point chart',
   'scatter': 'Scatter plot',
-  'heat': 'Heat map',
 }
 
 
@@ -45,11 +44,10 @@ class Plot:
   caption: str
   """Text on how to read the plot."""
   kind: str
-  """'line', 'bar', 'point' (at the end of a bar), 'scatter' or 'heat'."""
+  """'line', 'bar', 'point' (at the end of a bar) or 'scatter'."""
   table: pd.DataFrame
   """Columns `series`, `x`, `y`, any other of `COLUMNS`, and `places`, decimal
-  places in words. Of a heat map, `series` is the row, `x` the column and `y`
-  the value."""
+  places in words."""
   x: str
   """Label of the horizontal axis, with its unit."""
   y: str
@@ -85,8 +83,6 @@ class Plot:
       ': '.join(dict.fromkeys(filter(None, (*names, self._say(rows)))))
       for names, rows in groups
     ]
-    if self.kind == 'heat':
-      parts = [f'{len(groups)} rows; {self._say(self.table)}']
     return f'{_NOUNS[self.kind]}. {self.title}. {"; ".join(parts)}.'
 
   @functools.cached_property
@@ -129,7 +125,7 @@ class Plot:
     if self.diagonal:
       num_below = int((values < rows['x'].astype(float)).sum())
       return f'{num_below} of {len(rows)} points below the diagonal'
-    if self.kind in ('heat', 'scatter'):
+    if self.kind == 'scatter':
       places = rows['places'].iloc[0]
       ends = (f'{end:.{places}f}' for end in (values.min(), values.max()))
       return f'{len(rows)} values from {" to ".join(ends)}'

@@ -10,16 +10,16 @@ from tff_fedfish.files import (
   require_usable_output,
   write_directory_atomically,
 )
-from tff_fedfish.reporting import figures_of_report, settings
+from tff_fedfish.reporting import figures_of_report, notes, reproduction
 from tff_fedfish.reporting.comparisons import comparisons_csv
+from tff_fedfish.reporting.findings import read_findings
 from tff_fedfish.reporting.page import GENERATOR, SCRIPT, render_page
 from tff_fedfish.reporting.runs import Run
-from tff_fedfish.reporting.scores import read_scores
 from tff_fedfish.reporting.summary import summary_csv
 
 _PAGE = 'index.html'
 _CONTENTS = {
-  *(_PAGE, SCRIPT, 'figures', settings.CONFIGS_NAME),
+  *(_PAGE, SCRIPT, notes.MORE_SEEDS, 'figures', reproduction.CONFIGS_NAME),
   *('summary.csv', 'comparisons.csv', 'clients.csv'),
   # In earlier reports.
   *('own_tests.csv', 'paper_tables.csv', 'reproduce.py'),
@@ -75,17 +75,23 @@ def write_report(
     UserError: If the output cannot be used.
   """
   output = check_output(output)
-  scores = read_scores(runs)
-  plots = figures_of_report.all_plots(scores)
+  findings = read_findings(runs)
+  plots = figures_of_report.all_plots(findings)
   texts = {'summary.csv': summary_csv(runs)}
-  if len(scores.comparisons):
-    texts['comparisons.csv'] = comparisons_csv(scores.comparisons)
-  if len(scores.clients):
-    texts['clients.csv'] = scores.clients_csv()
-  texts[_PAGE] = render_page(scores, plots, figure_format, list(texts))
-  commands = settings.reproduction_commands(runs)
-  texts[SCRIPT] = ''.join(f'{" ".join(command)}\n' for command in commands)
-  texts |= settings.reproduction_files(runs)
+  if findings.comparisons:
+    texts['comparisons.csv'] = comparisons_csv(findings.comparisons)
+  if len(findings.rows):
+    texts['clients.csv'] = findings.clients_csv()
+  texts[_PAGE] = render_page(findings, plots, figure_format, list(texts))
+  scripts = {SCRIPT: reproduction.reproduction_commands(runs)}
+  arms = {arm: None for c in findings.comparisons for arm in c.pair.arms}
+  scripts[notes.MORE_SEEDS] = reproduction.more_seeds_commands(list(arms))
+  texts |= {
+    name: ''.join(f'{" ".join(command)}\n' for command in commands)
+    for name, commands in scripts.items()
+    if commands
+  }
+  texts |= reproduction.reproduction_files(runs)
   drawn = [plot for found in plots.values() for plot in found]
   texts |= {f'figures/{plot.name}.csv': plot.csv for plot in drawn}
   # Paths may hold bytes that are no text, which Python reads as surrogates.

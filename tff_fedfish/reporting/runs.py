@@ -7,7 +7,6 @@ import pathlib
 import statistics
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from tff_fedfish.config.schema import TrainConfig
@@ -58,11 +57,11 @@ class NamedEvaluation:
   different corpora."""
   summary: Summary
   clients: pd.DataFrame
-  """Rows of per_client.csv with finite scores."""
-  barriers: pd.DataFrame
-  """Rows of barrier.csv; see `with_barriers`. May be empty."""
-  affinities: pd.DataFrame
-  """Rows of affinity.csv with finite values. May be empty."""
+  """Rows of per_client.csv; the accuracy of a non-finite loss is NaN."""
+  barriers: pd.DataFrame | None
+  """Rows of barrier.csv; None: not measured."""
+  written: float = 0.0
+  """Time at which it was written, in seconds; the newest of equals counts."""
 
   @property
   def round_num(self) -> int:
@@ -77,7 +76,7 @@ class NamedEvaluation:
   @property
   def fractions(self) -> list[float]:
     """Fractions of the client's data that were personalized on, ascending."""
-    return [scores.fraction for scores in self.summary.fractions]
+    return sorted(set(self.clients['fraction']))
 
   def scores_at(self, fraction: float) -> pd.DataFrame:
     """Returns the rows of `clients` at a fraction, by client."""
@@ -85,9 +84,15 @@ class NamedEvaluation:
     return rows.set_index('client_id')
 
   @property
-  def has_barrier(self) -> bool:
-    """Whether the barrier was measured, with whatever result."""
-    return self.summary.client_server_barrier is not None
+  def num_trials(self) -> int:
+    """Rounds that the checkpoint was chosen from, as the best; 1: no choice."""
+    return self.summary.checkpoint.get('best_of_rounds', 1)
+
+  @property
+  def is_chosen_on_scored(self) -> bool:
+    """Whether the checkpoint was chosen on the clients that were scored."""
+    on = self.summary.checkpoint.get('chosen_on')
+    return on == 'held_out_clients' and self.summary.kind == 'held_out'
 
 
 class Measured:
@@ -178,6 +183,9 @@ class Run(Measured):
   """Identity of the corpus; None: the run has no corpus.json."""
   vocabulary: str | None = None
   """SHA-256 of the vocabulary's tokenizer.json; None: the run keeps none."""
+  search: tuple[int, int] | None = None
+  """Trials of the learning-rate search that chose the run's rates, and its
+  validation clients; None: no search did."""
 
   @property
   def holds_images(self) -> bool:
@@ -230,34 +238,6 @@ class Run(Measured):
     ]
     own = self.identity and self.identity.fingerprint
     return own if own in fingerprints else next(iter(fingerprints), None)
-
-  def barriers_by_round(self) -> dict[int, pd.DataFrame]:
-    """Returns the barriers of each round that has some, ascending.
-
-    An evaluation of round r replays round r + 1.
-    """
-    replayed = [e for e in self.evaluations if len(e.barriers)]
-    replayed.sort(key=lambda evaluation: evaluation.round_num)
-    return {e.round_num + 1: e.barriers for e in replayed}
-
-
-def with_barriers(rows: pd.DataFrame) -> pd.DataFrame:
-  """Returns the rows of a barrier.csv whose numbers are all finite.
-
-  Columns are the fields of `ClientBarrier`, and `loss` and `error`, global
-  minus local: positive is worse. Error is 1 - accuracy: (1 - global) -
-  (1 - local).
-  """
-  rows = finite_rows(rows)
-  return rows.assign(
-    loss=rows['global_loss'] - rows['local_loss'],
-    error=rows['local_accuracy'] - rows['global_accuracy'],
-  )
-
-
-def finite_rows(rows: pd.DataFrame) -> pd.DataFrame:
-  """Returns the rows without NaN and infinities."""
-  return rows[np.isfinite(rows.select_dtypes('number')).all(axis=1)]
 
 
 def is_finite(value: float | None) -> bool:

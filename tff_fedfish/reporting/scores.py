@@ -1,126 +1,263 @@
-"""The tables of numbers that a report is made of.
+"""Scores of the arms of a report: one long table, and samples of it.
 
-Tables, figures and sentences read nothing else: `Scores.means` has a row per
-arm, evaluation, fraction and measure, `Scores.clients` a row per client, and
-`Scores.comparisons` a row per difference between methods.
+`Scores.rows` has a row per run, evaluation, client and fraction. A `Sample` is
+the part of an arm that is averaged: one evaluation key, round and fraction,
+repeated over seeds.
 """
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from tff_fedfish import files
 from tff_fedfish.data.client_ids import client_id_to_cell
-from tff_fedfish.reporting import comparisons, match, means, summary
-from tff_fedfish.reporting.match import Arm
-from tff_fedfish.reporting.runs import OWN_TEST, Run
+from tff_fedfish.printing import count
+from tff_fedfish.reporting import arms as arms_module
+from tff_fedfish.reporting import keys
+from tff_fedfish.reporting.arms import Arm
+from tff_fedfish.reporting.estimates import MEASURES, Estimate, estimate
+from tff_fedfish.reporting.runs import HELD_OUT, NamedEvaluation, Run, Subject
 
-_CLIENTS = ('arm', 'subject', 'kind', 'model', 'round', 'fraction', 'client_id')
-_CURVE = ('series', 'point', 'x', 'y', 'low', 'high')
+SCORES = ('loss_before', 'accuracy_before', 'loss_after', 'accuracy_after')
+"""Scores of a client; 'before' is before personalization."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Sample:
+  """Clients of an arm at one round and fraction, scored alike in its seeds."""
+
+  arm: Arm
+  subject: Subject
+  round_num: int
+  """Round of the checkpoints; the latest where each seed's best is another."""
+  fraction: float
+  key: keys.Key
+  """`keys.evaluation_key`: samples of equal key may be compared."""
+  evaluations: Mapping[str, NamedEvaluation]
+  """Seeds -> the evaluation."""
+  by_seed: Mapping[str, pd.DataFrame]
+  """Seeds -> `SCORES` by client, also those that are not finite."""
+
+  @property
+  def rank(self) -> tuple:
+    """Order among samples of one arm, subject and fraction; highest counts.
+
+    More seeds, a later round, more clients, more rows, then the newest.
+    """
+    first = next(iter(self.by_seed.values()))
+    return (
+      len(self.by_seed),
+      self.round_num,
+      len(first),
+      int(first['num_evaluation_sequences'].sum()),
+      max(e.written for e in self.evaluations.values()),
+      *sorted(e.name for e in self.evaluations.values()),
+    )
+
+  @property
+  def num_trials(self) -> int:
+    """Rounds that its checkpoint was chosen from."""
+    return max(e.num_trials for e in self.evaluations.values())
+
+  @property
+  def is_chosen_on_scored(self) -> bool:
+    """Whether its checkpoint was chosen on the clients that were scored."""
+    return any(e.is_chosen_on_scored for e in self.evaluations.values())
+
+  @functools.cached_property
+  def clients(self) -> list[bytes]:
+    """The clients that every seed scored, sorted."""
+    return sorted(
+      set.intersection(*(set(t.index) for t in self.by_seed.values()))
+    )
+
+  @functools.cached_property
+  def finite_clients(self) -> list[bytes]:
+    """The clients with a finite loss in every seed, sorted."""
+    finite = (
+      set(table.index[np.isfinite(table['loss_after'])])
+      for table in self.by_seed.values()
+    )
+    return sorted(set.intersection(*finite))
+
+  @property
+  def problem(self) -> str:
+    """'3 of 8 clients finite' or '2 of 5 seeds diverged'; '' if neither."""
+    if diverged := len(self.arm.diverged_seeds):
+      return f'{diverged} of {count(self.arm.num_seeds, "seed")} diverged'
+    if len(self.finite_clients) < len(self.clients):
+      clients = count(len(self.clients), 'client')
+      return f'{len(self.finite_clients)} of {clients} finite'
+    return ''
+
+  def values(
+    self, column: str, clients: Iterable[bytes] | None = None
+  ) -> dict[str, dict[bytes, float]]:
+    """Returns a column of `SCORES` by seed, of the clients that are finite."""
+    index = pd.Index(
+      self.finite_clients if clients is None else clients, dtype=object
+    )
+    return {s: t[column].loc[index].to_dict() for s, t in self.by_seed.items()}
+
+  @functools.cached_property
+  def estimates(self) -> dict[str, Estimate | None]:
+    """The mean 'loss' and 'accuracy' of the finite clients."""
+    return {m: estimate(self.values(f'{m}_after')) for m in MEASURES}
+
+  @functools.cached_property
+  def losses(self) -> pd.Series:
+    """Means over seeds of the finite clients' losses."""
+    return pd.Series(self.mean_by_client('loss_after'), dtype=float)
+
+  def mean_by_client(self, column: str) -> list[float]:
+    """Returns the means over seeds of the finite clients."""
+    table = pd.DataFrame(self.values(column))
+    return table.mean(axis='columns').astype(float).tolist()
+
+  @property
+  def bits_per_byte(self) -> float | None:
+    """Bits per byte of all scored text together; None with images."""
+    bits = []
+    for seeds, table in self.by_seed.items():
+      num_bytes = getattr(
+        self.evaluations[seeds].summary, 'num_scored_bytes', None
+      )
+      nats = (table['loss_after'] * table['num_evaluation_tokens']).sum()
+      bits.append(num_bytes and nats / math.log(2) / num_bytes)
+    return None if self.problem else arms_module.mean(bits)
+
+  @property
+  def hurt(self) -> float | None:
+    """Share of the clients whose loss personalization raised, over seeds.
+
+    A loss that is not finite afterwards counts as raised. None at fraction 0.
+    """
+    shares = []
+    for table in self.by_seed.values():
+      rows = table[np.isfinite(table['loss_before'])]
+      if len(rows):
+        raised = ~(rows['loss_after'] <= rows['loss_before'])
+        shares.append(float(raised.mean()))
+    return arms_module.mean(shares) if self.fraction else None
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Scores:
-  """Runs, and all that is known of them as tables."""
+  """Runs, their arms, and all samples that were scored."""
 
   runs: Sequence[Run]
   arms: Sequence[Arm]
   """The runs, repetitions together."""
-  means: pd.DataFrame
-  """The fields of `means.Mean` are its columns."""
-  clients: pd.DataFrame
-  """Means over seeds of each client of the evaluations that are shown: arm,
-  subject, kind, model, round, fraction, client_id, loss_before,
-  accuracy_before, loss_after, accuracy_after. Clients that a seed lacks are
-  left out."""
-  comparisons: pd.DataFrame
-  """See `comparisons.compare_methods`."""
+  rows: pd.DataFrame
+  """The long table: run, arm, subject, evaluation, round, fraction, client_id
+  and the columns of per_client.csv."""
+  samples: Sequence[Sample]
 
   @functools.cached_property
-  def columns(self) -> list[summary.Column]:
-    """The columns of summary.csv, of the arms."""
-    return summary.find_columns(self.arms, self.means)
+  def shown(self) -> list[Sample]:
+    """The sample that counts for each arm, subject and fraction, in order."""
+    by_place = keys.grouped(
+      self.samples, lambda s: (s.arm, s.subject, s.fraction)
+    )
+    return [max(group, key=lambda s: s.rank) for group in by_place.values()]
 
-  def shown(
-    self, subject: str, measure: str, fraction: float
-  ) -> dict[str, means.Mean]:
-    """Returns the rows of `means` that are shown, by the arm's label."""
-    rows = self.means[
-      self.means['is_shown']
-      & (self.means['subject'] == subject)
-      & (self.means['measure'] == measure)
-      & (self.means['fraction'] == fraction)
+  def shown_of(
+    self, subject: Subject, fraction: float | None = None
+  ) -> list[Sample]:
+    """Returns the shown samples of a subject, of one or all fractions."""
+    return [
+      s
+      for s in self.shown
+      if s.subject == subject and fraction in (None, s.fraction)
     ]
-    return {row.arm: row for row in rows.itertuples()}
 
   def clients_csv(self) -> str:
-    """Returns `clients` as CSV, in full precision."""
-    ids = self.clients['client_id'].map(client_id_to_cell)
-    rows = self.clients.assign(client_id=ids).itertuples(index=False)
-    return files.csv_file(self.clients.columns, rows)
+    """Returns the rows of the shown samples as CSV, in full precision."""
+    shown = {
+      (run.label, s.evaluations[run.seeds].name, s.fraction)
+      for s in self.shown
+      for run in s.arm.runs
+      if run.seeds in s.evaluations
+    }
+    place = self.rows[['run', 'evaluation', 'fraction']]
+    is_shown = [p in shown for p in place.itertuples(index=False, name=None)]
+    rows = self.rows[is_shown]
+    rows = rows.assign(client_id=rows['client_id'].map(client_id_to_cell))
+    rows = rows.astype(object).where(rows.notna(), None)
+    return files.csv_file(rows.columns, rows.itertuples(index=False))
 
 
-def read_scores(runs: Sequence[Run]) -> Scores:
-  """Returns all tables of the runs of a report."""
-  arms = match.find_arms(runs)
-  clients = [table for arm in arms for table in means.clients_of(arm)]
-  columns = [*_CLIENTS, *means.SCORES]
+def read_scores(runs: Sequence[Run], *, averages_seeds: bool = True) -> Scores:
+  """Returns the scores of the runs of a report.
+
+  Args:
+    runs: The runs.
+    averages_seeds: Whether runs that differ in seeds only are one arm.
+  """
+  arms = [Arm(run.label, (run,)) for run in runs]
+  if averages_seeds:
+    arms = arms_module.find_arms(runs)
+  rows = _long_table(arms)
   return Scores(
     runs=runs,
     arms=arms,
-    means=means.means_of(arms),
-    clients=pd.concat(clients)[columns] if clients else _empty(columns),
-    comparisons=comparisons.compare_methods(arms),
+    rows=rows,
+    samples=[sample for arm in arms for sample in _samples(arm)],
   )
 
 
-def curve(arms: Sequence[Arm], x: str, y: str) -> pd.DataFrame:
-  """Returns a metric against another one, as means over seeds.
-
-  Args:
-    arms: One series each.
-    x: 'round', 'local_epochs' (cumulative) or a column of metrics.csv.
-    y: A column of metrics.csv.
-
-  Returns:
-    Columns series (the arm's label), point (the round), x, y, and low and high,
-    those of the lowest and the highest seed. Rounds without either are absent.
-  """
-  rows = []
-  for arm in arms:
-    if x == 'local_epochs':
-      epochs = arm.num_local_epochs
-      places = {r: r * epochs for (r,) in arm.series('round') if epochs}
-    else:
-      places = dict(arm.series('round', x))
-    seeds = [dict(run.series('round', y)) for run in arm.runs]
-    for round_num, value in arm.series('round', y):
-      if round_num in places:
-        spread = [seed[round_num] for seed in seeds]
-        ends = min(spread), max(spread)
-        rows.append((arm.label, round_num, places[round_num], value, *ends))
-  return pd.DataFrame(rows, columns=_CURVE)
+def _long_table(arms: Sequence[Arm]) -> pd.DataFrame:
+  tables = [
+    evaluation.clients.assign(
+      run=run.label,
+      arm=arm.label,
+      subject=str(run.subject_of(evaluation) or evaluation.summary.kind),
+      evaluation=evaluation.name,
+      round=evaluation.round_num,
+    )
+    for arm in arms
+    for run in arm.runs
+    for evaluation in run.evaluations
+  ]
+  first = ['run', 'arm', 'subject', 'evaluation', 'round']
+  if not tables:
+    return pd.DataFrame(columns=[*first, 'client_id', 'fraction'])
+  rows = pd.concat(tables, ignore_index=True)
+  return rows[[*first, *(c for c in rows.columns if c not in first)]]
 
 
-def affinities(arms: Iterable[Arm]) -> dict[str, pd.DataFrame]:
-  """Returns how clients weigh each other's models, by the arm's label.
-
-  Columns are client_id, cluster, candidate_id and affinity, the mean of each
-  pair of clients over the seeds that have it.
-  """
-  found = {}
-  for arm in arms:
-    own = means.shown(means.repeated_evaluations(arm)).get(OWN_TEST)
-    tables = own and [e.affinities for e in own.evaluations.values()]
-    if tables and len(rows := pd.concat(tables)):
-      pairs = rows.groupby(
-        ['client_id', 'cluster', 'candidate_id'], as_index=False
-      )
-      found[arm.label] = pairs['affinity'].mean()
-  return found
-
-
-def _empty(columns: Sequence[str]) -> pd.DataFrame:
-  return pd.DataFrame(columns=columns)
+def _samples(arm: Arm) -> list[Sample]:
+  """Returns the samples of an arm; of equal ones of a seed the newest."""
+  groups: dict[Any, dict[str, NamedEvaluation]] = {}
+  for run in arm.runs:
+    for evaluation in sorted(
+      run.evaluations, key=lambda e: (e.written, e.name)
+    ):
+      subject = run.subject_of(evaluation)
+      for fraction in evaluation.fractions if subject else ():
+        key = keys.evaluation_key(run, evaluation, fraction)
+        # Each seed has a best round of its own.
+        is_best = evaluation.num_trials > 1
+        round_num = None if is_best else evaluation.round_num
+        place = subject, round_num, fraction, key
+        groups.setdefault(place, {})[run.seeds] = evaluation
+  return [
+    Sample(
+      arm=arm,
+      subject=subject,
+      round_num=max(e.round_num for e in evaluations.values()),
+      fraction=fraction,
+      key=key,
+      evaluations=evaluations,
+      by_seed={s: e.scores_at(fraction) for s, e in evaluations.items()},
+    )
+    for (subject, _, fraction, key), evaluations in sorted(
+      groups.items(),
+      key=lambda item: (item[0][0] != HELD_OUT, item[0][0], item[0][2]),
+    )
+  ]

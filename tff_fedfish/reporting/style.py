@@ -151,14 +151,6 @@ def method_looks(
   return looks
 
 
-def numbered_looks(series: Iterable[str]) -> dict[str, Look]:
-  """Returns looks for series that stand for no method."""
-  return {
-    name: Look(_cycle(_HUES, n), _cycle(_MARKERS, n))
-    for n, name in enumerate(series)
-  }
-
-
 def _assign(
   wanted: Mapping[str, str | None], further: Sequence[str]
 ) -> dict[str, str]:

@@ -4,17 +4,18 @@ Tables of the page and of the console choose from the same columns.
 """
 
 import dataclasses
-import math
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import pandas as pd
+import numpy as np
 
 from tff_fedfish import files
-from tff_fedfish.reporting import match
-from tff_fedfish.reporting.match import Arm
-from tff_fedfish.reporting.means import means_of
-from tff_fedfish.reporting.runs import Run, Subject
+from tff_fedfish.evaluation import intervals
+from tff_fedfish.reporting import keys
+from tff_fedfish.reporting.arms import Arm, mean
+from tff_fedfish.reporting.estimates import MEASURES, Estimate, estimate
+from tff_fedfish.reporting.runs import HELD_OUT, Run, Subject
+from tff_fedfish.reporting.scores import Sample, Scores, read_scores
 
 _BARRIERS = tuple(
   f'barrier/{name}' for name in ('loss', 'global_loss', 'local_loss', 'error')
@@ -34,13 +35,15 @@ _LAST = (
 
 
 class Value(NamedTuple):
-  """A number with its 95 % interval, where one was computed."""
+  """One number of an arm."""
 
   mean: float
-  low: float | None = None
-  high: float | None = None
+  estimate: Estimate | None = None
+  """The same with its interval, where one was computed."""
+  problem: str = ''
+  """`Sample.problem`: the mean is of survivors and not shown."""
   scale: Hashable = None
-  """`Mean.scale`: values of equal scales may be ranked."""
+  """Values of equal scales may be ranked; None: none may."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,7 @@ class Column:
   key: str
   """Name in summary.csv, such as 'held_out/loss/0.25'."""
   measure: str
-  """`Mean.measure`; of what is not of an evaluation, the key."""
+  """'loss', 'hurt' and the like; of what is not of an evaluation, the key."""
   values: dict[str, Value]
   """Values by the arm's label; not empty."""
   subject: Subject | None = None
@@ -59,24 +62,19 @@ class Column:
   """Fraction of the client's data that was personalized on."""
 
 
-def find_columns(arms: Sequence[Arm], means: pd.DataFrame) -> list[Column]:
-  """Returns the columns in which any arm has a value.
-
-  Args:
-    arms: The rows.
-    means: `Scores.means` of them.
-  """
+def find_columns(scores: Scores) -> list[Column]:
+  """Returns the columns in which any arm has a value."""
+  arms = scores.arms
 
   def last(key):
     return {arm.label: arm.last(key) for arm in arms}
 
-  shown = means[means['is_shown']]
-  columns = list(_scores(arms, shown))
+  columns = list(_scores(scores))
+  barriers = {arm.label: _barrier(arm) for arm in arms}
   for key in _BARRIERS:
     # Where no round was replayed, as measured while training.
-    trained = last(key)
-    replayed = _values(shown[shown['measure'] == key])
-    columns.append(_column(key, trained | replayed))
+    replayed = {label: own[key] for label, own in barriers.items() if own}
+    columns.append(_column(key, last(key) | replayed))
   columns += [_column(key, last(key)) for key in _TRAFFIC]
   uplinks, totals = map(last, _TRAFFIC)
   downlinks = {
@@ -95,69 +93,131 @@ def find_columns(arms: Sequence[Arm], means: pd.DataFrame) -> list[Column]:
 
 
 def summary_csv(runs: Sequence[Run]) -> str:
-  """Returns all columns as CSV, a row per run, with the ends of intervals."""
-  arms = [Arm(run.label, (run,)) for run in runs]
+  """Returns all columns as CSV, a row per run, with the ends of intervals.
+
+  A mean of survivors is left empty.
+  """
   header = ['run', 'directory', 'method', 'num_local_epochs', 'round']
   lines = [
     [run.label, run.name, run.algorithm, run.num_local_epochs, run.last_round]
     for run in runs
   ]
-  for column in find_columns(arms, means_of(arms)):
+  for column in find_columns(read_scores(runs, averages_seeds=False)):
     if column.key == 'round':
       continue
-    ends = {'': 'mean'}
-    if any(value.low is not None for value in column.values.values()):
-      ends |= {'/ci_low': 'low', '/ci_high': 'high'}
-    header += [column.key + end for end in ends]
-    for run, line in zip(runs, lines, strict=True):
-      value = column.values.get(run.label)
-      line += [value and getattr(value, name) for name in ends.values()]
+    values = [column.values.get(run.label) for run in runs]
+    values = [None if v and v.problem else v for v in values]
+    header.append(column.key)
+    has_ends = any(v and v.estimate for v in values)
+    if has_ends:
+      header += [f'{column.key}/ci_low', f'{column.key}/ci_high']
+    for value, line in zip(values, lines, strict=True):
+      line.append(value and value.mean)
+      if has_ends:
+        own = value and value.estimate
+        line += [own and own.low, own and own.high]
   return files.csv_file(header, lines)
 
 
-def _scores(arms: Sequence[Arm], shown: pd.DataFrame) -> Iterator[Column]:
+def _scores(scores: Scores) -> Iterator[Column]:
   """Yields the scores on each subject, then how they spread over clients."""
-  subjects = match.subjects(run for arm in arms for run in arm.runs)
-  tables = {s: shown[shown['subject'] == str(s)] for s in subjects}
-  for subject, rows in tables.items():
-    fractions = sorted(rows['fraction'].dropna().unique())
-    for measure in ('loss', 'accuracy', 'bits_per_byte'):
-      for fraction in fractions:
-        key = f'{measure}/{fraction:g}'
-        yield _score(subject, rows, key, measure, fraction)
-    yield _score(subject, rows, 'unknown_tokens', 'unknown_tokens')
-  for subject, rows in tables.items():
-    for fraction in sorted(rows['fraction'].dropna().unique()):
+  by_subject = keys.grouped(scores.shown, lambda sample: sample.subject)
+  ordered = sorted(by_subject.items(), key=lambda i: (i[0] != HELD_OUT, i[0]))
+  for _, samples in ordered:
+    by_fraction = keys.grouped(samples, lambda sample: sample.fraction)
+    fractions = sorted(by_fraction.items())
+    for measure in MEASURES:
+      for fraction, own in fractions:
+        yield _score(own, measure, f'{measure}/{fraction:g}', _estimated)
+    for fraction, own in fractions:
+      key = f'bits_per_byte/{fraction:g}'
+      yield _score(own, 'bits_per_byte', key, lambda s, m: s.bits_per_byte)
+    yield _score(samples, 'unknown_tokens', 'unknown_tokens', _unknown_tokens)
+  for _, samples in ordered:
+    by_fraction = keys.grouped(samples, lambda sample: sample.fraction)
+    for fraction, own in sorted(by_fraction.items()):
       for measure in ('p10', 'p50', 'p90', 'worst', 'hurt'):
         key = f'spread/{fraction:g}/{measure}'
-        yield _score(subject, rows, key, measure, fraction)
+        yield _score(own, measure, key, _spread)
 
 
 def _score(
-  subject: Subject,
-  rows: pd.DataFrame,
-  key: str,
+  samples: Sequence[Sample],
   measure: str,
-  fraction: float | None = None,
+  key: str,
+  value: Callable[[Sample, str], Estimate | float | None],
 ) -> Column:
-  rows = rows[rows['measure'] == measure]
-  if fraction is not None:
-    rows = rows[rows['fraction'] == fraction]
+  values = {}
+  for sample in samples:
+    own = value(sample, measure)
+    estimate = own if isinstance(own, Estimate) else None
+    if own is not None or sample.problem:
+      values[sample.arm.label] = Value(
+        estimate.mean if estimate else own,
+        estimate,
+        # How many clients are hurt includes those with no finite loss.
+        sample.problem if measure != 'hurt' else '',
+        (sample.key, sample.round_num),
+      )
   return Column(
-    key=f'{subject.key}/{key}',
+    key=f'{samples[0].subject.key}/{key}',
     measure=measure,
-    values=_values(rows),
-    subject=subject,
-    fraction=fraction,
+    values=values,
+    subject=samples[0].subject,
+    fraction=samples[0].fraction,
   )
 
 
-def _values(rows: pd.DataFrame) -> dict[str, Value]:
+def _estimated(sample: Sample, measure: str) -> Estimate | None:
+  return sample.estimates[measure]
+
+
+def _unknown_tokens(sample: Sample, _: str) -> float | None:
+  summaries = [e.summary for e in sample.evaluations.values()]
+  return mean([s.unknown_token_fraction for s in summaries])
+
+
+def _spread(sample: Sample, measure: str) -> float | None:
+  if measure == 'hurt':
+    return sample.hurt
+  if not len(sample.losses):
+    return None
+  if measure == 'worst':
+    return intervals.worst_decile(sample.losses)
+  return float(sample.losses.quantile(int(measure[1:]) / 100))
+
+
+def _barrier(arm: Arm) -> dict[str, Value] | None:
+  """Returns the barrier's columns, of the seeds that replayed the last round.
+
+  Clients that are not finite leave it: it ranks nothing.
+  """
+  replayed = [(r.seeds, e) for r in arm.runs for e in r.evaluations]
+  replayed = [(s, e) for s, e in replayed if e.barriers is not None]
+  if not replayed:
+    return None
+  last = max(e.round_num for _, e in replayed)
+  by_seed = {s: e.barriers for s, e in replayed if e.round_num == last}
+  names = ('global_loss', 'local_loss', 'global_accuracy', 'local_accuracy')
+  clients: dict[str, dict[str, dict[bytes, float]]] = {}
+  for seeds, table in by_seed.items():
+    table = table[np.isfinite(table[list(names)]).all(axis='columns')]
+    table = table.set_index('client_id')
+    table = table.assign(
+      loss=table['global_loss'] - table['local_loss'],
+      error=table['local_accuracy'] - table['global_accuracy'],
+    )
+    for key in _BARRIERS:
+      column = table[key.removeprefix('barrier/')].to_dict()
+      clients.setdefault(key, {})[seeds] = column
   values = {}
-  for row in rows.itertuples():
-    ends = (None, None) if math.isnan(row.low) else (row.low, row.high)
-    values[row.arm] = Value(row.mean, *ends, row.scale)
-  return values
+  for key, own in clients.items():
+    # Each seed's round has clients of its own.
+    means = [sum(c.values()) / len(c) for c in own.values() if c]
+    one = estimate(own) if len(own) == 1 else None
+    if means:
+      values[key] = Value(sum(means) / len(means), one)
+  return values or None
 
 
 def _column(key: str, values: dict[str, Value | float | None]) -> Column:

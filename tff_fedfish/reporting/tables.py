@@ -2,19 +2,29 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from typing import NamedTuple
 
-from tff_fedfish.reporting import comparisons, keys
-from tff_fedfish.reporting.comparisons import shown_interval
-from tff_fedfish.reporting.match import Arm
-from tff_fedfish.reporting.means import means_of
+from tff_fedfish.reporting import keys
+from tff_fedfish.reporting.arms import Arm
+from tff_fedfish.reporting.findings import Findings
 from tff_fedfish.reporting.runs import OWN_TEST, Run, Subject
-from tff_fedfish.reporting.scores import Scores
-from tff_fedfish.reporting.summary import DOWNLINK, Column, find_columns
-from tff_fedfish.reporting.words import Words, shown, words_of
+from tff_fedfish.reporting.scores import read_scores
+from tff_fedfish.reporting.summary import (
+  DOWNLINK,
+  Column,
+  Value,
+  find_columns,
+)
+from tff_fedfish.reporting.words import (
+  PLACES,
+  Words,
+  interval_words,
+  shown,
+  words_of,
+)
 
-_UPLINK = 'communication/uplink_units'
+UPLINK = 'communication/uplink_units'
 _KINDS = {
   'held_out': 'Held-out',
   'own_test': 'Own test rows',
@@ -31,7 +41,7 @@ class Cell(NamedTuple):
   """Whether it is the best of its column."""
 
 
-_ABSENT = Cell('–')
+ABSENT = Cell('–')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,49 +51,16 @@ class Table:
   name: str
   """A name for links, such as 'scores_1'."""
   title: str
+  subject: str = ''
+  """Clients that were compared; '' of other tables."""
   headings: Sequence[str]
   """One per column; the first column names the rows."""
   rows: Sequence[Sequence[Cell]]
 
 
-def comparison_tables(scores: Scores) -> list[Table]:
-  """Returns method against method: the difference, how sure, at what cost.
-
-  There is a table per subject, held-out clients first. Two values in one cell
-  are of the method and of what it is compared with.
-  """
-  lines = scores.comparisons[scores.comparisons['measure'] == 'loss']
-  tables = []
-  for subject, rows in lines.groupby('subject', sort=False):
-    first = rows[rows['fraction'] == rows['fraction'].min()]
-    first = first.sort_values(
-      'is_against_baseline', ascending=False, kind='stable'
-    )
-    largest = rows['fraction'].max()
-    headings = [
-      'Comparison',
-      f'Difference in loss (nats per {words_of(scores.runs).unit})',
-      '95 % interval',
-      'Clients × seeds',
-      'Clients with lower loss',
-    ]
-    if largest > rows['fraction'].min():
-      share = f'personalization on {100 * largest:g} %'
-      headings += [f'Difference after {share}', f'Hurt by {share}']
-    tables.append(
-      Table(
-        name=f'comparisons_{len(tables) + 1}',
-        title=f'Method comparison on {subject}',
-        headings=[*headings, 'Uplink (models)'],
-        rows=[_comparison(scores, x, largest) for x in first.itertuples()],
-      )
-    )
-  return tables
-
-
-def score_tables(scores: Scores) -> dict[Subject, Table]:
+def score_tables(findings: Findings) -> dict[Subject, Table]:
   """Returns loss, accuracy and clients hurt of each arm, by subject."""
-  by_subject = keys.grouped(scores.columns, lambda column: column.subject)
+  by_subject = keys.grouped(findings.columns, lambda column: column.subject)
   by_subject.pop(None, None)
   tables = {}
   for number, (subject, own) in enumerate(by_subject.items(), start=1):
@@ -91,23 +68,23 @@ def score_tables(scores: Scores) -> dict[Subject, Table]:
     hurt = [column for column in own if column.measure == 'hurt'][-1:]
     own = [c for c in own if c.measure in ('loss', 'accuracy')] + hurt
     title = f'Scores on {subject}'
-    tables[subject] = _table(f'scores_{number}', title, scores, own)
+    tables[subject] = _table(f'scores_{number}', title, findings, own)
   return tables
 
 
-def cost_table(scores: Scores) -> Table:
+def cost_table(findings: Findings) -> Table:
   """Returns the barrier, traffic, time and memory of each arm."""
-  own = [column for column in scores.columns if column.key in _COSTS]
+  own = [column for column in findings.columns if column.key in _COSTS]
   if any(column.key == 'barrier/loss' for column in own):
-    return _table('barrier', 'Client-Server Barrier and cost', scores, own)
-  return _table('cost', 'Cost', scores, own)
+    return _table('barrier', 'Client-Server Barrier and cost', findings, own)
+  return _table('cost', 'Cost', findings, own)
 
 
-def training_table(scores: Scores) -> Table:
+def training_table(findings: Findings) -> Table:
   """Returns the last values of metrics.csv, and what single methods report."""
-  names = [column.key for column in scores.columns]
-  own = scores.columns[names.index('round') :] if 'round' in names else []
-  return _table('training', 'Last values in metrics.csv', scores, own)
+  names = [column.key for column in findings.columns]
+  own = findings.columns[names.index('round') :] if 'round' in names else []
+  return _table('training', 'Last values in metrics.csv', findings, own)
 
 
 def main_table(
@@ -123,73 +100,41 @@ def main_table(
       terminal.
 
   Returns:
-    Headings, which may hold line breaks, and a row per run. The best value of a
-    column ends with ' *'. A value that a run does not have is '–'.
+    Headings, which may hold line breaks, and a row per run. A value that a run
+    does not have is '–'.
   """
-  arms, words = [Arm(run.label, (run,)) for run in runs], words_of(runs)
+  scores, words = read_scores(runs, averages_seeds=False), words_of(runs)
   kinds = {
     'barrier/loss': 'barrier',
-    _UPLINK: 'cost',
+    UPLINK: 'cost',
     'seconds_per_round': 'cost',
   }
   columns = [
     column
-    for column in find_columns(arms, means_of(arms))
+    for column in find_columns(scores)
     if kinds.get(column.key, column.subject and column.measure) in measures
   ]
   texts = [
-    [cell.text + ' *' * cell.is_best for cell in _cells(column, arms)]
-    for column in columns
+    [cell.text for cell in _cells(column, scores.arms)] for column in columns
   ]
   rows = list(map(list, zip([run.label for run in runs], *texts, strict=True)))
   headings = [_console_heading(column, columns, words) for column in columns]
   return ['Run', *headings], rows
 
 
-def _comparison(scores: Scores, line: Any, largest: float) -> list[Cell]:
-  """Returns a row of `comparison_tables`."""
-  names = f'{line.method} − {line.baseline}'
-  cells = [
-    Cell(f'{names}\n{line.setting}' if line.setting else names),
-    Cell(shown(line.mean, 3, 1, '+')),
-    Cell(shown_interval(line, '+z.3f')),
-    Cell(f'{line.num_clients} × {line.num_seeds}'),
-    Cell(f'{100 * line.share_below_zero:.0f} %'),
-  ]
-  if largest > line.fraction:
-    later = comparisons.most_personalized(scores.comparisons, line)
-    if later and later.fraction == largest:
-      interval = shown_interval(later, '+z.3f')
-      cells += [
-        Cell(shown(later.mean, 3, 1, '+'), interval),
-        _both([later.hurt, later.baseline_hurt], _SHOW['hurt']),
-      ]
-    else:
-      cells += [_ABSENT] * 2
-  units = {a.label: a.in_round(_UPLINK, line.round) for a in scores.arms}
-  arms = line.arm, line.baseline_arm
-  return [*cells, _both([units[arm] for arm in arms], _number)]
-
-
-def _both(values: Sequence[float | None], show: Callable[[float], str]) -> Cell:
-  if None in values:
-    return _ABSENT
-  return Cell(' / '.join(map(show, values)))
-
-
 def _table(
-  name: str, title: str, scores: Scores, columns: Sequence[Column]
+  name: str, title: str, findings: Findings, columns: Sequence[Column]
 ) -> Table:
   """Returns a row per arm."""
-  words = words_of(scores.runs)
-  cells = [_cells(column, scores.arms) for column in columns]
+  words = words_of(findings.runs)
+  cells = [_cells(column, findings.arms) for column in columns]
   return Table(
     name=name,
     title=title,
     headings=['Run', *(_heading(column, words) for column in columns)],
     rows=[
       [Cell(arm.label), *row]
-      for arm, *row in zip(scores.arms, *cells, strict=True)
+      for arm, *row in zip(findings.arms, *cells, strict=True)
     ],
   )
 
@@ -219,33 +164,48 @@ def _console_heading(
 
 
 def _cells(column: Column, arms: Sequence[Arm]) -> list[Cell]:
-  """Returns a cell per arm; the best of each of the equal scales is marked."""
+  """Returns a cell per arm; the best of each of the equal scales is marked.
+
+  It takes three seeds of every arm, and no client or seed missing.
+  """
   kind = column.measure.rpartition('/')[2]
-  show = _SHOW.get(column.measure) or _SHOW.get(kind, _number)
+  show = _SHOW.get(column.measure) or _SHOW.get(kind, number_text)
   best = {'loss': min, 'accuracy': max}.get(column.measure)
-  texts = {label: show(value.mean) for label, value in column.values.items()}
   best_texts = {}
-  for scale, labels in keys.grouped(
-    texts, lambda label: column.values[label].scale
+  for scale, values in keys.grouped(
+    column.values.values(), lambda value: value.scale
   ).items():
+    is_complete = all(
+      not v.problem and v.estimate and v.estimate.is_finding for v in values
+    )
     # Equal as shown is equal: a tie in all rows tells nothing apart.
-    if best and len({texts[label] for label in labels}) > 1:
-      means = [column.values[label].mean for label in labels]
-      best_texts[scale] = show(best(means))
-  cells = []
-  for arm in arms:
-    value = column.values.get(arm.label)
-    if value is None:
-      cells.append(_ABSENT)
-      continue
-    text, ends = texts[arm.label], ''
-    if value.low is not None:
-      ends = f'{show(value.low)} to {show(value.high)}'
-    cells.append(Cell(text, ends, text == best_texts.get(value.scale)))
-  return cells
+    if best and is_complete and len({show(v.mean) for v in values}) > 1:
+      best_texts[scale] = show(best(value.mean for value in values))
+  return [
+    _cell(column, column.values.get(arm.label), show, best_texts)
+    for arm in arms
+  ]
 
 
-def _number(value: float) -> str:
+def _cell(
+  column: Column,
+  value: Value | None,
+  show: Callable[[float], str],
+  best_texts: Mapping[Hashable, str],
+) -> Cell:
+  if value is None:
+    return ABSENT
+  if value.problem:
+    return Cell(value.problem)
+  text, ends = show(value.mean), ''
+  if value.estimate:
+    measure = 'accuracy' if column.measure == 'accuracy' else 'loss'
+    ends = interval_words(value.estimate, measure)
+  return Cell(text, ends, text == best_texts.get(value.scale))
+
+
+def number_text(value: float) -> str:
+  """Returns a number in five digits, or with commas."""
   text = f'{value:,.0f}' if abs(value) >= 10_000 else f'{value:.5g}'
   return text.replace('-', '−')
 
@@ -259,8 +219,8 @@ def _seconds(value: float) -> str:
 
 _COSTS = {
   'barrier/loss': ('Barrier (nats)', lambda value: shown(value, 3, 1, '+')),
-  _UPLINK: ('Uplink (models)', _number),
-  DOWNLINK: ('Downlink (models)', _number),
+  UPLINK: ('Uplink (models)', number_text),
+  DOWNLINK: ('Downlink (models)', number_text),
   'seconds_per_round': ('Seconds per round', _seconds),
   'peak_memory_bytes': (
     'Peak memory (GiB)',
@@ -268,8 +228,8 @@ _COSTS = {
   ),
 }
 _SHOW = {
-  'loss': lambda value: shown(value, 3),
-  'accuracy': lambda value: shown(value, 1, 100),
+  'loss': lambda value: shown(value, PLACES['loss']),
+  'accuracy': lambda value: shown(value, PLACES['accuracy'], 100),
   'hurt': lambda value: f'{100 * value:.0f} %',
   **{key: show for key, (_, show) in _COSTS.items()},
 }

@@ -1,0 +1,104 @@
+"""Pairs at equal bytes: the curve of each side at the traffic that both reach.
+
+The curves are those of training: the sample of held-out clients that is scored
+every few rounds, as a mean over clients.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from tff_fedfish.printing import count
+from tff_fedfish.reporting import keys, over_seeds
+from tff_fedfish.reporting.arms import Arm
+from tff_fedfish.reporting.comparisons import Comparison, shared_seeds
+from tff_fedfish.reporting.estimates import MEASURES, MIN_SEEDS, Estimate
+from tff_fedfish.reporting.pairs import Pair
+from tff_fedfish.reporting.runs import HELD_OUT
+
+_TRAFFIC = 'communication/total_units'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AtEqualBytes:
+  """A pair after equally many models up and down."""
+
+  pair: Pair
+  traffic: float
+  """Models that a client that takes part in every round sends and receives."""
+  problem: str
+  """Why there is no difference, such as '2 of 5 seeds of FedFish diverged'."""
+  has_choice: bool
+  """Whether a side was chosen on held-out clients."""
+  differences: dict[str, Estimate | None]
+  """'loss' and 'accuracy', with Student's t interval from three seeds on."""
+
+  @property
+  def num_seeds(self) -> int:
+    """Seeds that both sides have."""
+    loss = self.differences['loss']
+    return len(loss.by_seed) if loss else 0
+
+  def verdict(self, measure: str = 'loss') -> str:
+    """Returns 'lower', 'higher', 'undecided', or '' where none may be given."""
+    difference = self.differences[measure]
+    if self.problem or not difference or not difference.is_finding:
+      return ''
+    if difference.high < 0:
+      return 'lower'
+    return 'higher' if difference.low > 0 else 'undecided'
+
+
+def compare(comparisons: Sequence[Comparison]) -> list[AtEqualBytes]:
+  """Returns the pairs whose traffic differs and whose curves share a sample."""
+  pairs = dict.fromkeys(c.pair for c in comparisons)
+  rows = (_compare(pair) for pair in pairs)
+  return [row for row in rows if row]
+
+
+def _compare(pair: Pair) -> AtEqualBytes | None:
+  arms = pair.arms
+  totals = [arm.last(_TRAFFIC) for arm in arms]
+  samples = {keys.curve_key(arm.first) for arm in arms}
+  if len(samples) > 1 or None in totals or totals[0] == totals[1]:
+    return None
+  curves = [_curves(arm) for arm in arms]
+  seeds = curves[0].keys() & curves[1].keys()
+  curves = [{s: own[s] for s in sorted(seeds)} for own in curves]
+  problem = ', '.join(
+    f'{len(arm.diverged_seeds)} of {count(arm.num_seeds, "seed")} of {name} '
+    'diverged'
+    for arm, name in zip(arms, pair.names, strict=True)
+    if arm.diverged_seeds
+  )
+  traffic, differences = math.nan, dict.fromkeys(MEASURES)
+  for measure in MEASURES:
+    traffic, found = over_seeds.at_equal_traffic(*curves, measure)
+    differences[measure] = found and _estimate(found, pair)
+  if not math.isfinite(traffic) or not (problem or differences['loss']):
+    return None
+  return AtEqualBytes(
+    pair=pair,
+    traffic=traffic,
+    problem=problem,
+    has_choice=pair.chosen_on == HELD_OUT,
+    differences=differences,
+  )
+
+
+def _curves(arm: Arm) -> dict[str, object]:
+  curves = {
+    shared_seeds(run.seeds): over_seeds.curve_of(run.metrics)
+    for run in arm.runs
+  }
+  return {seeds: curve for seeds, curve in curves.items() if len(curve)}
+
+
+def _estimate(found: over_seeds.SeedDifference, pair: Pair) -> Estimate:
+  ends = {}
+  if len(found.by_seed) >= MIN_SEEDS and pair.chosen_on != HELD_OUT:
+    ends['low'] = found.mean - found.half_width
+    ends['high'] = found.mean + found.half_width
+  return Estimate(
+    mean=found.mean, by_seed=tuple(found.by_seed.values()), **ends
+  )

@@ -1,0 +1,71 @@
+"""Means and differences over clients and seeds, with their intervals.
+
+Seeds and clients are drawn independently of each other and crossed in the
+intervals (`evaluation/intervals.py`), which from three seeds on are at least as
+wide as Student's t over seeds.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+
+from tff_fedfish.evaluation import intervals
+
+MEASURES = ('loss', 'accuracy')
+MIN_SEEDS = 3
+"""Seeds of a finding: an interval over fewer says nothing of other seeds."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Estimate:
+  """A mean over clients and seeds, or a difference of two."""
+
+  mean: float
+  low: float | None = None
+  """End of the 95 % interval; None where there is none."""
+  high: float | None = None
+  by_seed: tuple[float, ...] = ()
+  """The mean over clients of each seed."""
+  share_below_zero: float = math.nan
+  """Share of (seed, client) pairs."""
+
+  @property
+  def is_finding(self) -> bool:
+    """Whether enough seeds say the same for an interval over them."""
+    return len(self.by_seed) >= MIN_SEEDS and self.low is not None
+
+
+def estimate(
+  scores: Mapping[str, Mapping[bytes, float]],
+  minus: Mapping[str, Mapping[bytes, float]] | None = None,
+) -> Estimate | None:
+  """Returns the mean of `scores`, or of its paired difference to `minus`.
+
+  With one seed the interval is over clients. Two seeds have none. From three
+  on it is the wider, at either end, of the bootstrap over clients and seeds and
+  of Student's t over seeds.
+
+  Args:
+    scores: Seed -> a finite number per client.
+    minus: The other side, the same. None: 0.
+
+  Returns:
+    None without a client.
+  """
+  if minus is None:
+    minus = {seed: dict.fromkeys(own, 0.0) for seed, own in scores.items()}
+  paired = intervals.paired_difference(scores, minus)
+  if paired['mean'] is None:
+    return None
+  low, high = paired['ci_low'], paired['ci_high']
+  if paired['num_seeds'] == 2:
+    low = high = None
+  elif paired['seed_low'] is not None:
+    low, high = min(low, paired['seed_low']), max(high, paired['seed_high'])
+  return Estimate(
+    mean=paired['mean'],
+    low=low,
+    high=high,
+    by_seed=tuple(paired['seed_means']),
+    share_below_zero=paired['share_below_zero'],
+  )
