@@ -123,11 +123,10 @@ def mean(values: Sequence[float | None]) -> float | None:
 
 def _group_labels(runs: Sequence[Run]) -> list[str]:
   """Returns 'FedFish, E = 8' with what else tells it from another one."""
-  labels = []
-  for run in runs:
-    same = [other for other in runs if other.base_label == run.base_label]
-    words = keys.differing_words(same)[same.index(run)]
-    labels.append(', '.join([run.base_label, *words]))
+  words: dict[Run, list[str]] = {}
+  for same in keys.grouped(runs, lambda run: run.base_label).values():
+    words |= zip(same, keys.differing_words(same), strict=True)
+  labels = [', '.join([run.base_label, *words[run]]) for run in runs]
   counts = collections.Counter(labels)
   # Equal in all that counts: only the directory is left.
   return [

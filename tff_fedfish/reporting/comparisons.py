@@ -17,7 +17,12 @@ import pandas as pd
 from tff_fedfish import files
 from tff_fedfish.printing import count
 from tff_fedfish.reporting.arms import subjects
-from tff_fedfish.reporting.estimates import MEASURES, Estimate, estimate
+from tff_fedfish.reporting.estimates import (
+  MEASURES,
+  Difference,
+  Estimate,
+  estimate,
+)
 from tff_fedfish.reporting.pairs import SAME, Pair, find_pairs
 from tff_fedfish.reporting.runs import Subject
 from tff_fedfish.reporting.scores import Sample, Scores
@@ -27,7 +32,7 @@ _SHARED_SEEDS = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class Comparison:
+class Comparison(Difference):
   """A pair on some clients, at one fraction."""
 
   pair: Pair
@@ -50,23 +55,6 @@ class Comparison:
   def fraction(self) -> float:
     """Fraction of the clients' data that was personalized on."""
     return self.sides[0].fraction
-
-  @property
-  def is_apart(self) -> bool:
-    """Whether loss and accuracy, as shown, prefer different sides."""
-    loss, accuracy = (self.differences[m] for m in MEASURES)
-    if not (loss and accuracy):
-      return False
-    return round(loss.mean, 3) * round(accuracy.mean, 3) > 0
-
-  def verdict(self, measure: str = 'loss') -> str:
-    """Returns 'lower', 'higher', 'undecided', or '' where none may be given."""
-    difference = self.differences[measure]
-    if self.problem or self.has_choice or not difference.is_finding:
-      return ''
-    if difference.high < 0:
-      return 'lower'
-    return 'higher' if difference.low > 0 else 'undecided'
 
 
 def compare(scores: Scores) -> list[Comparison]:

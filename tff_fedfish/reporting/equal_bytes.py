@@ -12,7 +12,12 @@ from tff_fedfish.printing import count
 from tff_fedfish.reporting import keys, over_seeds
 from tff_fedfish.reporting.arms import Arm
 from tff_fedfish.reporting.comparisons import Comparison, shared_seeds
-from tff_fedfish.reporting.estimates import MEASURES, MIN_SEEDS, Estimate
+from tff_fedfish.reporting.estimates import (
+  MEASURES,
+  MIN_SEEDS,
+  Difference,
+  Estimate,
+)
 from tff_fedfish.reporting.pairs import Pair
 from tff_fedfish.reporting.runs import HELD_OUT
 
@@ -20,7 +25,7 @@ _TRAFFIC = 'communication/total_units'
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AtEqualBytes:
+class AtEqualBytes(Difference):
   """A pair after equally many models up and down."""
 
   pair: Pair
@@ -38,15 +43,6 @@ class AtEqualBytes:
     """Seeds that both sides have."""
     loss = self.differences['loss']
     return len(loss.by_seed) if loss else 0
-
-  def verdict(self, measure: str = 'loss') -> str:
-    """Returns 'lower', 'higher', 'undecided', or '' where none may be given."""
-    difference = self.differences[measure]
-    if self.problem or not difference or not difference.is_finding:
-      return ''
-    if difference.high < 0:
-      return 'lower'
-    return 'higher' if difference.low > 0 else 'undecided'
 
 
 def compare(comparisons: Sequence[Comparison]) -> list[AtEqualBytes]:

@@ -69,3 +69,33 @@ def estimate(
     by_seed=tuple(paired['seed_means']),
     share_below_zero=paired['share_below_zero'],
   )
+
+
+class Difference:
+  """Loss and accuracy of one side minus those of another."""
+
+  problem: str
+  """Why there is no verdict, such as '3 of 8 clients of FedFish finite'."""
+  has_choice: bool
+  """Whether a side was chosen on the clients that are scored."""
+  differences: Mapping[str, Estimate | None]
+  """'loss' in nats and 'accuracy' in [-1, 1]."""
+
+  @property
+  def is_apart(self) -> bool:
+    """Whether loss and accuracy, as shown, prefer different sides."""
+    loss, accuracy = (self.differences[m] for m in MEASURES)
+    if not (loss and accuracy):
+      return False
+    return round(loss.mean, 3) * round(accuracy.mean, 4) > 0
+
+  def verdict(self, measure: str = 'loss') -> str:
+    """Returns 'lower', 'higher', 'undecided', or '' where none may be given."""
+    difference = self.differences[measure]
+    if self.problem or self.has_choice:
+      return ''
+    if not (difference and difference.is_finding):
+      return ''
+    if difference.high < 0:
+      return 'lower'
+    return 'higher' if difference.low > 0 else 'undecided'

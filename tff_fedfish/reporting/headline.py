@@ -11,9 +11,10 @@ from tff_fedfish.reporting.comparisons import (
   most_personalized,
   of_question,
 )
-from tff_fedfish.reporting.estimates import MEASURES
+from tff_fedfish.reporting.equal_bytes import AtEqualBytes
+from tff_fedfish.reporting.estimates import MEASURES, MIN_SEEDS
 from tff_fedfish.reporting.findings import Findings
-from tff_fedfish.reporting.pairs import BEST, OTHER, SAME
+from tff_fedfish.reporting.pairs import BEST, OTHER, SAME, Pair
 from tff_fedfish.reporting.runs import Subject
 from tff_fedfish.reporting.scores import Sample
 from tff_fedfish.reporting.words import (
@@ -41,6 +42,9 @@ def sentences(findings: Findings) -> list[str]:
   found = [_comparison(findings, lead)]
   if later := most_personalized(findings.comparisons, lead):
     found.append(_personalized(findings, later))
+  for row in findings.at_equal_bytes:
+    if row.pair is lead.pair and not row.problem:
+      found.append(_at_equal_bytes(findings, row))
   same = of_question(findings.comparisons, SAME, subject)
   if len(same) > 1 or (same and same[0] is not lead):
     found.append(_counts(same, 'at the same settings'))
@@ -80,34 +84,38 @@ def _comparison(findings: Findings, row: Comparison) -> str:
     return (
       f'No verdict on {names[0]} against {names[1]} {where}: {row.problem}.'
     )
-  doubt = _doubt(row)
-  differences = f'{_loss(findings, row, where)}, {_accuracy(row)}'
-  if row.is_apart:
-    doubt = (
-      f'loss and accuracy point apart; {doubt}'
-      if doubt
-      else ('loss and accuracy point apart: ')
-    )
+  doubts = _doubts(row)
+  differences = f'{_loss(findings, row, names, where)}, {_accuracy(row)}'
+  doubt = f'{"; ".join(doubts)}: ' if doubts else ''
   sizes = f'{count(row.num_clients, "client")}, {count(row.num_seeds, "seed")}'
   sentence = f'{doubt}{differences}; {sizes}{_uplink(row)}.'
   return capitalized(sentence)
 
 
-def _doubt(row: Comparison) -> str:
-  """Returns what a reader must know before the difference; '' if it is sure."""
+def _doubts(row: Comparison | AtEqualBytes) -> list[str]:
+  """Returns what a reader must know before the difference."""
+  doubts = []
+  if row.is_apart:
+    doubts.append('loss and accuracy point apart')
   if row.has_choice:
     trials = ' against '.join(f'the best of {n}' for n in row.pair.trials)
-    if row.pair.trials == (1, 1):
-      trials = 'the best checkpoints'
-    return f'{trials}, chosen on these clients, so without an interval: '
-  if row.num_seeds < 3:
+    doubts.append(f'{trials}, chosen on these clients, so without an interval')
+  if row.num_seeds < MIN_SEEDS:
     number = {1: 'one seed', 2: 'two seeds'}[row.num_seeds]
-    return f'{number}, not a finding: '
-  return 'undecided: ' if row.verdict() == 'undecided' else ''
+    doubts.append(f'{number}, not a finding')
+  elif row.verdict() == 'undecided':
+    doubts.append('undecided')
+  return doubts
 
 
-def _loss(findings: Findings, row: Comparison, where: str) -> str:
-  names = list(row.pair.names)
+def _loss(
+  findings: Findings,
+  row: Comparison | AtEqualBytes,
+  names: Sequence[str],
+  where: str,
+) -> str:
+  """Returns by how much which loss is lower."""
+  names = list(names)
   difference = row.differences['loss']
   if difference.mean > 0:
     names.reverse()
@@ -121,7 +129,7 @@ def _loss(findings: Findings, row: Comparison, where: str) -> str:
   return f'the loss of {names[0]} {relation} {size} {unit} {where}{ends}'
 
 
-def _accuracy(row: Comparison) -> str:
+def _accuracy(row: Comparison | AtEqualBytes) -> str:
   """Returns the accuracy of the side named first in the sentence."""
   loss, difference = (row.differences[m] for m in MEASURES)
   if difference is None:
@@ -136,7 +144,7 @@ def _accuracy(row: Comparison) -> str:
   return f'its accuracy {word} {size} points{ends}'
 
 
-def _ends(row: Comparison, measure: str, factor: int) -> str:
+def _ends(row: Comparison | AtEqualBytes, measure: str, factor: int) -> str:
   """Returns ' (95 % interval 0.1 to 0.3)' of a difference, or ''."""
   difference = row.differences[measure]
   ends = interval_words(difference, measure, factor=factor)
@@ -154,18 +162,36 @@ def _ends(row: Comparison, measure: str, factor: int) -> str:
 def _personalized(findings: Findings, row: Comparison) -> str:
   """Returns the sentence on the same models after personalization."""
   share = f'personalization on {100 * row.fraction:g} % of each client’s data'
+  names = _short_names(row.pair)
   if row.problem:
     sentence = f'After {share} there is no verdict: {row.problem}.'
   else:
     sizes = count(row.num_clients, 'client')
-    loss = _loss(findings, row, f'on {sizes}')
-    sentence = f'After {share} {loss}, {_accuracy(row)}.'
+    apart = 'loss and accuracy point apart: ' * row.is_apart
+    loss = _loss(findings, row, names, f'on {sizes}')
+    sentence = f'After {share} {apart}{loss}, {_accuracy(row)}.'
   hurt = [
     f'{100 * side.hurt:.0f} % of the clients with {name}'
-    for side, name in zip(row.sides, row.pair.names, strict=True)
+    for side, name in zip(row.sides, names, strict=True)
     if side.hurt is not None
   ]
   return sentence + f' It hurts {listed(hurt)}.' * bool(hurt)
+
+
+def _at_equal_bytes(findings: Findings, row: AtEqualBytes) -> str:
+  """Returns the sentence on the same pair after as much traffic."""
+  apart = 'loss and accuracy point apart: ' * row.is_apart
+  loss = _loss(findings, row, _short_names(row.pair), 'while training')
+  return (
+    f'At equal bytes, {row.traffic:,.5g} models up and down, {apart}{loss}, '
+    f'{_accuracy(row)}.'
+  )
+
+
+def _short_names(pair: Pair) -> Sequence[str]:
+  """Returns the methods, where these tell the sides of a sentence apart."""
+  methods = [arm.method for arm in pair.arms]
+  return methods if len(set(methods)) > 1 else pair.names
 
 
 def _counts(rows: Sequence[Comparison], question: str) -> str:

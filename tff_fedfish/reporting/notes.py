@@ -231,6 +231,8 @@ def _reason(findings: Findings, arm: Arm, other: Arm) -> str:
     differing = keys.differing([ours[0].key, theirs[0].key])
     if ours[0].round_num != theirs[0].round_num:
       differing['round'] = [str(s[0].round_num) for s in (ours, theirs)]
+    if not differing:
+      return f'it has no seed in common with {other.label}.'
     if 'vocabulary' in differing or 'corpus' in differing:
       return f'it was scored on other data: {_with_values(differing)}.'
     reason = f'it was evaluated differently: {_with_values(differing)}'

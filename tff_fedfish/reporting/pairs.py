@@ -94,10 +94,12 @@ def _each_at_its_best(scores: Scores) -> Iterator[Pair]:
       continue
     samples, trials, chosen_on = best
     arms = [sample.arm for sample in samples]
-    if trials == [1, 1] and _is_same(*arms):
+    rounds = [sample.round_num for sample in samples]
+    if rounds[0] != rounds[1] and not all(map(_is_final, samples)):
+      continue
+    if trials == [1, 1] and rounds[0] == rounds[1] and _is_same(*arms):
       continue
     order = [arms.index(arm) for arm in _ordered(arms)]
-    rounds = [sample.round_num for sample in samples]
     words = [
       _trial_words(pair[n], samples[n], trials[n], chosen_on)
       + [f'round {rounds[n]:,}'] * (rounds[0] != rounds[1])
@@ -171,7 +173,8 @@ def _by_validation(
   """Returns the loss of validation clients; None unless all samples have it."""
 
   def loss(sample):
-    return sample.arm.in_round('validation/loss', sample.round_num)
+    value = sample.arm.in_round('validation/loss', sample.round_num)
+    return math.inf if sample.problem else value
 
   if any(loss(sample) is None for own in candidates for sample in own):
     return None
@@ -182,6 +185,11 @@ def _scored_loss(sample: Sample) -> float:
   """Returns the mean loss; infinite where a client or a seed is missing."""
   loss = sample.estimates['loss']
   return math.inf if sample.problem or loss is None else loss.mean
+
+
+def _is_final(sample: Sample) -> bool:
+  """Returns whether a run has no later round, or the round was chosen."""
+  return sample.num_trials > 1 or sample.round_num >= sample.arm.num_rounds
 
 
 def _is_same(arm: Arm, other: Arm) -> bool:
