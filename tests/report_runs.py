@@ -4,7 +4,8 @@ import csv
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping
+import string
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.data.client_ids import text_to_client_id
@@ -13,6 +14,7 @@ from tff_fedfish.evaluation.summary import (
   summarize_evaluation,
 )
 from tff_fedfish.evaluation.tables import ClientBarrier, ClientEvaluation
+from tff_fedfish.reporting import findings, loading
 from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 
@@ -197,6 +199,46 @@ def write_evaluation(
     directory, dataclasses.replace(summary, **written), clients, rows
   )
   return directory
+
+
+def write_scored(
+  directory: pathlib.Path,
+  losses: tuple[float, ...] | dict[float, tuple[float, ...]],
+  *,
+  seed: int | None = None,
+  settings: Mapping[str, Any] | None = None,
+  evaluation: Mapping[str, Any] | None = None,
+  **options: Any,
+) -> pathlib.Path:
+  """Writes a run and its evaluation `e`, with clients 'a', 'b' and so on.
+
+  `losses` are those without personalization, or of several fractions;
+  `evaluation` and `options` are further ones of the two functions above.
+  """
+  seeds = {} if seed is None else {'seeds.model_seed': seed}
+  run = write_run(directory, settings=seeds | dict(settings or {}), **options)
+  losses = losses if isinstance(losses, dict) else {0.0: losses}
+  ids = tuple(string.ascii_lowercase[: len(next(iter(losses.values())))])
+  given = {'client_ids': ids, 'losses': losses} | dict(evaluation or {})
+  write_evaluation(run, 'e', **given)
+  return run
+
+
+def add_metrics(run: pathlib.Path, **columns: Sequence[Any]) -> None:
+  """Adds columns to metrics.csv; `validation__loss` is 'validation/loss'."""
+  path = run / 'metrics.csv'
+  with path.open(newline='') as file:
+    header, *rows = csv.reader(file)
+  header += [name.replace('__', '/') for name in columns]
+  values = zip(*columns.values(), strict=True)
+  _write_csv(
+    path, header, [[*r, *v] for r, v in zip(rows, values, strict=True)]
+  )
+
+
+def read_report(directories: Sequence[pathlib.Path]) -> findings.Findings:
+  """Returns the findings of runs."""
+  return findings.read_findings(loading.load_runs(directories))
 
 
 def _with_interval(statistics, half_width):

@@ -15,6 +15,7 @@ from typing import Any
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.config import names as config_names
 from tff_fedfish.methods import registry
+from tff_fedfish.printing import count
 from tff_fedfish.reporting.runs import OWN_TEST, SEEDS, NamedEvaluation, Run
 from tff_fedfish.reporting.settings import flatten
 
@@ -241,7 +242,7 @@ def _words(name: str, own: Mapping[str, Any], differing: Sequence[str]) -> str:
   if name == LOCAL_EPOCHS:
     return f'E = {value}'
   if name == NUM_ROUNDS:
-    return f'{value:,} rounds'
+    return count(value, 'round')
   if name == 'aggregation.bits':
     return f'{value} bits'
   side = {'client_work': 'client ', 'server': 'server '}.get(section, '')
