@@ -1,7 +1,6 @@
 """Writes small run directories whose numbers can be checked by hand."""
 
 import csv
-import dataclasses
 import json
 import pathlib
 import string
@@ -10,9 +9,7 @@ from typing import Any
 
 from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.evaluation import results
-from tff_fedfish.evaluation.summary import (
-  summarize_evaluation,
-)
+from tff_fedfish.evaluation.summary import Summary
 from tff_fedfish.evaluation.tables import ClientBarrier, ClientEvaluation
 from tff_fedfish.reporting import findings, loading
 from tff_fedfish.run.corpus_identity import CorpusIdentity
@@ -140,9 +137,9 @@ def write_evaluation(
   """Writes an evaluation directory.
 
   `losses[f]` are the clients' losses after personalization on the fraction f;
-  intervals are mean -/+ 0.25, accuracies (10 - loss) / 100. `barriers` are
-  (local loss, global loss, local accuracy, global accuracy) of the clients.
-  `facts` are other fields of the summary.
+  accuracies are (10 - loss) / 100. `barriers` are (local loss, global loss,
+  local accuracy, global accuracy) of the clients. `facts` are other fields of
+  the summary.
   """
   losses = losses or {0.0: (6.0, 7.0, 5.0, 6.0), 0.5: (5.0, 6.5, 5.5, 4.0)}
   before = losses.get(0.0, next(iter(losses.values())))
@@ -171,33 +168,21 @@ def write_evaluation(
   facts = dict(facts or {})
   identity = {'name': corpus, 'key': None, 'part': None, 'grouping': corpus}
   identity = facts.pop('corpus_identity', identity | {'fingerprint': corpus})
-  summary = summarize_evaluation(
-    clients,
-    barriers=rows,
-    skipped_clients={},
-    kind=kind,
-    corpus=corpus,
-    corpus_identity=CorpusIdentity(**identity),
-    checkpoint={'round': round_num},
-    personalization=dict(personalization or {}),
+  summary = Summary(
+    **{
+      'kind': kind,
+      'corpus': corpus,
+      'corpus_identity': CorpusIdentity(**identity),
+      'checkpoint': {'round': round_num},
+      'num_clients': len(client_ids),
+      'skipped_clients': {},
+      'unknown_token_fraction': None,
+      'personalization': dict(personalization or {}),
+      **facts,
+    }
   )
-  fractions = tuple(
-    dataclasses.replace(
-      scores,
-      loss=_with_interval(scores.loss, 0.25),
-      accuracy=_with_interval(scores.accuracy, 0.0025),
-    )
-    for scores in summary.fractions
-  )
-  if barrier := summary.client_server_barrier:
-    barrier = dataclasses.replace(
-      barrier, loss=_with_interval(barrier.loss, 0.1)
-    )
-  written = {'fractions': fractions, 'client_server_barrier': barrier} | facts
   directory = run / 'evaluations' / name
-  results.write_evaluation(
-    directory, dataclasses.replace(summary, **written), clients, rows
-  )
+  results.write_evaluation(directory, summary, clients, rows)
   return directory
 
 
@@ -239,14 +224,6 @@ def add_metrics(run: pathlib.Path, **columns: Sequence[Any]) -> None:
 def read_report(directories: Sequence[pathlib.Path]) -> findings.Findings:
   """Returns the findings of runs."""
   return findings.read_findings(loading.load_runs(directories))
-
-
-def _with_interval(statistics, half_width):
-  mean = statistics.mean
-  if mean is None:
-    return statistics
-  ends = {'ci_low': mean - half_width, 'ci_high': mean + half_width}
-  return dataclasses.replace(statistics, **ends)
 
 
 def write_pair(root: pathlib.Path) -> list[pathlib.Path]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results, tables
-from tff_fedfish.evaluation.summary import summarize_evaluation
+from tff_fedfish.evaluation.summary import Summary
 from tff_fedfish.evaluation.tables import (
   Affinity,
   ClientBarrier,
@@ -62,10 +62,12 @@ def _write(directory, clients=_CLIENTS, barriers=None, **options):
     corpus_identity=_IDENTITY,
     checkpoint={'round': 20},
     personalization={'epochs': 4, 'learning_rate': 0.1},
+    num_clients=len({client.client_id for client in clients}),
     skipped_clients={'too_few_documents': 2},
+    unknown_token_fraction=None,
   )
   affinities = options.pop('affinities', ())
-  summary = summarize_evaluation(clients, barriers=barriers, **facts | options)
+  summary = Summary(**facts | options)
   results.write_evaluation(directory, summary, clients, barriers, affinities)
   return summary
 
@@ -80,7 +82,7 @@ def test_what_is_written_is_read(tmp_path):
     tmp_path / 'empty',
     barriers=[_barrier(b'x')],
     unknown_token_fraction=0.25,
-    num_bytes={b'a': 700, b'b': 800},
+    num_scored_bytes=1500,
   )
   found = results.read_evaluation(tmp_path / 'empty')
   assert found.summary == summary
@@ -107,12 +109,7 @@ def test_the_files_as_others_read_them(tmp_path):
   assert list(summary) == [
     *('schema_version', 'kind', 'corpus', 'corpus_identity', 'checkpoint'),
     *('num_clients', 'skipped_clients', 'skipped_sequences'),
-    'unknown_token_fraction',
-    *('personalization', 'bootstrap', 'fractions', 'client_server_barrier'),
-  ]
-  assert list(summary['fractions'][1]) == [
-    *('fraction', 'loss', 'accuracy', 'perplexity', 'worst_decile_loss'),
-    *('bits_per_byte', 'share_of_clients_hurt'),
+    *('unknown_token_fraction', 'num_scored_bytes', 'personalization'),
   ]
 
 
@@ -203,11 +200,12 @@ def test_what_is_no_evaluation(tmp_path):
     results.read_evaluation(tmp_path / 'e')
 
 
-def test_a_number_that_only_earlier_versions_wrote(tmp_path):
+def test_what_earlier_versions_wrote(tmp_path):
   summary = _write(tmp_path / 'e')
   file = tmp_path / 'e' / 'summary.json'
-  effective = {'mean': 1.5, 'uninformed_fraction': 0.0, 'of_weights': 2.0}
-  earlier = json.loads(file.read_text()) | {'effective_clients': effective}
+  earlier = json.loads(file.read_text())
+  del earlier['num_scored_bytes']
+  earlier |= {'fractions': [{'loss': {'mean': 1.5}}], 'bootstrap': {'seed': 0}}
   file.write_text(json.dumps(earlier))
   assert results.read_evaluation(tmp_path / 'e').summary == summary
 
@@ -218,7 +216,6 @@ def test_a_number_that_only_earlier_versions_wrote(tmp_path):
     ({'schema_version': 2}, 'version 1 or older, found 2'),
     ({'kind': 'local'}, '`kind` must be one of held_out, .*own_test'),
     ({'num_clients': None}, '`num_clients` must be a whole number'),
-    ({'fractions': [1]}, r'`fractions\[0\]` must be an object'),
     ({'checkpoint': {}}, '`checkpoint.round` must be a whole number'),
     ({'unknown_token_fraction': math.nan}, 'must be a finite number'),
   ],

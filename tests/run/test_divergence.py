@@ -289,9 +289,6 @@ def test_evaluation_of_a_diverged_model(train, small_inputs, tmp_path, capsys):
     f"{sentence} The last good checkpoint of its run is '{good}'."
   )
   assert '- nats per target (3 clients)' in output.out
-  summary = json.loads((tmp_path / 'out' / 'summary.json').read_text())
-  assert summary['fractions'][0]['loss']['mean'] is None
-  assert summary['client_server_barrier']['loss']['mean'] is None
   # The run stands for the good one, whose losses are finite.
   command[-1] = str(tmp_path / 'of_run')
   assert main([*command, '--checkpoint', str(workdir)]) == 0

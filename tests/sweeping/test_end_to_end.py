@@ -13,7 +13,7 @@ from tff_fedfish.config import load
 from tff_fedfish.data import client_splits
 from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation import evaluator, results
+from tff_fedfish.evaluation import evaluator, results, statistics
 from tff_fedfish.reporting import loading, notes, scores
 from tff_fedfish.run import run_directory, tables
 from tff_fedfish.sweeping import expand, jobs, run, searches
@@ -205,7 +205,7 @@ def test_an_arm_that_diverges(
   found = results.read_evaluation(arm / 'evaluations' / corpus)
   assert found.summary.checkpoint == {'round': 0}
   # ln 256 = 5.545: the untrained model.
-  [row] = found.summary.fractions
+  [row] = statistics.fraction_scores(found.clients)
   assert row.loss.mean == pytest.approx(math.log(256), abs=0.2)
   # Nothing is left to do, and nothing is done again.
   before = {path: path.stat().st_mtime_ns for path in arm.rglob('*')}

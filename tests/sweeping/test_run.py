@@ -20,7 +20,7 @@ from tff_fedfish.config import load
 from tff_fedfish.data import client_splits
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results
-from tff_fedfish.evaluation.summary import summarize_evaluation
+from tff_fedfish.evaluation.summary import Summary
 from tff_fedfish.evaluation.tables import ClientEvaluation
 from tff_fedfish.planning import memory
 from tff_fedfish.run import client_data, run_directory
@@ -120,14 +120,15 @@ class _Stand:
       if client_id not in _split(arguments.held_out_from)
       for loss in [self.loss(config, client_id in _split(0.5))]
     ]
-    summary = summarize_evaluation(
-      clients,
+    summary = Summary(
+      num_clients=len(clients),
       kind='held_out',
       corpus='c',
       corpus_identity=CorpusIdentity(
         name='c', key=None, part=None, grouping='g', fingerprint='f'
       ),
       checkpoint={'round': 0},
+      unknown_token_fraction=None,
       personalization={},
       skipped_clients={},
     )

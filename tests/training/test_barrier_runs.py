@@ -1,6 +1,5 @@
 """Runs that measure the barrier, beside `fedfish evaluate` and each other."""
 
-import json
 import signal
 
 import personal_runs
@@ -8,7 +7,8 @@ import pytest
 from stateful_runs import assert_same_run
 
 from tff_fedfish.cli.main import main
-from tff_fedfish.evaluation import barrier, evaluator
+from tff_fedfish.evaluation import barrier, evaluator, statistics
+from tff_fedfish.evaluation.results import read_evaluation
 from tff_fedfish.run import checkpoints, cohorts, tables
 
 # Rounds 2 and 3 are measured: the multiple and the last. Of cohorts of 3.
@@ -33,12 +33,11 @@ def _assert_equals_the_evaluation(run, round_num, corpus, output):
   arguments = ['--checkpoint', str(before), '--data', str(corpus)]
   arguments += ['--output', str(output), '--barrier', '--fractions', '0']
   assert main(['evaluate', *arguments, '--max_clients', '1']) == 0
-  summary = json.loads((output / 'summary.json').read_text())
-  summary = summary['client_server_barrier']
+  found = statistics.barrier_scores(read_evaluation(output).barriers)
   row = _rows(run)[round_num]
-  assert row['barrier/loss'] == summary['loss']['mean'] > 0
-  assert row['barrier/error'] == summary['error']['mean']
-  assert row['barrier/num_clients'] == summary['num_clients']
+  assert row['barrier/loss'] == found.loss.mean > 0
+  assert row['barrier/error'] == found.error.mean
+  assert row['barrier/num_clients'] == found.num_clients
   assert row['barrier/num_non_finite_clients'] == 0
   assert row['barrier/num_failed_clients'] == 0
 

@@ -10,6 +10,7 @@ import small_image_runs
 from stateful_runs import assert_same_run
 
 from tff_fedfish.cli.main import main
+from tff_fedfish.evaluation.results import read_evaluation
 from tff_fedfish.run import checkpoints, tables
 
 # With batches of 4 the writers have 2 each; all of it by hand:
@@ -83,7 +84,9 @@ def test_evaluation_of_the_corpus_own_held_out_clients(run, corpus, tmp_path):
   assert summary['personalization']['sequence_length'] is None
   # The run scored the same halves after its last round.
   metrics = tables.read_metrics(run / 'metrics.csv')
-  loss = summary['fractions'][0]['loss']['mean']
+  loss = np.mean(
+    [float(r['loss_after']) for r in rows if r['fraction'] == '0.0']
+  )
   assert loss == pytest.approx(metrics[-1]['held_out/loss'], rel=1e-5)
 
 
@@ -124,8 +127,8 @@ def test_replayed_client_meets_the_noise_of_its_round(corpus, tmp_path):
   local, global_ = float(row['local_loss']), float(row['global_loss'])
   assert global_ == pytest.approx(local, abs=1e-5)
   # It was trained at all: the initial model's loss is near ln 10.
-  summary = json.loads((tmp_path / 'e' / 'summary.json').read_text())
-  assert abs(local - summary['fractions'][0]['loss']['mean']) > 1e-3
+  found = read_evaluation(tmp_path / 'e')
+  assert abs(local - found.clients['loss_after'].mean()) > 1e-3
 
 
 def test_images_have_no_sequence_length(run, corpus, tmp_path, capsys):

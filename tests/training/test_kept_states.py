@@ -1,7 +1,6 @@
 """`fedfish train` with clients that keep tensors."""
 
 import functools
-import json
 import shutil
 import signal
 
@@ -12,6 +11,8 @@ from stateful_runs import assert_same_run, live_states
 from models.model_shapes import num_parameters
 from tff_fedfish import files
 from tff_fedfish.cli.main import main
+from tff_fedfish.evaluation import statistics
+from tff_fedfish.evaluation.results import read_evaluation
 from tff_fedfish.planning.disk import states_on_disk
 from tff_fedfish.run import (
   checkpoints,
@@ -244,9 +245,8 @@ def test_barrier_while_training_is_that_of_the_checkpoint(
   shorter, output = tmp_path / 'shorter', tmp_path / 'out'
   assert _train(small_mnist, shorter, training__num_rounds=5) == 0
   assert _barrier(small_mnist, shorter, output) == 0
-  summary = json.loads((output / 'summary.json').read_text())
-  loss = summary['client_server_barrier']['loss']
-  assert rows[6]['barrier/loss'] == loss['mean']
+  found = statistics.barrier_scores(read_evaluation(output).barriers)
+  assert rows[6]['barrier/loss'] == found.loss.mean
   older = checkpoints.path_of(shorter / 'checkpoints', 2)
   assert _barrier(small_mnist, older, tmp_path / 'older') == 2
   assert capsys.readouterr().err.splitlines()[-1] == (

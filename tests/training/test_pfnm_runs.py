@@ -17,6 +17,8 @@ from stateful_runs import assert_same_run
 from models.image_model_config import ImageModelConfig
 from models.image_models import IMAGE_CLASSIFIERS
 from tff_fedfish.cli.main import main
+from tff_fedfish.evaluation import statistics
+from tff_fedfish.evaluation.results import read_evaluation
 from tff_fedfish.run import (
   build,
   checkpoints,
@@ -133,14 +135,14 @@ def test_evaluation_and_export(wide, small_images, checked, tmp_path):
   arguments = ['--data', str(small_images), '--fractions', '0,0.5']
   arguments += ['--checkpoint', str(wide), '--output', str(tmp_path / 'scores')]
   assert main(['evaluate', *arguments]) == 0
-  summary = json.loads((tmp_path / 'scores' / 'summary.json').read_text())
+  found = read_evaluation(tmp_path / 'scores')
   halves = [halves.evaluation for _, halves in checked.sample.clients]
   scores = np.array([_scores(_weights(wide), rows) for rows in halves])
-  before, after = summary['fractions']
-  found = before['loss']['mean'], before['accuracy']['mean']
+  before, after = statistics.fraction_scores(found.clients)
+  found = before.loss.mean, before.accuracy.mean
   np.testing.assert_allclose(found, scores.mean(0), rtol=1e-5)
   # The wide model is fine-tuned, too.
-  assert after['loss']['mean'] != before['loss']['mean']
+  assert after.loss.mean != before.loss.mean
 
   output = tmp_path / 'export'
   assert (

@@ -62,21 +62,23 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.training.interruption import abandonable
 
   with abandonable():
-    output, summary = evaluate(
+    output, evaluation = evaluate(
       arguments.checkpoint,
       arguments.data,
       arguments.output,
       read_options(arguments, EvaluationOptions),
     )
-  _print_summary(summary)
+  _print_evaluation(evaluation)
   print(f'Per-client results and summary: {output}')
   return 0
 
 
-def _print_summary(summary) -> None:
+def _print_evaluation(evaluation) -> None:
   from tff_fedfish.data import unknown_tokens
+  from tff_fedfish.evaluation import statistics
   from tff_fedfish.printing import count, print_table
 
+  summary = evaluation.summary
   print_table(
     f'{summary.corpus} ({summary.kind}), round {summary.round_num}, '
     f'{summary.num_clients} clients',
@@ -90,11 +92,11 @@ def _print_summary(summary) -> None:
         _number(row.accuracy.mean, '.2%'),
         _number(row.share_of_clients_hurt, '.0%', missing=''),
       )
-      for row in summary.fractions
+      for row in statistics.fraction_scores(evaluation.clients)
     ],
     text_columns=(),
   )
-  if any(row.fraction for row in summary.fractions):
+  if evaluation.clients['fraction'].any():
     settings = summary.personalization
     print(
       f'Fine-tuning: {count(settings["epochs"], "epoch")}, learning rate '
@@ -114,12 +116,13 @@ def _print_summary(summary) -> None:
     )
   if summary.unknown_token_fraction is not None:
     print(unknown_tokens.describe(summary.unknown_token_fraction))
-  if barrier := summary.client_server_barrier:
+  if evaluation.barriers is not None:
+    barrier = statistics.barrier_scores(evaluation.barriers)
     print(
       f'Client-Server Barrier: {_number(barrier.loss.mean, ".4f")} nats per '
       f'target ({barrier.num_clients} clients). Global loss: '
-      f'{_number(barrier.global_loss.mean, ".4f")}. Local loss: '
-      f'{_number(barrier.local_loss.mean, ".4f")}'
+      f'{_number(barrier.global_loss, ".4f")}. Local loss: '
+      f'{_number(barrier.local_loss, ".4f")}'
     )
 
 

@@ -5,10 +5,12 @@ import os
 import pathlib
 import sys
 
+import numpy as np
+
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation.options import EvaluationOptions
 from tff_fedfish.evaluation.plan import Plan, plan_evaluation
-from tff_fedfish.evaluation.summary import Summary
+from tff_fedfish.evaluation.results import Evaluation, read_evaluation
 from tff_fedfish.progress import stage
 from tff_fedfish.run import checkpoints, divergence
 
@@ -19,7 +21,7 @@ def evaluate(
   data: str | os.PathLike,
   output: str | os.PathLike | None,
   options: EvaluationOptions,
-) -> tuple[pathlib.Path, Summary]:
+) -> tuple[pathlib.Path, Evaluation]:
   """Evaluates a checkpoint and writes the results.
 
   Args:
@@ -33,7 +35,7 @@ def evaluate(
     options: What to measure.
 
   Returns:
-    (output directory, summary).
+    (output directory, what was written).
 
   Raises:
     UserError: If the checkpoint, the corpus, its clients or the output cannot
@@ -44,10 +46,11 @@ def evaluate(
     # Late: the errors above must not wait for it.
     from tff_fedfish.evaluation import measure
 
-  summary = measure.measure(plan)
-  if all(row.loss.mean is None for row in summary.fractions):
+  measure.measure(plan)
+  evaluation = read_evaluation(plan.output)
+  if not np.isfinite(evaluation.clients['loss_after']).any():
     _warn_of_non_finite_losses(plan)
-  return plan.output, summary
+  return plan.output, evaluation
 
 
 def _warn_of_non_finite_losses(plan: Plan) -> None:

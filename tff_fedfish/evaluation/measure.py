@@ -29,7 +29,7 @@ from tff_fedfish.evaluation.options import (
 )
 from tff_fedfish.evaluation.plan import Plan
 from tff_fedfish.evaluation.results import write_evaluation
-from tff_fedfish.evaluation.summary import Summary, summarize_evaluation
+from tff_fedfish.evaluation.summary import Summary
 from tff_fedfish.evaluation.tables import ClientEvaluation
 from tff_fedfish.planning.client_steps import client_steps
 from tff_fedfish.printing import count
@@ -43,8 +43,8 @@ from tff_fedfish.runtime.in_process_context import set_in_process_context
 _TUNING = 3
 
 
-def measure(plan: Plan) -> Summary:
-  """Measures a plan and writes its directory; returns the summary.
+def measure(plan: Plan) -> None:
+  """Measures a plan and writes its directory.
 
   Raises:
     UserError: If no client can be scored, or the checkpoint is not of the
@@ -52,9 +52,8 @@ def measure(plan: Plan) -> Summary:
   """
   kept, is_own = KeptRows(plan), plan.facts['kind'] in OWN_ROWS
   try:
-    summary = (_measure_own_rows if is_own else _measure_halves)(plan, kept)
+    (_measure_own_rows if is_own else _measure_halves)(plan, kept)
     kept.remove()
-    return summary
   except KeyboardInterrupt as interruption:
     if kept.rows:
       interruption.add_note(
@@ -80,7 +79,7 @@ def num_scored_bytes(rows: Sequences, tokenizer: Tokenizer) -> int:
   )
 
 
-def _measure_halves(plan: Plan, kept: KeptRows) -> Summary:
+def _measure_halves(plan: Plan, kept: KeptRows) -> None:
   """Scores clients on one half, before and after fine-tuning on the other."""
   config, options, tokenizer = plan.config, plan.options, plan.tokenizer
   with stage('choosing clients'):
@@ -121,27 +120,24 @@ def _measure_halves(plan: Plan, kept: KeptRows) -> Summary:
       source.training_rows(plan.corpus, tokenizer),
       plan.states,
     )
-  scored = {client_id: half.evaluation for client_id, half in sample.clients}
-  summary = summarize_evaluation(
-    clients,
+  scored = [half.evaluation for half in halves.values()]
+  summary = Summary(
+    num_clients=len(halves),
     personalization=_personalization(plan),
-    skipped_clients=sample.skipped,
+    skipped_clients=dict(sorted(sample.skipped.items())),
     skipped_sequences=sum(
       half.num_dropped_sequences for half in halves.values()
     ),
-    barriers=barriers,
-    unknown_token_fraction=unknown_tokens.fraction_of(
-      scored.values(), tokenizer
+    unknown_token_fraction=unknown_tokens.fraction_of(scored, tokenizer),
+    num_scored_bytes=(
+      tokenizer and sum(num_scored_bytes(rows, tokenizer) for rows in scored)
     ),
-    num_bytes=tokenizer
-    and {i: num_scored_bytes(rows, tokenizer) for i, rows in scored.items()},
     **plan.facts,
   )
   write_evaluation(plan.output, summary, clients, barriers)
-  return summary
 
 
-def _measure_own_rows(plan: Plan, kept: KeptRows) -> Summary:
+def _measure_own_rows(plan: Plan, kept: KeptRows) -> None:
   """Scores the clients that train, each on rows of its own."""
   kind = plan.facts['kind']
   with stage('building the model'):
@@ -176,8 +172,8 @@ def _measure_own_rows(plan: Plan, kept: KeptRows) -> Summary:
       for client_id, num_rows, score in tests.scores(client_ids, **options)
     ),
   )
-  summary = summarize_evaluation(
-    clients,
+  summary = Summary(
+    num_clients=len(work),
     personalization={
       'sequence_length': plan.sequence_length,
       'split_seed': split_seed,
@@ -186,11 +182,11 @@ def _measure_own_rows(plan: Plan, kept: KeptRows) -> Summary:
     # For tests, or for the validation that a method's model needs.
     skipped_clients=skipped | {'without_own_rows': len(client_ids) - len(work)},
     skipped_sequences=num_dropped,
+    unknown_token_fraction=None,
     **plan.facts,
   )
   affinities = own_tests.affinities(tests, plan.corpus)
   write_evaluation(plan.output, summary, clients, affinities=affinities)
-  return summary
 
 
 def _personalization(plan: Plan) -> dict[str, Any]:

@@ -124,9 +124,7 @@ class Sample:
     """Bits per byte of all scored text together; None with images."""
     bits = []
     for seeds, table in self.by_seed.items():
-      num_bytes = getattr(
-        self.evaluations[seeds].summary, 'num_scored_bytes', None
-      )
+      num_bytes = self.evaluations[seeds].summary.num_scored_bytes
       nats = (table['loss_after'] * table['num_evaluation_tokens']).sum()
       bits.append(num_bytes and nats / math.log(2) / num_bytes)
     return None if self.problem else arms_module.mean(bits)

@@ -3,8 +3,7 @@
 import time
 from collections.abc import Callable
 
-from tff_fedfish.evaluation import barrier
-from tff_fedfish.evaluation.summary import summarize_barriers
+from tff_fedfish.evaluation import barrier, statistics, tables
 from tff_fedfish.run import cohorts
 from tff_fedfish.run.client_inputs import ClientInputs
 from tff_fedfish.runtime import round_options
@@ -54,7 +53,9 @@ def measure_barrier(
       f'Round {done.round_num}: client {client.client_id!r} was left out of '
       f'the barrier, {failure.message}'
     )
-  summary = summarize_barriers(entries)
+  summary = statistics.barrier_scores(
+    tables.as_table(tables.ClientBarrier, entries)
+  )
   done.metrics['barrier/loss'] = summary.loss.mean
   done.metrics['barrier/error'] = summary.error.mean
   done.metrics['barrier/num_clients'] = summary.loss.num_clients
