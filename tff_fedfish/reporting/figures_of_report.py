@@ -133,17 +133,16 @@ def fractions(
   """
   is_own = subject == OWN_TEST
   samples = sorted(findings.shown_of(subject), key=lambda s: s.fraction)
-  groups = keys.grouped(samples, lambda s: _rows_of(s))
+  groups = keys.grouped(samples, lambda s: is_own or _rows_of(s))
   rows = [
     {
-      'panel': words.label(measure)
-      + f', {len(own[0].clients)} clients' * (len(groups) > 1),
+      'panel': words.label(measure) + f', sample {number}' * (len(groups) > 1),
       'series': s.arm.label,
       'x': '' if is_own else 100 * s.fraction,
       **estimate_columns(s, measure),
     }
     for measure in MEASURES
-    for own in groups.values()
+    for number, own in enumerate(groups.values(), start=1)
     for s in own
   ]
   caption = 'Means over clients, each scored on the same half of its data.'
@@ -177,7 +176,7 @@ def before_and_after(
   tables = [
     pd.DataFrame(
       {
-        'panel': arm.label,
+        'panel': ', '.join(filter(None, (arm.label, sample.problem))),
         'series': arm.label,
         'point': list(map(client_id_to_cell, sample.finite_clients)),
         'x': sample.mean_by_client('loss_before'),
@@ -220,7 +219,7 @@ def _bar_name(pair, rows) -> str:
 def _rows_of(sample) -> tuple:
   """Returns what samples share that were scored on the same clients."""
   names = ('corpus', 'vocabulary', 'split_seed', 'split_unit')
-  return len(sample.clients), *(p for p in sample.key if p[0] in names)
+  return *sample.clients, *(p for p in sample.key if p[0] in names)
 
 
 def _whiskers(findings: Findings) -> str:
