@@ -151,7 +151,7 @@ def _score(
   for sample in samples:
     own = value(sample, measure)
     estimate = own if isinstance(own, Estimate) else None
-    if own is not None or sample.problem:
+    if own is not None or (sample.problem and measure in MEASURES):
       values[sample.arm.label] = Value(
         estimate.mean if estimate else own,
         estimate,
