@@ -30,6 +30,8 @@ gc.disable()
 # with them TFF's worker process, which TFF ends by it and waits for.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
   signal.signal(signal.SIGINT, signal.default_int_handler)
+# So does `nohup` with SIGHUP, which tests send to runs.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # No deadline, and no check of speed: the first example of a test pays for what
 # it imports, and other work may run beside it. In CI the examples are the same
