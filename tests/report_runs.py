@@ -186,9 +186,12 @@ def write_evaluation(
   return directory
 
 
+Losses = float | tuple[float, ...] | dict[float, tuple[float, ...]]
+
+
 def write_scored(
   directory: pathlib.Path,
-  losses: tuple[float, ...] | dict[float, tuple[float, ...]],
+  losses: Losses,
   *,
   seed: int | None = None,
   settings: Mapping[str, Any] | None = None,
@@ -197,9 +200,12 @@ def write_scored(
 ) -> pathlib.Path:
   """Writes a run and its evaluation `e`, with clients 'a', 'b' and so on.
 
-  `losses` are those without personalization, or of several fractions;
-  `evaluation` and `options` are further ones of the two functions above.
+  `losses` are of clients without personalization, or by fraction; one number is
+  that of two clients. `evaluation` and `options` are further ones of
+  `write_evaluation` and `write_run`.
   """
+  if isinstance(losses, float):
+    losses = (losses,) * 2
   seeds = {} if seed is None else {'seeds.model_seed': seed}
   run = write_run(directory, settings=seeds | dict(settings or {}), **options)
   losses = losses if isinstance(losses, dict) else {0.0: losses}
@@ -207,6 +213,28 @@ def write_scored(
   given = {'client_ids': ids, 'losses': losses} | dict(evaluation or {})
   write_evaluation(run, 'e', **given)
   return run
+
+
+def write_methods(
+  root: pathlib.Path,
+  losses: Mapping[str, Sequence[Losses]],
+  **options: Mapping[str, Any],
+) -> list[pathlib.Path]:
+  """Writes a run for the losses of each seed, from 0 on, of each method.
+
+  `options` are those of `write_scored`, by the method, or `all`.
+  """
+  return [
+    write_scored(
+      root / f'{method}{seed}',
+      own,
+      algorithm=method,
+      seed=seed,
+      **(options.get('all', {}) | options.get(method, {})),
+    )
+    for method, of_method in losses.items()
+    for seed, own in enumerate(of_method)
+  ]
 
 
 def add_metrics(run: pathlib.Path, **columns: Sequence[Any]) -> None:

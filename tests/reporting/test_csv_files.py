@@ -2,21 +2,25 @@
 
 import csv
 import io
-import json
 
 import pytest
-from report_runs import write_evaluation, write_run
+from report_runs import add_metrics, read_report, write_scored
 
-from tff_fedfish.reporting import comparisons, loading, scores, summary
+from tff_fedfish.reporting import comparisons, loading, summary
+
+
+def _rows(text):
+  return list(csv.DictReader(io.StringIO(text)))
 
 
 def test_comparisons_csv(pair):
-  table = scores.read_scores(loading.load_runs(pair)).comparisons
-  text = comparisons.comparisons_csv(table)
-  lines = list(csv.DictReader(io.StringIO(text)))
-  assert len(lines) == len(table)
-  # As in test_scores.test_comparisons_of_a_pair.
+  found = read_report(pair).comparisons
+  lines = _rows(comparisons.comparisons_csv(found))
+  # Loss and accuracy.
+  assert len(lines) == 2 * len(found)
+  # As in test_comparisons.test_a_pair_of_single_runs.
   assert lines[0] == {
+    'question': 'same settings',
     'setting': '',
     'method': 'FedFish',
     'baseline': 'FedAvg',
@@ -29,24 +33,22 @@ def test_comparisons_csv(pair):
     'share_below_zero': '0.5',
     'num_seeds': '1',
     'num_clients': '4',
-    'seed_means': "'-0.25",
+    'problem': '',
+    'trials': '1',
+    'baseline_trials': '1',
+    'chosen_on': '',
     'round': '2',
+    'baseline_round': '2',
+    'difference_1': '-0.25',
   }
 
 
 def test_summary_csv(pair):
-  text = summary.summary_csv(loading.load_runs(pair))
-  rows = csv.DictReader(io.StringIO(text))
-  assert len(set(rows.fieldnames)) == len(rows.fieldnames)
-  average, fish = rows
+  average, fish = _rows(summary.summary_csv(loading.load_runs(pair)))
   assert [row['run'] for row in (average, fish)] == [
     *('FedAvg, E = 8', 'FedFish, E = 8')
   ]
   assert (fish['num_local_epochs'], fish['round']) == ('8', '2')
-  assert list(fish)[:8] == [
-    *('run', 'directory', 'method', 'num_local_epochs', 'round'),
-    *('held_out/loss/0', 'held_out/loss/0/ci_low', 'held_out/loss/0/ci_high'),
-  ]
   # Losses 5, 6, 4.5, 4.5 after personalization on one half.
   assert {
     key: float(value)
@@ -60,36 +62,49 @@ def test_summary_csv(pair):
     'held_out/spread/0.5/worst': 6.0,
     'held_out/spread/0.5/hurt': 0.0,
   }
-  assert fish['held_out/loss/0.5/ci_high'] == '5.25'
-  assert fish['transfer/sotu_by_president/loss/0.25'] == '6.55'
+  # 6.0 and 7.1; all of one client is drawn in a quarter of the resamples.
+  transfer = 'transfer/sotu_by_president/loss/0.25'
+  assert [
+    float(fish[f'{transfer}{end}']) for end in ('', '/ci_low', '/ci_high')
+  ] == pytest.approx([6.55, 6.0, 7.1])
   assert float(fish['barrier/error']) == pytest.approx(0.025)
   assert fish['communication/uplink_units'] == '4'
   # No interval was computed for it: no columns for one.
   assert 'seconds_per_round/ci_low' not in fish
 
 
+def test_means_of_survivors_are_left_empty(tmp_path):
+  losses = {0.0: (5.0, 6.0), 0.5: (4.0, float('nan'))}
+  run = write_scored(tmp_path / 'run', losses)
+  [row] = _rows(summary.summary_csv(loading.load_runs([run])))
+  assert row['held_out/loss/0'] == '5.5'
+  empty = [key for key in row if key.startswith('held_out/') and '/0.5' in key]
+  empty.remove('held_out/spread/0.5/hurt')
+  assert {row[key] for key in empty} == {''}
+  assert row['held_out/spread/0.5/hurt'] == '0.5'
+
+
 def test_summary_csv_has_every_column(tmp_path):
-  run = write_run(tmp_path / 'run')
-  metrics = run / 'metrics.csv'
-  names = ('train/num_tokens', 'personal/loss', 'personal/accuracy')
-  names += ('privacy/epsilon_mean', 'privacy/epsilon_max')
-  header, *lines = metrics.read_text().splitlines()
-  lines = [f'{header},{",".join(names)}', *(f'{i},5,4,3,2,1' for i in lines)]
-  metrics.write_text('\n'.join(lines) + '\n')
-  path = write_evaluation(
-    run,
-    'e',
-    losses={0.25: (5.0,) * 4},
-    barriers=((4.0, 4.5, 0.2, 0.1),),
-    facts={'unknown_token_fraction': 0.125},
+  run = write_scored(
+    tmp_path / 'run',
+    {0.25: (5.0,) * 4},
+    evaluation={
+      'barriers': ((4.0, 4.5, 0.2, 0.1),),
+      # Of 4 clients with 500 tokens each.
+      'facts': {'unknown_token_fraction': 0.125, 'num_scored_bytes': 10_000},
+    },
   )
-  values = json.loads((path / 'summary.json').read_text())
-  values['fractions'][0]['bits_per_byte'] = 1.5
-  values['client_server_barrier']['local_loss']['mean'] = 4.0
-  values['client_server_barrier']['global_loss']['mean'] = 4.5
-  (path / 'summary.json').write_text(json.dumps(values))
-  text = summary.summary_csv(loading.load_runs([run]))
-  [row] = csv.DictReader(io.StringIO(text))
+  add_metrics(
+    run,
+    train__num_tokens=(5,) * 3,
+    personal__loss=(4,) * 3,
+    personal__accuracy=(3,) * 3,
+    privacy__epsilon_mean=(2,) * 3,
+    privacy__epsilon_max=(1,) * 3,
+  )
+  [row] = _rows(summary.summary_csv(loading.load_runs([run])))
+  last = ('personal/loss', 'personal/accuracy')
+  last += ('privacy/epsilon_mean', 'privacy/epsilon_max')
   assert [name for name in row if '/ci_' not in name] == [
     *('run', 'directory', 'method', 'num_local_epochs', 'round'),
     *('held_out/loss/0.25', 'held_out/accuracy/0.25'),
@@ -103,29 +118,31 @@ def test_summary_csv_has_every_column(tmp_path):
     *('communication/total_units', 'communication/downlink_units'),
     *('seconds_per_round', 'tokens_per_second', 'peak_memory_bytes'),
     *('tokens_seen', 'train/loss', 'held_out/loss', 'held_out/accuracy'),
-    *names[1:],
+    *last,
   ]
-  assert row['held_out/bits_per_byte/0.25'] == '1.5'
   # Three rounds of 5, round 0 too.
   assert row['tokens_seen'] == '15'
-  assert [row[name] for name in names[1:]] == ['4', '3', '2', '1']
+  assert [row[name] for name in last] == ['4', '3', '2', '1']
+  # 5 nats of each of 2000 tokens, in bits, over 10,000 bytes.
+  bits = float(row['held_out/bits_per_byte/0.25'])
+  assert bits == pytest.approx(1.442695)
 
 
 def test_clients_csv_has_every_client(pair):
-  text = scores.read_scores(loading.load_runs(pair)).clients_csv()
-  rows = list(csv.DictReader(io.StringIO(text)))
+  rows = _rows(read_report(pair).clients_csv())
   # Of 2 runs: 2 fractions of 4 held-out clients, 2 of 2 of the other corpus.
   assert len(rows) == 2 * (2 * 4 + 2 * 2)
-  assert rows[4] == {
-    'arm': 'FedAvg, E = 8',
+  expected = {
+    'run': 'FedAvg, E = 8',
     'subject': 'held-out clients',
-    'kind': 'held_out',
-    'model': 'global',
+    'evaluation': 'held_out',
     'round': '2',
     'fraction': '0.5',
     'client_id': 'a.org',
+    'num_evaluation_tokens': '500',
     'loss_before': '6.0',
     'accuracy_before': '0.04',
     'loss_after': '5.0',
     'accuracy_after': '0.05',
   }
+  assert expected.items() <= rows[1].items()

@@ -1,18 +1,22 @@
-"""Caveats of the page, word for word."""
+"""Caveats of the page, word for word; see test_rules.py, too."""
 
+import shlex
 import shutil
 
-from report_runs import write_evaluation, write_run, write_sweep
+from report_runs import (
+  read_report,
+  write_evaluation,
+  write_methods,
+  write_run,
+  write_scored,
+)
 
-from tff_fedfish.reporting import headline, loading, notes, scores
-
-
-def _read(directories):
-  return scores.read_scores(loading.load_runs(directories))
+from tff_fedfish.config import load as config_loading
+from tff_fedfish.reporting import headline, notes
 
 
 def _notes(directories):
-  return notes.notes(_read(directories))
+  return notes.notes(read_report(directories))
 
 
 def test_notes_of_a_troubled_run(tmp_path):
@@ -23,6 +27,7 @@ def test_notes_of_a_troubled_run(tmp_path):
   (run / 'metrics.csv').write_text(text.replace('\n2,7.0,0,', '\n2,7.0,1,'))
   skipped = {'skipped_clients': {'too_few_documents': 7, 'none': 0}}
   write_evaluation(run, 'early', round_num=0)
+  # Of equal ones the newest is shown.
   write_evaluation(run, 'first', round_num=1)
   write_evaluation(run, 'later', round_num=1, facts=skipped)
   write_evaluation(run, 'searched', kind='own_validation')
@@ -30,69 +35,43 @@ def test_notes_of_a_troubled_run(tmp_path):
   write_evaluation(run, 'russian', kind='transfer', corpus='r', facts=unknown)
   losses = {0.0: (5.0,) * 4, 0.5: (4.0, 9.0, 9.0, 9.0)}
   write_evaluation(run, 'hurt', kind='transfer', corpus='h', losses=losses)
-  # Also of an earlier round, which no curve has.
-  write_evaluation(run, 'a', kind='transfer', corpus='h', round_num=1)
-  # It has the barrier.
-  write_evaluation(
-    run, 'b', kind='transfer', corpus='h', barriers=((4.0, 4.5, 0.2, 0.1),)
-  )
   label = 'FedFish, E = 1: '
   assert _notes([run]) == [
     label + '2 of 9 rounds so far.',
     label + '3 clients with non-finite results counted with weight 0 in '
     'training.',
-    label + 'evaluation a on clients of h is not shown: hurt is.',
-    label + 'evaluation first on held-out clients is not shown: later is.',
+    label + 'evaluation first on held-out clients is not shown: a larger or '
+    'newer one is.',
     label + 'evaluation later is of round 1, not of the last round.',
     label + 'evaluation later left out clients: 7 (too few documents).',
     label + 'evaluation russian has 98.71 % unknown tokens: the vocabulary '
     'cannot express this text, so scores on it say little.',
     label + 'evaluation searched is of clients or rows of the training and is '
     'not shown.',
-    label + 'personalization on 50 % hurt 75 % of the clients of h in '
-    'evaluation hurt.',
+    label + 'personalization on 50 % hurt 75 % of the clients of h.',
   ]
 
 
 def test_an_evaluation_without_clients(tmp_path):
-  run = write_run(tmp_path / 'run')
-  facts = {'fractions': [], 'num_clients': 0}
-  path = write_evaluation(run, 'e', facts=facts) / 'per_client.csv'
-  path.write_text(path.read_text().splitlines()[0] + '\n')
-  table = _read([run])
-  assert notes.notes(table) == []
-  assert headline.headline(table) == (
+  run = write_scored(tmp_path / 'run', {0.0: ()})
+  findings = read_report([run])
+  assert notes.notes(findings) == []
+  assert headline.sentences(findings) == [
     '1 run without a score on held-out clients.'
-  )
-
-
-def test_clients_without_a_finite_loss(tmp_path):
-  run = write_run(tmp_path / 'run')
-  path = write_evaluation(run, 'e', losses={0.0: (6.0,) * 4}) / 'summary.json'
-  summary = path.read_text().replace(
-    '"num_non_finite": 0', '"num_non_finite": 3'
-  )
-  path.write_text(summary)
-  assert _notes([run]) == [
-    'FedFish, E = 1: evaluation e left out 3 clients with a non-finite loss.'
   ]
 
 
 def test_copies_and_many_runs_that_are_not_compared(tmp_path):
-  gains = {('fed_avg', 1, 2): 1, ('fed_fish', 1, 2): 2}
-  runs = write_sweep(tmp_path, gains, num_seeds=1)
-  runs.append(shutil.copytree(runs[1], tmp_path / 'copy'))
-  assert _notes(runs)[0] == (
+  runs = [write_scored(tmp_path / 'fish', 6.0)]
+  runs.append(shutil.copytree(runs[0], tmp_path / 'copy'))
+  assert _notes(runs) == [
     'FedFish, E = 1 (copy) is not compared: it is a copy of FedFish, E = 1 '
-    '(fed_fish-E1-R2-seed0).'
-  )
+    '(fish).'
+  ]
   for width in (16, 32, 48, 64):
     settings = {'model.width': width}
     runs.append(write_run(tmp_path / str(width), settings=settings))
-  assert (
-    '5 of 7 runs are not compared: each is a copy, or differs from all others '
-    'in settings or evaluations.'
-  ) in _notes(runs)
+  assert 'Also not compared: 1 run.' in _notes(runs)
 
 
 def test_what_holds_for_several_runs_is_said_once(tmp_path):
@@ -108,47 +87,32 @@ def test_what_holds_for_several_runs_is_said_once(tmp_path):
 
 
 def test_what_a_mean_over_seeds_lacks(tmp_path):
-  runs = []
-  for seed, clients in ((1, ('a', 'b')), (2, ('b', 'c')), (3, ())):
-    run = write_run(tmp_path / str(seed), settings={'seeds.model_seed': seed})
-    if clients:
-      write_evaluation(run, 'e', client_ids=clients, losses={0.0: (5.0,) * 2})
-    runs.append(run)
-  # Of a, b and c both seeds have b.
+  runs = write_methods(tmp_path, {'fed_fish': [5.0, 5.0]})
+  runs.append(write_run(tmp_path / 'c', settings={'seeds.model_seed': 3}))
+  # Of another round.
+  write_evaluation(runs[-1], 'early', round_num=1)
   assert _notes(runs) == [
-    'FedFish, E = 1: evaluation e is of 2 of 3 seeds.',
-    'FedFish, E = 1: evaluation e left out 2 clients that not every seed has.',
-    'Without an evaluation on held-out clients: FedFish, E = 1 (3).',
-    'Runs that differ only in their seeds are averaged. With few seeds their '
-    'intervals are too narrow.',
+    'FedFish, E = 1 (c): evaluation early on held-out clients is not shown: '
+    'that of other seeds is.',
+    'FedFish, E = 1: held-out clients were scored for 2 of 3 seeds.',
   ]
 
 
-def test_the_evaluation_of_all_seeds_is_shown(tmp_path):
-  runs = []
-  for seed in (1, 2):
-    settings = {'seeds.model_seed': seed}
-    runs.append(write_run(tmp_path / str(seed), settings=settings))
-    write_evaluation(runs[-1], 'e', personalization={'epochs': 4})
-  write_evaluation(
-    runs[0],
-    'z',
-    personalization={'epochs': 9},
-    barriers=((4.0, 4.5, 0.2, 0.1),),
+def test_models_fine_tuned_differently(tmp_path):
+  losses = {0.0: (6.0,), 0.5: (5.0,)}
+  runs = write_methods(
+    tmp_path,
+    {'fed_avg': [losses], 'fed_fish': [losses]},
+    fed_avg={'evaluation': {'personalization': {'learning_rate': 0.1}}},
+    fed_fish={'evaluation': {'personalization': {'learning_rate': 1.0}}},
   )
-  write_evaluation(runs[1], 'z', personalization={'epochs': 40})
-  runs.append(write_run(tmp_path / '3', settings={'seeds.model_seed': 3}))
-  write_evaluation(runs[2], 'e', personalization={'epochs': 41})
-  assert _notes(runs)[:-1] == [
-    'FedFish, E = 1 (2): evaluation z on held-out clients is not shown: e is.',
-    'FedFish, E = 1 (3): evaluation e on held-out clients is not shown: that '
-    'of other seeds is.',
-    'FedFish, E = 1: evaluation e is of 2 of 3 seeds.',
-    'FedFish, E = 1: the barrier is of 1 of 3 seeds.',
-  ]
+  assert (
+    'After personalization FedFish and FedAvg are not compared on held-out '
+    'clients: learning_rate (1.0 / 0.1) differ.'
+  ) in _notes(runs)
 
 
-def test_runs_that_were_not_measured_alike(tmp_path):
+def test_runs_of_other_data_and_rounds(tmp_path):
   runs = [
     write_run(tmp_path / 'a'),
     write_run(
@@ -157,21 +121,57 @@ def test_runs_that_were_not_measured_alike(tmp_path):
       settings={'data.directory': 'corpora/other'},
     ),
   ]
-  write_evaluation(runs[0], 'e', personalization={'learning_rate': 0.1})
-  write_evaluation(
-    runs[1],
-    'e',
-    round_num=1,
-    client_ids=('a',),
-    losses={0.0: (5.0,)},
-    personalization={'learning_rate': 1.0},
-  )
   assert _notes(runs) == [
-    'The runs were not measured on the same data: they differ in '
+    'The runs were not trained on the same data: they differ in '
     "data.directory ('corpora/debian' / 'corpora/other').",
     'The runs have different numbers of rounds (1, 2).',
-    'The evaluations on held-out clients differ in clients (4 / 1), '
-    'learning_rate (0.1 / 1.0); only equal ones are compared.',
-    'Intervals are over the clients of one run each; other seeds may rank the '
-    'runs differently.',
   ]
+
+
+def _not_compared(tmp_path, ours):
+  """Returns why FedFish is not compared, and the command, as a shell reads it.
+
+  FedAvg was evaluated after round 2, on clients a and b.
+  """
+  runs = [write_scored(tmp_path / 'average', 6.0, algorithm='fed_avg')]
+  runs.append(ours)
+  [note] = [note for note in _notes(runs) if 'is not compared' in note]
+  reason, command, end = note.split('`')
+  return reason.partition(': ')[2] + '...' + end, shlex.split(command)
+
+
+def test_other_clients_are_to_be_evaluated(tmp_path):
+  ids = {'client_ids': ('a', 'x')}
+  ours = write_scored(tmp_path / 'fish', 6.0, evaluation=ids)
+  reason, command = _not_compared(tmp_path, ours)
+  assert reason.startswith('it was evaluated differently: clients (')
+  assert command[:6] == [
+    *('fedfish', 'evaluate', '--checkpoint', str(ours), '--data'),
+    'corpora/debian',
+  ]
+  assert command[command.index('--max_clients') + 1] == '2'
+  assert command[-2:] == ['--output', f'{ours}/evaluations/e']
+
+
+def test_an_evaluation_is_to_be_made(tmp_path):
+  ours = write_run(tmp_path / 'fish')
+  reason, command = _not_compared(tmp_path, ours)
+  assert reason == 'FedFish, E = 1 was not evaluated. ... evaluates it alike.'
+  assert command[:4] == ['fedfish', 'evaluate', '--checkpoint', str(ours)]
+
+
+def test_fewer_rounds_are_to_be_trained(tmp_path):
+  ours = write_scored(
+    tmp_path / 'fish',
+    6.0,
+    held_out_losses=(8.0, 7.0),
+    num_rounds=2,
+    evaluation={'round_num': 1},
+  )
+  reason, command = _not_compared(tmp_path, ours)
+  assert reason == (
+    'it has 1 round, FedAvg, E = 1 was evaluated after 2. ... continues it.'
+  )
+  assert command[:4] == ['fedfish', 'train', '--workdir', str(ours)]
+  config = config_loading.load_config(ours / 'config.json', command[4:])
+  assert config.training.num_rounds == 2

@@ -124,9 +124,8 @@ def _evaluation_clauses(
   run: Run, visible: set[NamedEvaluation]
 ) -> Iterator[str]:
   """Yields what a score lacks, and which evaluations are not shown."""
-  last_shown = max(
-    (e.round_num for e in run.evaluations if e in visible), default=0
-  )
+  shown = (e for e in run.evaluations if e in visible)
+  by_subject = keys.grouped(shown, run.subject_of)
   for evaluation in run.evaluations:
     name, summary = f'evaluation {evaluation.name}', evaluation.summary
     subject = run.subject_of(evaluation)
@@ -148,9 +147,13 @@ def _evaluation_clauses(
         yield clause
     elif subject is None:
       yield f'{name} is of clients or rows of the training and is not shown'
-    # An earlier score is a point of a curve.
-    elif evaluation.round_num >= last_shown:
-      yield f'{name} on {subject} is not shown: a larger or newer one is'
+    elif subject in by_subject:
+      # An earlier score is a point of a curve.
+      last_shown = max(e.round_num for e in by_subject[subject])
+      if evaluation.round_num >= last_shown:
+        yield f'{name} on {subject} is not shown: a larger or newer one is'
+    elif evaluation.fractions:
+      yield f'{name} on {subject} is not shown: that of other seeds is'
 
 
 def _overlap(evaluation: NamedEvaluation) -> str:
@@ -198,7 +201,8 @@ def _not_compared(findings: Findings) -> Iterator[str]:
   for arm in rest[:_MAX_NAMED]:
     yield f'{arm.label} is not compared: {_reason(findings, arm, others[0])}'
   if len(rest) > _MAX_NAMED:
-    yield f'{len(rest) - _MAX_NAMED} more runs are not compared.'
+    more = count(len(rest) - _MAX_NAMED, 'run')
+    yield f'Also not compared: {more}.'
 
 
 def _reason(findings: Findings, arm: Arm, other: Arm) -> str:
