@@ -206,7 +206,7 @@ def compare(config, arguments):
   start, cohort = trained(as_printed(config))
   weighed = [(weighting, cohort) for weighting in WEIGHTINGS]
   # FedAvg's mean is among them.
-  if config != as_printed(config) and not config.algorithm.is_plain_mean:
+  if config != as_printed(config) and config.algorithm.weighs_coordinates:
     s = config.algorithm.plain_mean_fraction
     own = Weighting('as configured', plain_mean_fraction=s)
     weighed.append((own, trained(config)[1]))
