@@ -90,7 +90,7 @@ def test_what_a_mean_over_seeds_lacks(tmp_path):
   runs = write_methods(tmp_path, {'fed_fish': [5.0, 5.0]})
   runs.append(write_run(tmp_path / 'c', settings={'seeds.model_seed': 3}))
   # Of another round.
-  write_evaluation(runs[-1], 'early', round_num=1)
+  write_evaluation(runs[-1], 'early', round_num=1, losses={0.0: (5.0,) * 4})
   assert _notes(runs) == [
     'FedFish, E = 1 (c): evaluation early on held-out clients is not shown: '
     'that of other seeds is.',

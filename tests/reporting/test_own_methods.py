@@ -7,10 +7,10 @@ import itertools
 import sys
 
 import pytest
-from report_runs import write_evaluation, write_run
+from report_runs import add_metrics, read_report, write_methods, write_scored
 
 from tff_fedfish.methods import registry
-from tff_fedfish.reporting import loading, page, scores, summary
+from tff_fedfish.reporting import page, summary
 
 # `relative_floor` is a setting of FedFish, too; so is the hue.
 _MODULE = """
@@ -59,44 +59,42 @@ def _own_method(tmp_path, monkeypatch):
 
 
 def test_variants_are_neither_averaged_nor_dropped(tmp_path):
-  directories = []
-  for floor, seed in itertools.product((0.25, 0.75), (1, 2)):
-    run = write_run(
-      tmp_path / f'{floor}_{seed}',
-      algorithm=_NAME,
-      settings={'algorithm.relative_floor': floor, 'seeds.model_seed': seed},
-    )
-    # The larger value gains one nat.
-    write_evaluation(run, 'e', losses={0.0: (7.0 - 2 * floor,) * 4})
-    directories.append(run)
-  table = scores.read_scores(loading.load_runs(directories))
-  assert [arm.label for arm in table.arms] == [
-    f'Gain {{1}}, E = 1, algorithm.relative_floor = {floor}'
-    for floor in (0.25, 0.75)
+  findings = read_report(
+    [
+      # The larger value gains one nat.
+      write_scored(
+        tmp_path / f'{floor}_{seed}',
+        7.0 - 2 * floor,
+        algorithm=_NAME,
+        seed=seed,
+        settings={'algorithm.relative_floor': floor},
+      )
+      for floor, seed in itertools.product((0.25, 0.75), (1, 2))
+    ]
+  )
+  assert [arm.label for arm in findings.arms] == [
+    f'Gain {{1}}, E = 1, relative_floor {floor}' for floor in (0.25, 0.75)
   ]
-  [row, _] = table.comparisons.itertuples()
-  assert row.baseline == 'Gain {1} (relative_floor 0.25)'
-  assert row.method == 'Gain {1} (relative_floor 0.75)'
-  assert (row.measure, row.mean, row.num_seeds) == ('loss', -1.0, 2)
+  [comparison] = findings.comparisons
+  assert comparison.pair.names == (
+    'Gain {1} (relative_floor 0.75)',
+    'Gain {1} (relative_floor 0.25)',
+  )
+  assert comparison.differences['loss'].by_seed == (-1.0, -1.0)
 
 
 def test_the_report_shows_all_of_a_method(tmp_path):
-  directories = [
-    write_run(tmp_path / 'average', algorithm='fed_avg'),
-    write_run(tmp_path / 'gain', algorithm=_NAME, units_per_round=2),
-  ]
-  for directory in directories:
-    write_evaluation(directory, 'e')
-  metrics = directories[1] / 'metrics.csv'
-  header, *rows = metrics.read_text().splitlines()
-  lines = [f'{header},train/gain,train/num_losses']
-  lines += [f'{row},{-r / 64},0' for r, row in enumerate(rows)]
-  metrics.write_text('\n'.join(lines) + '\n')
-  runs = loading.load_runs(directories)
-  text = html.unescape(page.render_page(scores.read_scores(runs), {}))
+  runs = write_methods(tmp_path, {'fed_avg': [6.0]})
+  runs += write_methods(tmp_path, {_NAME: [6.0]}, all={'units_per_round': 2})
+  add_metrics(
+    runs[1], train__gain=(0, -1 / 64, -2 / 64), train__num_losses=(0,) * 3
+  )
+  findings = read_report(runs)
+  text = html.unescape(page.render_page(findings, {}))
   assert '<h1>Federated pretraining: FedAvg and Gain {1}</h1>' in text
   assert 'Gain {1} − FedAvg' in text
-  average, gain = csv.DictReader(io.StringIO(summary.summary_csv(runs)))
+  rows = csv.DictReader(io.StringIO(summary.summary_csv(findings.runs)))
+  average, gain = rows
   # Two rounds of two models; -2 / 64; nothing was lost in any run.
   assert gain['communication/uplink_units'] == '4'
   assert (average['train/gain'], gain['train/gain']) == ('', '-0.03125')

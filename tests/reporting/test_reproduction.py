@@ -4,10 +4,11 @@ import json
 import pathlib
 import shlex
 
-from report_runs import write_evaluation, write_run
+from report_runs import read_report, write_evaluation, write_methods, write_run
 
+from tff_fedfish.cli import main
 from tff_fedfish.config import load as config_loading
-from tff_fedfish.reporting import loading, settings
+from tff_fedfish.reporting import loading, reproduction, settings
 
 _CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 _FINE_TUNING = {
@@ -23,7 +24,7 @@ _FINE_TUNING = {
 
 def _commands(directories):
   runs = loading.load_runs(directories)
-  return [' '.join(c) for c in settings.reproduction_commands(runs)]
+  return [' '.join(c) for c in reproduction.reproduction_commands(runs)]
 
 
 def test_values_and_differences():
@@ -108,6 +109,36 @@ def test_commands_quote_what_a_shell_would_read(tmp_path):
   assert place == "runs/a; rm $HOME/evaluations/it's"
 
 
+def test_three_seeds_for_every_arm(tmp_path, capsys):
+  root = tmp_path / "it's here"
+  losses = {'fed_avg': [6.0], 'fed_fish': [5.0]}
+  arms = read_report(write_methods(root, losses)).arms
+  commands = reproduction.more_seeds_commands(arms)
+  assert ' '.join(commands[0]).replace(shlex.quote(f'{root}/')[:-1], 'R/') == (
+    "fedfish train --config R/fed_avg0/config.json' --workdir "
+    "R/fed_avg0_seed2' --config.seeds.model_seed=1000 "
+    '--config.seeds.cohort_seed=1002 --config.seeds.shuffle_seed=1004'
+  )
+  # As a shell reads them: two further seeds of each arm, each evaluated.
+  read = [shlex.split(' '.join(command)) for command in commands]
+  assert [words[1] for words in read] == [*['train', 'evaluate'] * 4, 'report']
+  trained = read[:8:2]
+  configs = [config_loading.load_config(w[3], w[6:]) for w in trained]
+  seeds = [config.seeds for config in configs]
+  assert seeds[:2] == seeds[2:] and seeds[0] != seeds[1]
+  assert [words[3] for words in read[1:8:2]] == [words[5] for words in trained]
+  report = read[-1]
+  assert len(report[3 : report.index('--output')]) == 6
+  # The command line reads them: only the corpus is not there.
+  main.main([*trained[0][1:], '--dry_run'])
+  assert "'corpora/debian'" in capsys.readouterr().err
+
+
+def test_arms_with_three_seeds_need_no_more(tmp_path):
+  arms = read_report(write_methods(tmp_path, {'fed_avg': [6.0] * 3})).arms
+  assert reproduction.more_seeds_commands(arms) == []
+
+
 def test_the_files_give_the_configurations_back(tmp_path):
   config = config_loading.load_config(
     _CONFIGS / 'demo.py',
@@ -116,7 +147,7 @@ def test_the_files_give_the_configurations_back(tmp_path):
   run = write_run(tmp_path / 'run')
   values = config_loading.to_json_dict(config)
   (run / 'config.json').write_text(json.dumps(values))
-  files = settings.reproduction_files(loading.load_runs([run]))
+  files = reproduction.reproduction_files(loading.load_runs([run]))
   [(name, text)] = files.items()
   path = tmp_path / 'report' / name
   path.parent.mkdir(parents=True)
@@ -127,7 +158,7 @@ def test_the_files_give_the_configurations_back(tmp_path):
 def test_the_privacy_seed_is_left_out(tmp_path):
   run = write_run(tmp_path / 'run', settings={'seeds.privacy_seed': 424_241})
   runs = loading.load_runs([run])
-  [text] = settings.reproduction_files(runs).values()
+  [text] = reproduction.reproduction_files(runs).values()
   shown = text + str(settings.published(runs[0].config))
   assert 'privacy_seed' not in shown and '424241' not in shown
   assert json.loads(text)['seeds']['split_seed'] == 3
