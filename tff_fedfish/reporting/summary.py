@@ -214,7 +214,8 @@ def _barrier(arm: Arm) -> dict[str, Value] | None:
   for key, own in clients.items():
     # Each seed's round has clients of its own.
     means = [sum(c.values()) / len(c) for c in own.values() if c]
-    one = estimate(own) if len(own) == 1 else None
+    is_one = len(own) == 1 and not key.endswith('l_loss')
+    one = estimate(own) if is_one else None
     if means:
       values[key] = Value(sum(means) / len(means), one)
   return values or None
