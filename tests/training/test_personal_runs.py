@@ -172,8 +172,13 @@ class TestEvaluate:
 
   def test_max_clients(self, corpus, evaluated):
     copy, whole, *_ = evaluated
-    rows = _evaluate(corpus, copy, '--max_clients', '2')
-    assert rows == whole[:2]
+    chosen = []
+    for number in (2, 3):
+      rows = _evaluate(corpus, copy, '--max_clients', str(number))
+      assert [row for row in whole if row in rows] == rows
+      chosen.append({row['client_id'] for row in rows})
+    # A sample, which begins with a smaller one.
+    assert chosen[0] < chosen[1] != {f'client-{n:04}' for n in range(3)}
 
   @pytest.mark.parametrize(
     ('options', 'message'),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.data import unknown_tokens
+from tff_fedfish.data.cohorts import draw_order
 from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
@@ -148,21 +149,29 @@ def _measure_own_rows(plan: Plan, kept: UnfinishedRows) -> None:
     )
   max_sequences = plan.options.max_sequences_per_client
   split_seed = plan.config.seeds.split_seed
-  client_ids = tests.participating[: plan.options.max_clients]
-  skipped = {'beyond_max_clients': len(tests.participating) - len(client_ids)}
-  work, num_dropped = {}, 0
+  work, num_without, num_dropped = {}, 0, 0
   with stage('choosing clients'):
-    for client_id in client_ids:
+    for client_id in draw_order(
+      tests.participating, seed=split_seed, round_num=0
+    ):
+      if len(work) == plan.options.max_clients:
+        break
       rows = tests.rows(client_id, kind=kind, max_sequences=max_sequences)
       num_dropped += rows.num_dropped_sequences
       if len(rows):
         work[client_id] = len(rows)
+      else:
+        num_without += 1
   if not work:
     raise UserError(
       f'`--data` {str(plan.data)!r} must have clients with '
       f'{kind.removeprefix("own_")} rows, but none of its '
-      f'{len(client_ids)} has. Train on a corpus with more rows a client.'
+      f'{num_without} has. Train on a corpus with more rows a client.'
     )
+  skipped = {
+    'beyond_max_clients': len(tests.participating) - len(work) - num_without,
+    'without_own_rows': num_without,
+  }
   _announce(plan, len(work), sum(work.values()), skipped)
   model = 'global' if tests.kept is None else 'personal'
   options = dict(kind=kind, max_sequences=max_sequences)
@@ -182,8 +191,7 @@ def _measure_own_rows(plan: Plan, kept: UnfinishedRows) -> None:
       'split_seed': split_seed,
       'max_sequences_per_client': max_sequences,
     },
-    # For tests, or for the validation that a method's model needs.
-    skipped_clients=skipped | {'without_own_rows': len(client_ids) - len(work)},
+    skipped_clients=skipped,
     skipped_sequences=num_dropped,
     unknown_token_fraction=None,
     **plan.facts,
