@@ -20,8 +20,8 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import plan, results, statistics
 from tff_fedfish.evaluation.clients import halve_client
 from tff_fedfish.evaluation.evaluator import build_evaluator
-from tff_fedfish.evaluation.kept_rows import KeptRows
 from tff_fedfish.evaluation.options import EvaluationOptions
+from tff_fedfish.evaluation.unfinished import UnfinishedRows
 from tff_fedfish.run import (
   build,
   checkpoints,
@@ -231,15 +231,17 @@ def test_stopped_it_continues(small_run, tmp_path, monkeypatch, capsys):
   shown = capsys.readouterr()
   assert 'Clients left out: 5 (beyond --max_clients)' in shown.out
   assert '(5 clients left out: --max_clients all takes all)' in shown.err
-  add = KeptRows.add
+  add = UnfinishedRows.add
 
   def stop(self, entries):
     add(self, entries)
-    if len(self.rows) == 2:
+    if len(self.client_ids) == 2:
+      assert _evaluate(*arguments, *flags) == 2
+      assert 'is being written by the same command' in capsys.readouterr().err
       os.kill(os.getpid(), signal.SIGTERM)
 
   with monkeypatch.context() as patch:
-    patch.setattr(KeptRows, 'add', stop)
+    patch.setattr(UnfinishedRows, 'add', stop)
     assert _evaluate(*arguments, *flags) == 143
   line = 'interrupted. 2 of 4 clients are kept; the same command continues.\n'
   assert capsys.readouterr().err.endswith(f'fedfish: {line}')
@@ -247,9 +249,11 @@ def test_stopped_it_continues(small_run, tmp_path, monkeypatch, capsys):
   assert _evaluate(*arguments[:2], tmp_path / 'out', '--fractions', '0') == 0
   assert 'Continuing' not in capsys.readouterr().err
   shutil.rmtree(tmp_path / 'out')
-  # As if it had been killed while it wrote.
-  [kept] = tmp_path.glob('.*.unfinished')
-  kept.write_text(f'{kept.read_text()}[{{"client_id')
+  # As if it had been killed while it wrote: a whole row, and half a row.
+  [kept] = tmp_path.glob('.*.unfinished/per_client.csv')
+  text = kept.read_text()
+  more = text.splitlines()[1].replace('host', 'killed')
+  kept.write_text(f'{text}{more}\n{more[:9]}')
   assert _evaluate(*arguments, *flags) == 0
   assert 'Continuing after 2 of 4 clients.' in capsys.readouterr().err
   for name in ('per_client.csv', 'summary.json'):

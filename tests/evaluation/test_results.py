@@ -13,11 +13,7 @@ from hypothesis import strategies as st
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import results, tables
 from tff_fedfish.evaluation.summary import Summary
-from tff_fedfish.evaluation.tables import (
-  Affinity,
-  ClientBarrier,
-  ClientEvaluation,
-)
+from tff_fedfish.evaluation.tables import ClientBarrier, ClientEvaluation
 from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 _IDENTITY = CorpusIdentity(
@@ -66,9 +62,8 @@ def _write(directory, clients=_CLIENTS, barriers=None, **options):
     skipped_clients={'too_few_documents': 2},
     unknown_token_fraction=None,
   )
-  affinities = options.pop('affinities', ())
   summary = Summary(**facts | options)
-  results.write_evaluation(directory, summary, clients, barriers, affinities)
+  results.write_evaluation(directory, summary, clients, barriers)
   return summary
 
 
@@ -91,7 +86,6 @@ def test_what_is_written_is_read(tmp_path):
     _CLIENTS[i] for i in (2, 1, 0)
   ]
   assert _rows(found.barriers, ClientBarrier) == [_barrier(b'x')]
-  assert found.affinities.empty
   _write(tmp_path / 'new')
   assert results.read_evaluation(tmp_path / 'new').barriers is None
 
@@ -128,25 +122,12 @@ def test_any_client_returns_exactly(
   assert repr(found) == repr(expected)
 
 
-def test_personal_models_and_affinities(tmp_path):
+def test_personal_models(tmp_path):
   clients = [_client(i, model='personal') for i in (b'a', b'=b')]
-  pairs = [
-    (b'=b', 1, b'=b', 0.1),
-    (b'=b', 1, b'a', -2.5),
-    (b'a', -1, b'a', 0.0),
-  ]
-  affinities = [
-    Affinity(client_id=one, cluster=cluster, candidate_id=other, affinity=worth)
-    for one, cluster, other, worth in pairs
-  ]
-  _write(tmp_path / 'out', clients, kind='own_test', affinities=affinities)
-  lines = (tmp_path / 'out' / 'affinity.csv').read_text().splitlines()
-  assert lines[0] == 'client_id,cluster,candidate_id,affinity'
+  _write(tmp_path / 'out', clients, kind='own_test')
   found = results.read_evaluation(tmp_path / 'out')
-  # In the order that they were given in.
-  assert _rows(found.affinities, Affinity) == affinities
   assert set(found.clients['model']) == {'personal'}
-  # Of other evaluations neither is written.
+  # Of other evaluations it is not written.
   _write(tmp_path / 'other')
   assert 'model' not in (tmp_path / 'other' / 'per_client.csv').read_text()
   found = results.read_evaluation(tmp_path / 'other')
@@ -185,7 +166,7 @@ def test_other_directories_are_left_alone(tmp_path):
   (tmp_path / 'thesis.txt').unlink()
   # A failure leaves nothing behind.
   with pytest.raises(AttributeError):
-    _write(tmp_path / 'a', affinities=[None])
+    _write(tmp_path / 'a', barriers=[None])
   assert not os.listdir(tmp_path)
 
 

@@ -137,7 +137,6 @@ def _score(losses, accuracies=None, metric='held-out loss'):
     summary=None,
     clients=as_table(ClientEvaluation, clients),
     barriers=None,
-    affinities=None,
   )
   return validation_score(evaluation, metric)
 

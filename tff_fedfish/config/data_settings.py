@@ -110,11 +110,6 @@ class PartitionConfig(Section, section='partition'):
     return self.scheme is not None and not self.merges_groups
 
   @property
-  def gives_one_class(self) -> bool:
-    """Whether all images of a client are of one class."""
-    return self.scheme == 'latent_distributions'
-
-  @property
   def has_twins(self) -> bool:
     """Whether each client has a held-out one of the same distribution."""
     return self.divides_images and self.held_out == 'matching'

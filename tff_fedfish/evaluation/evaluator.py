@@ -38,11 +38,13 @@ class ClientEvaluator:
     *,
     evaluation_batch_size: int,
     local_batch_size: int,
+    micro_batch_size: int | None = None,
   ):
     """Builds the graphs at the first call.
 
     A batch of scoring has `evaluation_batch_size` sequences, a step of
-    fine-tuning `local_batch_size`. The optimizer's learning rate is given with
+    fine-tuning `local_batch_size`, of which `micro_batch_size` (None: all) pass
+    through the model at a time. The optimizer's learning rate is given with
     every call.
     """
     self._evaluation_batch_size = evaluation_batch_size
@@ -71,6 +73,7 @@ class ClientEvaluator:
         non_trainable,
         dataset,
         num_local_epochs=num_local_epochs,
+        micro_batch_size=micro_batch_size,
       ).trainable
 
     self._score = score
@@ -122,6 +125,7 @@ def build_evaluator(config: TrainConfig) -> ClientEvaluator:
     build.build_client_optimizer(config),
     evaluation_batch_size=config.evaluation.batch_size,
     local_batch_size=config.client_work.local_batch_size,
+    micro_batch_size=config.client_work.micro_batch_size,
   )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish.data import unknown_tokens
+from tff_fedfish.data.cohorts import draw_order
 from tff_fedfish.data.sequences import Sequences
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
@@ -21,7 +22,6 @@ from tff_fedfish.evaluation.evaluator import (
   client_evaluation,
   evaluate_clients,
 )
-from tff_fedfish.evaluation.kept_rows import KeptRows
 from tff_fedfish.evaluation.options import (
   MIN_SEQUENCES,
   OWN_ROWS,
@@ -31,6 +31,7 @@ from tff_fedfish.evaluation.plan import Plan
 from tff_fedfish.evaluation.results import write_evaluation
 from tff_fedfish.evaluation.summary import Summary
 from tff_fedfish.evaluation.tables import ClientEvaluation
+from tff_fedfish.evaluation.unfinished import UnfinishedRows
 from tff_fedfish.planning.client_steps import client_steps
 from tff_fedfish.printing import count
 from tff_fedfish.progress import Progress, stage
@@ -50,19 +51,20 @@ def measure(plan: Plan) -> None:
     UserError: If no client can be scored, or the checkpoint is not of the
       config's model.
   """
-  kept, is_own = KeptRows(plan), plan.facts['kind'] in OWN_ROWS
+  kept, is_written = UnfinishedRows(plan), False
+  is_own = plan.facts['kind'] in OWN_ROWS
   try:
     (_measure_own_rows if is_own else _measure_halves)(plan, kept)
-    kept.remove()
+    is_written = True
   except KeyboardInterrupt as interruption:
-    if kept.rows:
+    if kept.client_ids:
       interruption.add_note(
-        f'{len(kept.rows)} of {count(kept.num_clients, "client")} are kept; '
-        'the same command continues.'
+        f'{len(kept.client_ids)} of {count(kept.num_clients, "client")} are '
+        'kept; the same command continues.'
       )
     raise
   finally:
-    kept.close()
+    kept.close(is_written)
 
 
 def num_scored_bytes(rows: Sequences, tokenizer: Tokenizer) -> int:
@@ -79,7 +81,7 @@ def num_scored_bytes(rows: Sequences, tokenizer: Tokenizer) -> int:
   )
 
 
-def _measure_halves(plan: Plan, kept: KeptRows) -> None:
+def _measure_halves(plan: Plan, kept: UnfinishedRows) -> None:
   """Scores clients on one half, before and after fine-tuning on the other."""
   config, options, tokenizer = plan.config, plan.options, plan.tokenizer
   with stage('choosing clients'):
@@ -98,6 +100,7 @@ def _measure_halves(plan: Plan, kept: KeptRows) -> None:
   _announce(plan, len(halves), num_sequences, sample.skipped)
   clients = _score(
     kept,
+    len(options.fractions),
     {client_id: _work(half, options) for client_id, half in sample.clients},
     lambda client_ids: evaluate_clients(
       evaluator,
@@ -137,7 +140,7 @@ def _measure_halves(plan: Plan, kept: KeptRows) -> None:
   write_evaluation(plan.output, summary, clients, barriers)
 
 
-def _measure_own_rows(plan: Plan, kept: KeptRows) -> None:
+def _measure_own_rows(plan: Plan, kept: UnfinishedRows) -> None:
   """Scores the clients that train, each on rows of its own."""
   kind = plan.facts['kind']
   with stage('building the model'):
@@ -146,26 +149,35 @@ def _measure_own_rows(plan: Plan, kept: KeptRows) -> None:
     )
   max_sequences = plan.options.max_sequences_per_client
   split_seed = plan.config.seeds.split_seed
-  client_ids = tests.participating[: plan.options.max_clients]
-  skipped = {'beyond_max_clients': len(tests.participating) - len(client_ids)}
-  work, num_dropped = {}, 0
+  work, num_without, num_dropped = {}, 0, 0
   with stage('choosing clients'):
-    for client_id in client_ids:
+    for client_id in draw_order(
+      tests.participating, seed=split_seed, round_num=0
+    ):
+      if len(work) == plan.options.max_clients:
+        break
       rows = tests.rows(client_id, kind=kind, max_sequences=max_sequences)
       num_dropped += rows.num_dropped_sequences
       if len(rows):
         work[client_id] = len(rows)
+      else:
+        num_without += 1
   if not work:
     raise UserError(
       f'`--data` {str(plan.data)!r} must have clients with '
       f'{kind.removeprefix("own_")} rows, but none of its '
-      f'{len(client_ids)} has. Train on a corpus with more rows a client.'
+      f'{num_without} has. Train on a corpus with more rows a client.'
     )
+  skipped = {
+    'beyond_max_clients': len(tests.participating) - len(work) - num_without,
+    'without_own_rows': num_without,
+  }
   _announce(plan, len(work), sum(work.values()), skipped)
   model = 'global' if tests.kept is None else 'personal'
   options = dict(kind=kind, max_sequences=max_sequences)
   clients = _score(
     kept,
+    1,
     work,
     lambda client_ids: (
       [client_evaluation(client_id, num_rows, score, score, model=model)]
@@ -179,14 +191,12 @@ def _measure_own_rows(plan: Plan, kept: KeptRows) -> None:
       'split_seed': split_seed,
       'max_sequences_per_client': max_sequences,
     },
-    # For tests, or for the validation that a method's model needs.
-    skipped_clients=skipped | {'without_own_rows': len(client_ids) - len(work)},
+    skipped_clients=skipped,
     skipped_sequences=num_dropped,
     unknown_token_fraction=None,
     **plan.facts,
   )
-  affinities = own_tests.affinities(tests, plan.corpus)
-  write_evaluation(plan.output, summary, clients, affinities=affinities)
+  write_evaluation(plan.output, summary, clients)
 
 
 def _personalization(plan: Plan) -> dict[str, Any]:
@@ -272,19 +282,22 @@ def _work(halves: Halves, options: EvaluationOptions) -> float:
 
 
 def _score(
-  kept: KeptRows,
+  kept: UnfinishedRows,
+  rows_per_client: int,
   work: Mapping[bytes, float],
   score: Callable[[Sequence[bytes]], Iterator[Sequence[ClientEvaluation]]],
-) -> list[ClientEvaluation]:
+) -> list[Any]:
   """Returns the rows of all clients; shows each client as it is done.
 
   Args:
     kept: Clients that are done, and where others are kept.
+    rows_per_client: Rows of each.
     work: Expected time of each client, in any unit.
     score: Yields the rows of each of some clients.
   """
-  kept.begin(len(work))
-  left, num_kept = [i for i in work if i not in kept.rows], len(kept.rows)
+  kept.begin(len(work), rows_per_client)
+  left = [i for i in work if i not in kept.client_ids]
+  num_kept = len(work) - len(left)
   if left:
     scores = score(left)
     with stage('tracing, first client'):
@@ -300,4 +313,4 @@ def _score(
       for entries in itertools.chain([first], scores):
         kept.add(entries)
         progress.advance(loss=entries[0].loss_before)
-  return list(itertools.chain.from_iterable(kept.rows.values()))
+  return list(kept.read().itertuples(index=False))

@@ -37,9 +37,9 @@ class EvaluationOptions:
   """Lowest place in [0, 1) of a held-out client of the run's own corpus; those
   below it are not read (docs/sweep.md)."""
   max_clients: int | None = number(64, at_least=1)
-  """Maximum number of clients, in a fixed random order (with own rows: in the
-  corpus's order). Clients with fewer than
-  4 documents (sequences or images where data is halved by these) are skipped.
+  """Maximum number of clients, in a fixed random order. Clients with fewer than
+  4 documents (sequences or images where data is halved by these), or without
+  own rows to score, are skipped.
   all (None in Python and in sweep files): no bound."""
   max_sequences_per_client: int | None = number(64, at_least=MIN_SEQUENCES)
   """Maximum number of sequences per client. all (None in Python and in sweep

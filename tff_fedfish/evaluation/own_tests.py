@@ -20,15 +20,7 @@ from tff_fedfish.evaluation.evaluator import (
   Score,
   build_evaluator,
 )
-from tff_fedfish.evaluation.tables import Affinity
-from tff_fedfish.run import (
-  build,
-  checkpoints,
-  cohorts,
-  model_state,
-  tensor_files,
-)
-from tff_fedfish.run.candidates import tensor_name
+from tff_fedfish.run import build, checkpoints, cohorts, model_state
 from tff_fedfish.run.client_inputs import ClientInputs
 from tff_fedfish.run.client_state import ClientStates
 from tff_fedfish.run.corpus_identity import Corpus
@@ -164,30 +156,3 @@ def open_own_tests(
   state_type = process.initialize.type_signature.result
   state = model_state.from_tensors(loaded.tensors, state_type, path)
   return OwnTests(kept=kept, state=state, **common)
-
-
-def affinities(tests: OwnTests, corpus: Corpus) -> list[Affinity]:
-  """Returns what clients kept of each other's worth; [] if they keep none."""
-  if tests.kept is None or 'affinity' not in dict(tests.kept.slots):
-    return []
-  # Images of a client may all be of one class.
-  has_clusters = tests.kept.config.partition.gives_one_class
-  name, rows = tensor_name('affinity', 0), []
-  for client_id in tests.participating:
-    path = tests.kept.states.path_for(client_id, 10**9)
-    if path is None:
-      continue
-    cluster = -1
-    if has_clusters:
-      cluster = int(corpus.labels[corpus.client_rows[client_id][0]])
-    values = tensor_files.read(path, [name])[name]
-    rows += [
-      Affinity(
-        client_id=client_id,
-        cluster=cluster,
-        candidate_id=other,
-        affinity=float(value),
-      )
-      for other, value in zip(tests.participating, values, strict=True)
-    ]
-  return rows

@@ -4,14 +4,13 @@
 |---|---|
 | `per_client.csv` | one per client and fraction: `ClientEvaluation` |
 | `barrier.csv` | one per client of the replayed cohort: `ClientBarrier` |
-| `affinity.csv` | one per pair of clients that weigh each other: `Affinity` |
 | `summary.json` | `Summary` |
 """
 
 import dataclasses
 import os
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import pandas as pd
 
@@ -20,15 +19,9 @@ from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import tables
 from tff_fedfish.evaluation.options import OWN_ROWS
 from tff_fedfish.evaluation.summary import Summary
-from tff_fedfish.evaluation.tables import (
-  Affinity,
-  ClientBarrier,
-  ClientEvaluation,
-)
+from tff_fedfish.evaluation.tables import ClientBarrier, ClientEvaluation
 
-_CLIENTS_FILE = 'per_client.csv'
 _BARRIERS_FILE = 'barrier.csv'
-_AFFINITIES_FILE = 'affinity.csv'
 _SUMMARY_FILE = 'summary.json'
 
 
@@ -36,16 +29,14 @@ _SUMMARY_FILE = 'summary.json'
 class Evaluation:
   """Contents of an evaluation's directory.
 
-  The columns of the tables are the fields of `ClientEvaluation`,
-  `ClientBarrier` and `Affinity`.
+  The columns of the tables are the fields of `ClientEvaluation` and
+  `ClientBarrier`.
   """
 
   summary: Summary
   clients: pd.DataFrame
   barriers: pd.DataFrame | None
   """None: the barrier was not measured."""
-  affinities: pd.DataFrame
-  """Empty where clients have none."""
 
 
 def write_evaluation(
@@ -53,7 +44,6 @@ def write_evaluation(
   summary: Summary,
   clients: Iterable[ClientEvaluation],
   barriers: Iterable[ClientBarrier] | None = None,
-  affinities: Sequence[Affinity] = (),
 ) -> None:
   """Writes the directory of an evaluation; it appears whole or not at all.
 
@@ -62,7 +52,6 @@ def write_evaluation(
     summary: Their summary.
     clients: Rows of per_client.csv; written by client id and fraction.
     barriers: Rows of barrier.csv, by client id. None: no such file.
-    affinities: Rows of affinity.csv, in the order to write. (): no such file.
 
   Raises:
     UserError: If `directory` holds something, is a file or cannot be written.
@@ -72,14 +61,12 @@ def write_evaluation(
     directory, marker=_SUMMARY_FILE
   ) as temporary:
     tables.write_rows(
-      temporary / _CLIENTS_FILE,
+      temporary / tables.CLIENTS_NAME,
       ClientEvaluation,
       sorted(clients, key=lambda row: (row.client_id, row.fraction)),
       # Elsewhere the model is always the global one.
       without='' if summary.kind in OWN_ROWS else 'model',
     )
-    if affinities:
-      tables.write_rows(temporary / _AFFINITIES_FILE, Affinity, affinities)
     if barriers is not None:
       rows = sorted(barriers, key=lambda row: row.client_id)
       tables.write_rows(temporary / _BARRIERS_FILE, ClientBarrier, rows)
@@ -97,7 +84,7 @@ def read_evaluation(directory: str | os.PathLike) -> Evaluation:
   tables.require_file(path)
   with files.explained(path, 'the summary of an evaluation', tables.ADVICE):
     summary = files.read_json(path, schema=Summary)
-  path = directory / _CLIENTS_FILE
+  path = directory / tables.CLIENTS_NAME
   clients = tables.read_rows(path, ClientEvaluation)
   if set(clients['model']) not in ({'global'}, {'personal'}, set()):
     raise UserError(
@@ -107,12 +94,4 @@ def read_evaluation(directory: str | os.PathLike) -> Evaluation:
   path, barriers = directory / _BARRIERS_FILE, None
   if path.exists():
     barriers = tables.read_rows(path, ClientBarrier)
-  path, affinities = directory / _AFFINITIES_FILE, tables.as_table(Affinity, [])
-  if path.exists():
-    affinities = tables.read_rows(path, Affinity)
-  return Evaluation(
-    summary=summary,
-    clients=clients,
-    barriers=barriers,
-    affinities=affinities,
-  )
+  return Evaluation(summary=summary, clients=clients, barriers=barriers)

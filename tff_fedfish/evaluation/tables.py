@@ -13,6 +13,7 @@ from tff_fedfish import files
 from tff_fedfish.data.client_ids import client_id_to_cell, text_to_client_id
 from tff_fedfish.errors import UserError
 
+CLIENTS_NAME = 'per_client.csv'
 ADVICE = 'Restore the file, or evaluate again.'
 """Advice on a damaged file."""
 
@@ -51,32 +52,25 @@ class ClientBarrier:
   global_accuracy: float
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Affinity:
-  """Worth of another client's models to a client, summed over rounds."""
+def csv_of(kind: type, rows: Iterable[Any], without: str = '') -> str:
+  """Returns rows as a CSV file, in full precision.
 
-  client_id: bytes
-  cluster: int
-  """Cluster of its data; -1: the clients have none."""
-  candidate_id: bytes
-  affinity: float
+  Args:
+    kind: Dataclass whose fields are the columns.
+    rows: Objects with these fields.
+    without: Field that is left out.
+  """
+  names = [f.name for f in dataclasses.fields(kind) if f.name != without]
+  cells = ([_cell(getattr(row, name)) for name in names] for row in rows)
+  return files.csv_file(names, cells)
 
 
 def write_rows(
   path: pathlib.Path, kind: type, rows: Iterable[Any], without: str = ''
 ) -> None:
-  """Writes dataclasses as a CSV file, in full precision.
-
-  Args:
-    path: The file; appears whole or not at all.
-    kind: Class of the rows. Its fields are the columns.
-    rows: The rows.
-    without: Field that is left out.
-  """
-  names = [f.name for f in dataclasses.fields(kind) if f.name != without]
-  cells = ([_cell(getattr(row, name)) for name in names] for row in rows)
+  """Writes the file of `csv_of`; it appears whole or not at all."""
   with files.write_atomically(path) as file:
-    file.write(files.csv_file(names, cells))
+    file.write(csv_of(kind, rows, without))
 
 
 def read_rows(path: pathlib.Path, kind: type) -> pd.DataFrame:

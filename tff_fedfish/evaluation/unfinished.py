@@ -1,19 +1,20 @@
-"""Rows of finished clients, kept in a file until an evaluation is written.
+"""Rows of finished clients, kept until an evaluation is written.
 
-The file is `.IDENTITY.unfinished` beside the output, with a line of JSON per
-client. Other options, another checkpoint or another corpus have another file.
+They grow in `.IDENTITY.unfinished/per_client.csv` beside the output. Other
+options, another checkpoint or another corpus have another directory.
 """
 
-import dataclasses
 import hashlib
-import json
-import os
+import shutil
 import sys
 from collections.abc import Sequence
+
+import pandas as pd
 
 from tff_fedfish import files, locks
 from tff_fedfish.config import load
 from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation import tables
 from tff_fedfish.evaluation.plan import Plan
 from tff_fedfish.evaluation.tables import ClientEvaluation
 from tff_fedfish.printing import count
@@ -21,35 +22,34 @@ from tff_fedfish.run import run_directory, store
 from tff_fedfish.version import __version__
 
 
-class KeptRows:
+class UnfinishedRows:
   """Rows by client, also those of the same command when it was stopped.
 
-  A client's rows are appended once it is finished, so that no end of the
-  process loses them.
-
   Attributes:
-    num_clients: Clients of the evaluation.
-    rows: The rows of each finished client.
+    client_ids: The finished clients.
+    num_clients: Clients of the evaluation; 0 before `begin`.
   """
 
   def __init__(self, plan: Plan):
     """Touches nothing."""
     self._output = plan.output
-    self._path = plan.output.with_name(f'.{_identity(plan)}.unfinished')
+    self._path = (
+      plan.output.with_name(f'.{_identity(plan)}.unfinished')
+      / tables.CLIENTS_NAME
+    )
     self._file = None
+    self.client_ids: set[bytes] = set()
     self.num_clients = 0
-    self.rows: dict[bytes, Sequence[ClientEvaluation]] = {}
 
-  def begin(self, num_clients: int) -> None:
-    """Reads what is kept of the evaluation.
+  def begin(self, num_clients: int, rows_per_client: int) -> None:
+    """Opens the file.
 
     Raises:
       UserError: If another process makes the same evaluation.
     """
     self.num_clients = num_clients
     self._path.parent.mkdir(parents=True, exist_ok=True)
-    with files.naming(self._path):
-      file = open(self._path, 'a+b')
+    file = open(self._path, 'a+b')
     if not locks.try_lock(file):
       file.close()
       raise UserError(
@@ -57,45 +57,40 @@ class KeptRows:
         'command. Wait until it ends, or name another directory.'
       )
     self._file = file
-    self._file.seek(0)
-    num_bytes = 0
-    for line in self._file:
-      # A process that was killed may have left half a line.
-      if not line.endswith(b'\n'):
-        break
-      num_bytes += len(line)
-      entries = [_from_json(**row) for row in json.loads(line)]
-      self.rows[entries[0].client_id] = entries
-    self._file.truncate(num_bytes)
-    if self.rows:
+    file.seek(0)
+    # A process that was killed may have left some of a client's rows, and half
+    # a line.
+    lines = [line for line in file if line.endswith(b'\n')]
+    num_kept = max(len(lines) - 1, 0) // rows_per_client
+    kept = lines[: num_kept and 1 + num_kept * rows_per_client]
+    file.truncate(sum(map(len, kept)))
+    if kept:
+      self.client_ids.update(self.read()['client_id'])
       print(
-        f'Continuing after {len(self.rows)} of {count(num_clients, "client")}.',
+        f'Continuing after {num_kept} of {count(num_clients, "client")}.',
         file=sys.stderr,
       )
 
   def add(self, entries: Sequence[ClientEvaluation]) -> None:
-    """Keeps the rows of a client."""
-    self.rows[entries[0].client_id] = entries
-    rows = [dataclasses.asdict(e) for e in entries]
-    line = json.dumps([r | {'client_id': r['client_id'].hex()} for r in rows])
+    """Appends the rows of a client."""
+    text = tables.csv_of(ClientEvaluation, entries)
+    if self.client_ids:
+      text = text.partition('\n')[2]
     with files.naming(self._path):
-      self._file.write(f'{line}\n'.encode())
+      self._file.write(text.encode())
       self._file.flush()
+    self.client_ids.add(entries[0].client_id)
 
-  def remove(self) -> None:
-    """Removes the file, once the evaluation is written."""
-    self._path.unlink(missing_ok=True)
+  def read(self) -> pd.DataFrame:
+    """Returns the rows of the finished clients."""
+    return tables.read_rows(self._path, ClientEvaluation)
 
-  def close(self) -> None:
-    """Closes the file; removes it if no client is finished."""
+  def close(self, is_written: bool) -> None:
+    """Closes the file; removes it if nothing in it is of use any more."""
     if self._file:
-      if not os.fstat(self._file.fileno()).st_size:
-        self.remove()
+      if is_written or not self.client_ids:
+        shutil.rmtree(self._path.parent)
       self._file.close()
-
-
-def _from_json(client_id, **values):
-  return ClientEvaluation(client_id=bytes.fromhex(client_id), **values)
 
 
 def _identity(plan):
