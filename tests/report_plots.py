@@ -1,13 +1,14 @@
 """The plots of a report as tables, without drawing them."""
 
-from tff_fedfish.reporting import loading, scores
+from report_runs import read_report
+
 from tff_fedfish.reporting.figures_of_report import all_plots
 from tff_fedfish.reporting.plots import Plot
 
 
 def plots_of(directories) -> dict[str, Plot]:
   """Returns name -> plot of the runs."""
-  sections = all_plots(scores.read_scores(loading.load_runs(directories)))
+  sections = all_plots(read_report(directories))
   plots = {plot.name: plot for found in sections.values() for plot in found}
   for plot in plots.values():
     if plot.kind in ('bar', 'point', 'line'):

@@ -4,13 +4,34 @@ import math
 
 import pytest
 from report_plots import plots_of, points
-from report_runs import write_evaluation, write_run
+from report_runs import (
+  add_metrics,
+  write_evaluation,
+  write_methods,
+  write_run,
+  write_scored,
+  write_sweep,
+)
+
+_LOSS = 'Loss (nats per token)'
+_HELD_OUT = 'Held-out loss (nats per token)'
 
 
 @pytest.fixture(name='of_pair', scope='module')
 def _of_pair(pair):
   """Plots of FedAvg and FedFish, E = 8."""
   return plots_of(pair)
+
+
+@pytest.fixture(name='of_sweep', scope='module')
+def _of_sweep(tmp_path_factory):
+  """E = 1 and 4 for 4 rounds, and E = 4 for 1: 4 local epochs, as E = 1."""
+  gains = {
+    (algorithm, epochs, rounds): epochs * rounds / 8 + (algorithm == 'fed_fish')
+    for algorithm in ('fed_avg', 'fed_fish')
+    for epochs, rounds in ((1, 4), (4, 4), (4, 1))
+  }
+  return plots_of(write_sweep(tmp_path_factory.mktemp('sweep'), gains))
 
 
 def test_a_pair_has_all_that_a_pair_can_have(of_pair):
@@ -22,114 +43,6 @@ def test_a_pair_has_all_that_a_pair_can_have(of_pair):
     'transfer_1_before_after',
     'curves',
     'cost',
-    'barrier',
-  ]
-
-
-def test_differences_of_one_method(of_pair):
-  plot = of_pair['differences']
-  assert plot.title == 'Loss of FedFish minus loss of FedAvg'
-  # (5.5 - 6 + 6.5 - 7 + 5 - 5 + 6 - 6) / 4 and
-  # (5 - 5 + 6 - 6.5 + 4.5 - 5.5 + 4.5 - 4) / 4.
-  assert points(plot, 'series', 'x', 'y') == [
-    ('without personalization', '', -0.25),
-    ('personalized on 50 %', '', -0.25),
-  ]
-
-
-def test_scores_by_fraction_with_their_intervals(of_pair):
-  plot = of_pair['held_out_scores']
-  where = {'series': 'FedAvg, E = 8', 'panel': 'Loss (nats per token)'}
-  # (6 + 7 + 5 + 6) / 4 and (5 + 6.5 + 5.5 + 4) / 4, -/+ 0.25.
-  assert points(plot, 'x', 'y', 'low', 'high', **where) == [
-    (0, 6.0, 5.75, 6.25),
-    (50, 5.25, 5.0, 5.5),
-  ]
-  where['panel'] = 'Token accuracy (%)'
-  # Accuracies are (10 - loss) %.
-  assert points(plot, 'y', **where) == [(4.0,), (4.75,)]
-  assert 'Token accuracy (%): FedAvg, E = 8: 4.0 at 0, 4.8 at 50' in plot.words
-
-
-def test_clients_before_and_after(of_pair):
-  plot = of_pair['held_out_before_after']
-  assert points(plot, 'point', 'x', 'y', panel='FedAvg, E = 8') == [
-    ('a.org', 6, 5),
-    ('b.org', 7, 6.5),
-    ('c.org', 5, 5.5),
-    ('d.org', 6, 4),
-  ]
-  assert 'FedAvg, E = 8: 3 of 4 points below the diagonal' in plot.words
-
-
-def test_curves_by_round(of_pair):
-  plot = of_pair['curves']
-  where = {'series': 'FedAvg, E = 8'}
-  # Held-out losses as written; train losses are 9 - r, from round 1 on.
-  loss, accuracy, train = plot.panel_names
-  assert loss == 'Held-out loss (nats per token)'
-  assert points(plot, 'x', 'y', panel=loss, **where) == [
-    (0, 8.0),
-    (1, 7.0),
-    (2, 6.5),
-  ]
-  # r / 100 in round r.
-  assert points(plot, 'y', panel=accuracy, **where) == [(0,), (1,), (2,)]
-  assert points(plot, 'x', 'y', panel=train, **where) == [(1, 8.0), (2, 7.0)]
-
-
-def test_curves_leave_out_rounds_without_a_finite_value(tmp_path):
-  losses = (8.0, None, 7.0, float('nan'))
-  run = write_run(tmp_path / 'run', held_out_losses=losses)
-  plot = plots_of([run])['curves']
-  where = {'panel': 'Held-out loss (nats per token)'}
-  assert points(plot, 'x', 'y', **where) == [(0, 8.0), (2, 7.0)]
-
-
-def test_personalized_accuracy_of_checkpoints(tmp_path):
-  run = write_run(tmp_path / 'run', held_out_losses=(8.0,) * 5)
-  for round_num, loss in ((2, 6.0), (4, 5.0)):
-    losses = {0.0: (9.0,) * 4, 0.25: (8.0,) * 4, 0.5: (loss,) * 4}
-    write_evaluation(run, f'e{round_num}', round_num=round_num, losses=losses)
-  plot = plots_of([run])['curves']
-  where = {'panel': 'Personalized token accuracy (%)'}
-  # (10 - 6) % and (10 - 5) % after half of the data.
-  assert points(plot, 'x', 'y', **where) == [
-    (2, 4.0),
-    (4, 5.0),
-  ]
-
-
-def test_accuracy_by_traffic(of_pair):
-  plot = of_pair['cost']
-  uplink, total = plot.panel_names
-  where = {'series': 'FedFish, E = 8'}
-  # FedFish sends 2 units up in each of 2 rounds, and receives 1.
-  for panel, expected in (
-    (uplink, [(0, 0), (2, 1), (4, 2)]),
-    (total, [(0, 0), (3, 1), (6, 2)]),
-  ):
-    assert points(plot, 'x', 'y', panel=panel, **where) == expected
-
-
-def test_barriers_measured_in_training(tmp_path):
-  directory = write_run(tmp_path / 'run')
-  lines = (directory / 'metrics.csv').read_text().splitlines()
-  cells = ('barrier/loss', '', '0.5', '0.25')
-  (directory / 'metrics.csv').write_text(
-    ''.join(f'{a},{b}\n' for a, b in zip(lines, cells, strict=True))
-  )
-  plot = plots_of([directory])['curves']
-  panel = 'Barrier (nats per token)'
-  assert points(plot, 'x', 'y', panel=panel) == [(1, 0.5), (2, 0.25)]
-
-
-def test_images_are_no_tokens(tmp_path):
-  settings = {'data.corpus': 'mnist_by_writer', 'data.sequence_length': None}
-  plot = plots_of([write_run(tmp_path / 'run', settings=settings)])['curves']
-  assert plot.panel_names[:2] == [
-    'Held-out loss (nats per image)',
-    'Held-out accuracy (%)',
   ]
 
 
@@ -139,110 +52,244 @@ def test_no_plot_without_values(tmp_path):
   assert plots_of([directory]) == {}
 
 
-def test_barriers_of_a_pair(of_pair):
-  plot = of_pair['barrier']
-  # FedFish 5.2 - 5 and 4.3 - 4; FedAvg 5.5 - 5 and 4.2 - 4.
-  assert points(plot, 'point', 'x', 'y') == [
-    ('client0', 0.2, 0.5),
-    ('client1', 0.3, 0.2),
-  ]
-  # An evaluation of round r replays round r + 1.
-  assert set(plot.table['series']) == {'round 3'}
+class TestDifferences:
+  def test_loss_and_accuracy_of_a_pair(self, of_pair):
+    plot = of_pair['differences']
+    assert plot.title == 'FedFish minus FedAvg'
+    # Losses (5.5 - 6 + 6.5 - 7 + 5 - 5 + 6 - 6) / 4; accuracies are
+    # (10 - loss) %.
+    assert points(plot, 'panel', 'x', 'y') == [
+      (_LOSS, 'FedFish − FedAvg', -0.25),
+      ('Token accuracy (points)', 'FedFish − FedAvg', 0.25),
+    ]
+    assert plot.caption == (
+      'Same settings, on held-out clients. Below 0 in loss and above 0 in '
+      'accuracy the side named first is ahead. Whiskers: 95 % intervals over '
+      'clients of one seed each.'
+    )
+
+  def test_methods_and_settings(self, tmp_path):
+    gains = {
+      (name, epochs, 2): gain * epochs
+      for name, gain in (('fed_avg', 1.0), ('fed_fish', 1.25), ('scaffold', 2))
+      for epochs in (1, 2)
+    }
+    plot = plots_of(write_sweep(tmp_path, gains))['differences']
+    assert plot.title == 'Methods minus FedAvg'
+    # None is of FedFish and SCAFFOLD.
+    assert points(plot, 'x', 'series', 'y', panel=_LOSS) == [
+      ('FedFish − FedAvg, E = 1', 'FedFish', -0.25),
+      ('SCAFFOLD − FedAvg, E = 1', 'SCAFFOLD', -1.0),
+      ('FedFish − FedAvg, E = 2', 'FedFish', -0.5),
+      ('SCAFFOLD − FedAvg, E = 2', 'SCAFFOLD', -2.0),
+    ]
+    assert 'Whiskers: 95 % intervals over seeds and clients.' in plot.caption
+
+  def test_two_seeds_without_the_baseline(self, tmp_path):
+    gains = {('fed_prox', 1, 2): 1.0, ('fed_fish', 1, 2): 1.25}
+    plot = plots_of(write_sweep(tmp_path, gains, num_seeds=2))['differences']
+    assert points(plot, 'x', 'y', panel=_LOSS) == [('FedFish − FedProx', -0.25)]
+    # They have no interval.
+    assert plot.table['low'].isna().all()
+    assert 'Whiskers' not in plot.caption
+
+  def test_no_bar_where_one_side_lacks_a_client(self, tmp_path):
+    losses = {
+      'fed_avg': [(6.0, 5.0)] * 3,
+      'fed_fish': [(5.0, math.nan)] * 3,
+      'scaffold': [(5.5, 4.5)] * 3,
+    }
+    plot = plots_of(write_methods(tmp_path, losses))['differences']
+    assert points(plot, 'x', 'y', panel=_LOSS) == [('SCAFFOLD − FedAvg', -0.5)]
+
+  def test_no_figure_where_every_pair_lacks_a_client(self, tmp_path):
+    losses = {'fed_avg': [(6.0, 5.0)] * 3, 'fed_fish': [(5.0, math.nan)] * 3}
+    plots = plots_of(write_methods(tmp_path, losses))
+    assert 'differences' not in plots
+    # Nor has it a mean among the scores.
+    series = {'FedAvg, E = 1'}
+    assert set(plots['held_out_scores'].table['series']) == series
 
 
-def test_barriers_are_paired_by_seeds_and_rounds(tmp_path):
-  """Barriers of round r: FedFish r / 10, FedAvg (r + seed) / 10."""
-  directories = []
-  for algorithm, rounds in (('fed_avg', (1, 2)), ('fed_fish', (2, 4))):
-    for seed in (1, 2):
-      run = write_run(
-        tmp_path / f'{algorithm}_{seed}',
-        algorithm=algorithm,
-        settings={'seeds.cohort_seed': seed},
-      )
-      for r in rounds:
-        barrier = (r + (seed if algorithm == 'fed_avg' else 0)) / 10
-        row = (4.0, 4.0 + barrier, 0.2, 0.1)
-        write_evaluation(run, f'e{r}', round_num=r, barriers=(row,))
-      directories.append(run)
-  plot = plots_of(directories)['barrier']
-  assert points(plot, 'series', 'x', 'y') == [
-    ('round 3', 0.2, 0.3),
-    ('round 3', 0.2, 0.4),
-  ]
+class TestScores:
+  def test_fractions_are_numbers_in_order(self, tmp_path):
+    losses = {0.5: (4.0,), 0.0: (6.0,), 0.05: (5.0,), 0.25: (4.5,)}
+    plot = plots_of([write_scored(tmp_path / 'run', losses)])['held_out_scores']
+    found = points(plot, 'x', 'y', panel=_LOSS)
+    assert found == [(0.0, 6.0), (5.0, 5.0), (25.0, 4.5), (50.0, 4.0)]
 
+  def test_intervals_and_words(self, of_pair):
+    plot = of_pair['held_out_scores']
+    where = {'series': 'FedAvg, E = 8', 'panel': _LOSS}
+    # (6 + 7 + 5 + 6) / 4 and (5 + 6.5 + 5.5 + 4) / 4.
+    [first, second] = points(plot, 'x', 'y', 'low', 'high', **where)
+    assert (first[:2], second[:2]) == ((0, 6.0), (50, 5.25))
+    assert all(5 <= low < y < high <= 7 for _, y, low, high in [first])
+    assert 'Whiskers: 95 % intervals over clients.' in plot.caption
+    words = 'Token accuracy (%): FedAvg, E = 8: 4.00 at 0, 4.75 at 50'
+    assert words in plot.words
 
-def test_each_method_has_its_barriers_against_the_baseline(tmp_path):
-  directories = []
-  for name in ('fed_avg', 'fed_fish', 'fed_prox'):
-    directories.append(write_run(tmp_path / name, algorithm=name))
-    row = (4.0, 4.0 + len(directories) / 4, 0.2, 0.1)
-    write_evaluation(directories[-1], 'e', barriers=(row,))
-  plots = plots_of(directories)
-  titles = [plots[name].title for name in ('barrier_1', 'barrier_2')]
-  assert titles == [
-    'Client-Server Barrier, FedFish and FedAvg',
-    'Client-Server Barrier, FedProx and FedAvg',
-  ]
-  assert points(plots['barrier_2'], 'x', 'y') == [(0.75, 0.25)]
-
-
-_IDS = ('a.org', 'b.org', 'c.org')
-
-
-def _write_affinities(run, values, clusters=(1, 0, 1)):
-  """Adds an evaluation on own test rows with values[client][candidate]."""
-  evaluation = write_evaluation(
-    run,
-    'own',
-    kind='own_test',
-    client_ids=_IDS,
-    losses={0.0: (3.0, 4.0, 5.0)},
+  @pytest.mark.parametrize(
+    'name, value',
+    [('split_seed', 9), ('max_sequences_per_client', 4), ('clients', 'de')],
   )
-  lines = ['client_id,cluster,candidate_id,affinity']
-  for client, cluster, row in zip(_IDS, clusters, values, strict=True):
-    for candidate, value in zip(_IDS, row, strict=True):
-      lines.append(f'{client},{cluster},{candidate},{value}')
-  (evaluation / 'affinity.csv').write_text('\n'.join(lines) + '\n')
+  def test_other_samples_have_panels_of_their_own(self, tmp_path, name, value):
+    paths = [write_scored(tmp_path / 'a', 6.0, algorithm='fed_avg')]
+    other = {'personalization': {name: value}}
+    if name == 'clients':
+      other = {'client_ids': tuple(value)}
+    paths.append(write_scored(tmp_path / 'b', 5.0, evaluation=other))
+    plot = plots_of(paths)['held_out_scores']
+    assert points(plot, 'panel', 'series', 'y')[:2] == [
+      (f'{_LOSS}, sample 1', 'FedAvg, E = 1', 6.0),
+      (f'{_LOSS}, sample 2', 'FedFish, E = 1', 5.0),
+    ]
+
+  def test_clients_before_and_after(self, of_pair):
+    plot = of_pair['held_out_before_after']
+    assert points(plot, 'point', 'x', 'y', panel='FedAvg, E = 8') == [
+      ('a.org', 6, 5),
+      ('b.org', 7, 6.5),
+      ('c.org', 5, 5.5),
+      ('d.org', 6, 4),
+    ]
+    assert 'FedAvg, E = 8: 3 of 4 points below the diagonal' in plot.words
+
+  def test_a_missing_client_stands_in_the_title(self, tmp_path):
+    losses = {0.0: (6.0, 5.0), 0.5: (5.0, math.inf)}
+    plots = plots_of([write_scored(tmp_path / 'run', losses)])
+    plot = plots['held_out_before_after']
+    assert plot.panel_names == ['FedFish, E = 1, 1 of 2 clients finite']
+    assert points(plot, 'point', 'y') == [('a', 5.0)]
+
+  def test_own_test_rows_have_no_fractions(self, tmp_path):
+    run = write_scored(tmp_path / 'r', 3.0, evaluation={'kind': 'own_test'})
+    plot = plots_of([run])['own_test_scores']
+    assert (plot.x, points(plot, 'x', 'y')) == ('', [('', 3.0), ('', 7.0)])
 
 
-# The infinite affinity is left out.
-_AFFINITY = ((5.0, -1.0, 2.0), (-3.0, 4.0, 0.0), (1.0, -2.0, math.inf))
+class TestCurves:
+  def test_by_round(self, of_pair):
+    plot, where = of_pair['curves'], {'series': 'FedAvg, E = 8'}
+    # Held-out losses as written; train losses are 9 - r, from round 1 on.
+    loss, accuracy, train = plot.panel_names
+    assert loss == _HELD_OUT
+    found = points(plot, 'x', 'y', panel=loss, **where)
+    assert found == [(0, 8.0), (1, 7.0), (2, 6.5)]
+    # r / 100 in round r.
+    assert points(plot, 'y', panel=accuracy, **where) == [(0,), (1,), (2,)]
+    assert points(plot, 'x', 'y', panel=train, **where) == [(1, 8.0), (2, 7.0)]
+
+  def test_rounds_without_a_finite_value_are_left_out(self, tmp_path):
+    losses = (8.0, None, 7.0, math.nan)
+    run = write_run(tmp_path / 'run', held_out_losses=losses)
+    plot = plots_of([run])['curves']
+    assert points(plot, 'x', 'y', panel=_HELD_OUT) == [(0, 8.0), (2, 7.0)]
+
+  def test_runs_that_score_other_samples_share_the_train_loss_only(
+    self, tmp_path
+  ):
+    paths = [
+      write_run(tmp_path / name, algorithm=name, settings=settings)
+      for name, settings in (
+        ('fed_avg', {'evaluation.num_clients': 8}),
+        ('fed_fish', {}),
+      )
+    ]
+    plots = plots_of(paths)
+    plot = plots['curves']
+    series = plot.table.groupby('panel', sort=False)['series'].unique()
+    accuracy = 'Held-out token accuracy (%)'
+    average, fish = 'FedAvg, E = 1', 'FedFish, E = 1'
+    assert {name: list(own) for name, own in series.items()} == {
+      f'{_HELD_OUT}, sample 1': [average],
+      f'{_HELD_OUT}, sample 2': [fish],
+      f'{accuracy}, sample 1': [average],
+      f'{accuracy}, sample 2': [fish],
+      'Train loss (nats per token)': [average, fish],
+    }
+    assert len(plots['cost'].panel_names) == 4
+
+  def test_over_seeds_they_have_a_band(self, of_sweep):
+    plot = of_sweep['curves']
+    where = {'panel': _HELD_OUT, 'x': 3, 'series': 'FedAvg, E = 1'}
+    # 8 - 0.5 - (0, 0.1 and 0.2).
+    assert points(plot, 'y', 'low', 'high', **where) == [(7.4, 7.3, 7.5)]
+    assert 'shaded from the lowest to the highest seed' in plot.caption
+
+  def test_loss_by_traffic(self, of_pair):
+    plot = of_pair['cost']
+    uplink, total = plot.panel_names
+    # FedFish sends 2 units up in each of 2 rounds, and receives 1.
+    for panel, units in ((uplink, (0, 2, 4)), (total, (0, 3, 6))):
+      found = points(plot, 'x', 'y', panel=panel, series='FedFish, E = 8')
+      assert found == list(zip(units, (8.0, 6.5, 6.0), strict=True))
+
+  def test_validation_and_barriers_of_images(self, tmp_path):
+    settings = {'data.corpus': 'mnist_by_writer', 'data.sequence_length': None}
+    run = write_run(tmp_path / 'run', settings=settings)
+    values = {'validation__loss': (3, 2, 1), 'barrier__loss': ('', 0.5, 0.25)}
+    add_metrics(run, **values)
+    plot = plots_of([run])['curves']
+    assert plot.panel_names == [
+      'Held-out loss (nats per image)',
+      'Held-out accuracy (%)',
+      'Validation loss (nats per image)',
+      'Train loss (nats per image)',
+      'Barrier (nats per image)',
+    ]
+    panel = plot.panel_names[-1]
+    assert points(plot, 'x', 'y', panel=panel) == [(1, 0.5), (2, 0.25)]
 
 
-def test_affinities_by_cluster(tmp_path):
-  directories = []
-  for seed, factor in ((1, 1), (2, 3)):
-    run = write_run(tmp_path / str(seed), settings={'seeds.model_seed': seed})
-    values = [[factor * x for x in row] for row in _AFFINITY]
-    _write_affinities(run, values)
-    directories.append(run)
-  plots = plots_of(directories)
-  plot = plots['affinity_1']
-  # Cluster 0 is b. Means over seeds are twice those of the first.
-  assert points(plot, 'series', 'x', 'y') == [
-    ('0: b.org', '1: a.org', -6.0),
-    ('0: b.org', '0: b.org', 8.0),
-    ('0: b.org', '1: c.org', 0.0),
-    ('1: a.org', '1: a.org', 10.0),
-    ('1: a.org', '0: b.org', -2.0),
-    ('1: a.org', '1: c.org', 4.0),
-    ('1: c.org', '1: a.org', 2.0),
-    ('1: c.org', '0: b.org', -4.0),
-  ]
-  # a and c: 2 (2 + 1) / 2 within; 2 (-1 - 3 + 0 - 2) / 4 across.
-  words = 'Mean affinity: within clusters +3.000, across clusters −3.000.'
-  assert words in plot.caption
-  assert plots['own_test_scores'].panel_names == [
-    'Loss (nats per token)',
-    'Token accuracy (%)',
-  ]
+class TestLocalEpochs:
+  def test_by_side_and_budget(self, of_sweep):
+    plot = of_sweep['local_epochs_loss']
+    where = {'panel': 'Without personalization'}
+    # 8 - gain - 0.1 over three seeds.
+    found = {
+      series: points(plot, 'x', 'y', series=series, **where)
+      for series in dict.fromkeys(plot.table['series'])
+    }
+    assert found == {
+      'FedAvg, 4 rounds': [(1, 7.4), (4, 5.9)],
+      'FedAvg, 4 local epochs in all': [(1, 7.4), (4, 7.4)],
+      'FedFish, 4 rounds': [(1, 6.4), (4, 4.9)],
+      'FedFish, 4 local epochs in all': [(1, 6.4), (4, 6.4)],
+    }
+    where = {'panel': 'Personalized on 50 %', 'series': 'FedAvg, 4 rounds'}
+    assert points(plot, 'y', **where) == [(6.4,), (4.9,)]
+    dashed = [name for name, look in plot.looks.items() if look.line != '-']
+    assert dashed == [name for name in found if name.endswith(' in all')]
+    assert 'local_epochs_accuracy' in of_sweep
+
+  def test_sides_that_differ_in_more_are_named(self, tmp_path):
+    paths = []
+    for bits in (4, 8):
+      gains = {('fed_avg', 1, 2): 1.0, ('fed_avg', 2, 2): 2.0}
+      settings = {'aggregation.bits': bits}
+      paths += write_sweep(
+        tmp_path / f'{bits}', gains, num_seeds=1, settings=settings
+      )
+    plot = plots_of(paths)['local_epochs_loss']
+    assert set(plot.table['series']) == {
+      'FedAvg (4 bits), 2 rounds',
+      'FedAvg (8 bits), 2 rounds',
+    }
+
+  def test_runs_in_progress_have_no_final_score(self, tmp_path):
+    paths = []
+    for epochs in (1, 4):
+      options = {'num_local_epochs': epochs, 'num_rounds': 9}
+      paths.append(write_scored(tmp_path / str(epochs), 6.0, **options))
+    assert 'local_epochs_loss' not in plots_of(paths)
 
 
-def test_affinities_without_clusters(tmp_path):
-  run = write_run(tmp_path / 'run')
-  _write_affinities(run, _AFFINITY, (-1, -1, -1))
-  plot = plots_of([run])['affinity_1']
-  assert plot.table['series'].iloc[0] == 'a.org'
-  # (-1 + 2 - 3 + 0 + 1 - 2) / 6.
-  assert 'Mean affinity: between clients −0.500.' in plot.caption
+def test_an_evaluation_of_an_earlier_round_is_not_drawn(tmp_path):
+  run = write_run(tmp_path / 'run', held_out_losses=(8.0,) * 5)
+  for round_num, loss in ((2, 6.0), (4, 5.0)):
+    write_evaluation(
+      run, f'e{round_num}', round_num=round_num, losses={0.0: (loss,) * 4}
+    )
+  plot = plots_of([run])['held_out_scores']
+  assert points(plot, 'y', panel=_LOSS) == [(5.0,)]
