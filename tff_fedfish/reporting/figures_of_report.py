@@ -218,7 +218,8 @@ def _bar_name(pair, rows) -> str:
 
 def _rows_of(sample) -> tuple:
   """Returns what samples share that were scored on the same clients."""
-  names = ('corpus', 'vocabulary', 'split_seed', 'split_unit')
+  names = {'corpus', 'vocabulary', 'split_seed', 'split_unit'}
+  names |= {'sequence_length', 'max_sequences_per_client'}
   return *sample.clients, *(p for p in sample.key if p[0] in names)
 
 
