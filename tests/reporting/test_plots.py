@@ -106,13 +106,6 @@ def test_words_of_points_count_those_below_the_diagonal():
   assert found.words.endswith('a: 2 of 4 points below the diagonal.')
 
 
-def test_words_of_a_heat_map_are_its_range():
-  table = {'series': [*'aabb'], 'x': [*'abab'], 'y': [1.0, -2.0, 0.5, 3.0]}
-  found = _plot(table, kind='heat')
-  assert found.words.endswith('2 rows; 4 values from -2.000 to 3.000.')
-  ElementTree.fromstring(found.svg)
-
-
 def test_an_svg_is_one_named_element_with_ids_of_its_own(curves):
   root = ElementTree.fromstring(curves.svg)
   assert root.tag.endswith('svg')
@@ -151,14 +144,12 @@ def test_equal_plots_give_equal_files_and_change_no_settings(curves):
 @pytest.mark.filterwarnings('error')
 @pytest.mark.parametrize(
   'kind, panels',
-  [('line', 'x'), ('line', ''), ('point', 'y'), ('scatter', ''), ('heat', '')],
+  [('line', 'x'), ('line', ''), ('point', 'y'), ('scatter', '')],
 )
 def test_hostile_names_neither_warn_nor_break(kind, panels):
   names = ['_hidden', '$x_{', 'a & <b>"--> ', '日本 \u202e', 'x' * 200]
   table = {'series': names, 'x': range(5), 'y': range(5)}
-  if kind == 'heat':
-    table['x'] = names
-  elif panels:
+  if panels:
     table['panel'] = names
   found = _plot(table, kind=kind, panels=panels, title=names[2])
   ElementTree.fromstring(found.svg)
@@ -200,6 +191,17 @@ def test_points_stand_where_bars_would():
   assert (len(bars.patches), len(points.patches)) == (2, 0)
   ends = [bar.get_x() + bar.get_width() / 2 for bar in bars.patches]
   assert ends == pytest.approx([line.get_xdata()[0] for line in points.lines])
+
+
+def test_panels_that_lack_a_place_share_the_axis():
+  table = {'panel': [*'aabb'], 'x': [0.0, 50.0, 0.0, 5.0], 'y': [4.0] * 4}
+  first, second = drawing.draw(_plot(table, kind='point', panels='y')).axes
+  assert [label.get_text() for label in second.get_xticklabels()] == [
+    *('0', '5', '50')
+  ]
+  # Those at 50 and at 5.
+  assert first.lines[0].get_xdata().tolist() == [0, 2]
+  assert second.lines[0].get_xdata().tolist() == [0, 1]
 
 
 def test_drawable_keeps_what_the_font_has():

@@ -146,7 +146,11 @@ def _line(axes, table: pd.DataFrame, plot) -> None:
 
 def _bar(axes, table: pd.DataFrame, plot) -> None:
   """Draws bars from 0, or points where bars would hide small differences."""
-  names, places = (list(dict.fromkeys(table[c])) for c in ('series', 'x'))
+  names = list(dict.fromkeys(table['series']))
+  # The panels share the axis.
+  places = list(dict.fromkeys(plot.table['x']))
+  if pd.api.types.is_numeric_dtype(plot.table['x']):
+    places.sort()
   width = 0.84 / len(names)
   is_labelled = len(table) <= _MAX_LABELLED_BARS
   for position, name in enumerate(names):
