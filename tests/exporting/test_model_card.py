@@ -8,6 +8,7 @@ import shutil
 import planned_configs
 import pytest
 import small_runs
+from report_runs import write_evaluation
 
 from tff_fedfish.exporting import export, model_card
 from tff_fedfish.exporting.trained_model import load_trained_model
@@ -48,7 +49,7 @@ def _change(run, **sections):
 def test_headings(card):
   assert card.startswith('# Language model: FedFish, round 4\n')
   assert re.findall('^## (.*)$', card, re.MULTILINE) == [
-    *('Model', 'Data', 'Rounds', 'Settings', 'Scores'),
+    *('Model', 'Data', 'Rounds', 'Settings', 'Scores of one seed'),
     *('Privacy', 'Memorization', 'Licence'),
   ]
 
@@ -63,7 +64,7 @@ def test_model_data_and_rounds(card, small_run):
   assert rows['vocabulary'] == 'wordpiece, 256 pieces'
   assert rows['round'] == '4 of 4'
   # 4 rounds of 3 clients.
-  assert rows['clients that took part'] == '12'
+  assert rows['client-rounds'] == '12'
   metrics = tables.read_metrics(small_run / 'metrics.csv')
   total = sum(row['train/num_tokens'] for row in metrics[1:])
   assert rows['tokens or images trained on'] == str(total)
@@ -85,17 +86,31 @@ def test_settings_that_are_read(card, run):
   assert not [name for name in rows if 'fisher_e' in name or 'beta' in name]
 
 
-def test_scores_of_the_round(card, run, small_run):
+def test_scores_are_those_of_the_round(card, run, small_run):
   metrics = tables.read_metrics(small_run / 'metrics.csv')
-  rows = _rows(card)
-  assert float(rows['held_out/loss']) == metrics[-1]['held_out/loss']
-  assert float(rows['train/loss']) == metrics[-1]['train/loss']
+  loss = f'{metrics[-1]["held_out/loss"]:.4f}'
+  assert _rows(card)['held_out/loss while training, round 4'] == loss
   # Held-out clients are scored at rounds 0, 2 and 4.
   rows = _rows(_card(run / 'checkpoints' / 'round_00000003'))
   assert rows['round'] == '3 of 4'
-  assert rows['held-out clients were scored at round'] == '2'
-  assert float(rows['held_out/loss']) == metrics[2]['held_out/loss']
-  assert float(rows['train/loss']) == metrics[3]['train/loss']
+  loss = f'{metrics[2]["held_out/loss"]:.4f}'
+  assert rows['held_out/loss while training, round 2'] == loss
+  assert not [name for name in rows if name.startswith('train/')]
+
+
+def test_evaluations_of_the_round_are_on_the_card(run):
+  # Means 5.0 and 4.0; accuracies 5 % and 6 % (write_evaluation).
+  losses = {0.0: (4.0, 6.0), 0.5: (3.0, float('nan'))}
+  ids = ('a.org', 'b.org')
+  write_evaluation(run, 'e', round_num=4, client_ids=ids, losses=losses)
+  write_evaluation(run, 'old', round_num=2, client_ids=ids, losses=losses)
+  rows = _rows(_card(run))
+  place = 'debian_descriptions, held_out, personalized on'
+  assert rows[f'{place} 0 % (e)'] == (
+    'loss 5.0000 (4.0000 to 6.0000 over 2 clients), accuracy 5.00%'
+  )
+  assert rows[f'{place} 50 % (e)'].endswith('1 clients without a finite loss')
+  assert not [name for name in rows if '(old)' in name]
 
 
 def test_only_the_run_is_read(run, tmp_path):

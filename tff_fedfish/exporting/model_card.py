@@ -1,5 +1,6 @@
 """The model card: facts of a run in tables, and three paragraphs."""
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from tff_fedfish import fields
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
+from tff_fedfish.evaluation import results, statistics
 from tff_fedfish.exporting.trained_model import TrainedModel
 from tff_fedfish.methods import registry
 from tff_fedfish.run import corpus_identity, tables
@@ -59,7 +61,7 @@ def render(model: TrainedModel, formats: Sequence[str]) -> str:
     'Data': _data(model),
     'Rounds': _rounds(model, rows),
     'Settings': _settings(config),
-    'Scores': _scores(rows),
+    'Scores of one seed': _scores(model, rows),
   }.items():
     lines = [f'## {heading}\n\n| | |\n| --- | --- |\n']
     for name, value in facts.items():
@@ -127,7 +129,7 @@ def _rounds(model, rows):
   return {
     'round': f'{model.round_num} of {model.config.training.num_rounds}',
     # A client counts once per round that it took part in.
-    'clients that took part': total('train/num_clients'),
+    'client-rounds': total('train/num_clients'),
     'tokens or images trained on': total('train/num_tokens'),
   }
 
@@ -150,14 +152,40 @@ def _settings(config: TrainConfig) -> dict[str, Any]:
   return facts
 
 
-def _scores(rows):
-  """Returns the last row, and the last scores of held-out clients."""
-  facts = {n: v for n, v in rows[-1].items() if n != 'round' and v is not None}
-  scored = [row for row in rows if row.get('held_out/loss') is not None]
-  if scored and scored[-1] is not rows[-1]:
-    facts['held-out clients were scored at round'] = scored[-1]['round']
-    facts |= {n: v for n, v in scored[-1].items() if n.startswith('held_out/')}
+def _scores(model, rows):
+  """Returns the evaluations of the checkpoint, and the loss of training."""
+  facts = {}
+  directory = model.run / 'evaluations'
+  for path in sorted(directory.iterdir()) if directory.is_dir() else ():
+    # A damaged one stops no export.
+    with contextlib.suppress(UserError):
+      found = results.read_evaluation(path)
+      if found.summary.round_num == model.round_num:
+        facts |= _evaluation(path.name, found)
+  for name in ('held_out/loss', 'personal/loss'):
+    scored = [row for row in rows if row.get(name) is not None]
+    if scored:
+      at = f'{name} while training, round {scored[-1]["round"]}'
+      facts[at] = f'{scored[-1][name]:.4f}'
   return facts
+
+
+def _evaluation(name: str, found: results.Evaluation) -> dict[str, str]:
+  """Returns a line for each fraction; intervals are over the clients."""
+  summary, lines = found.summary, {}
+  for scores in statistics.fraction_scores(found.clients):
+    loss, place = scores.loss, f'{summary.corpus}, {summary.kind}'
+    text = 'no finite loss'
+    if loss.mean is not None:
+      text = (
+        f'loss {loss.mean:.4f} ({loss.ci_low:.4f} to {loss.ci_high:.4f} over '
+        f'{loss.num_clients} clients), accuracy {scores.accuracy.mean:.2%}'
+      )
+    if loss.num_non_finite:
+      text += f'; {loss.num_non_finite} clients without a finite loss'
+    share = f'personalized on {100 * scores.fraction:g} %'
+    lines[f'{place}, {share} ({name})'] = text
+  return lines
 
 
 def _privacy(config: TrainConfig, last: Mapping[str, Any]) -> str:

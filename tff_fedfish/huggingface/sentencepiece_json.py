@@ -39,16 +39,19 @@ def build(data: bytes) -> Tokenizer:
       f'{", ".join(map(str, sorted(kinds)))}. Export it as safetensors.'
     )
   tokenizer = Tokenizer((_unigram if kind == _UNIGRAM else _bpe)(model))
-  tokenizer.normalizer = _normalizer(model.normalizer_spec)
-  tokenizer.decoder = decoders.Sequence(
-    [
-      decoders.Replace(_SPACE, ' '),
-      decoders.ByteFallback(),
-      decoders.Fuse(),
-      # Of the space that was put before the text.
-      decoders.Strip(' ', left=1, right=0),
-    ]
-  )
+  spec = model.normalizer_spec
+  tokenizer.normalizer = _normalizer(spec)
+  steps = [
+    decoders.Replace(_SPACE, ' '),
+    decoders.ByteFallback(),
+    decoders.Fuse(),
+  ]
+  # SentencePiece removes a first space unless a text may begin with one.
+  if _is_set(spec, 'add_dummy_prefix') or _is_set(
+    spec, 'remove_extra_whitespaces'
+  ):
+    steps.append(decoders.Strip(' ', left=1, right=0))
+  tokenizer.decoder = decoders.Sequence(steps)
   return tokenizer
 
 
@@ -92,21 +95,22 @@ def _bpe(model: Any) -> models.BPE:
 
 
 def _normalizer(spec: Any) -> normalizers.Normalizer:
-  def is_set(name):
-    # All three are on unless the model says otherwise.
-    return [*getattr(spec, name)] != [0]
-
   steps = []
   if spec.precompiled_charsmap:
     steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
-  if is_set('remove_extra_whitespaces'):
+  if _is_set(spec, 'remove_extra_whitespaces'):
     steps += [
       # No other white space.
       normalizers.Replace(Regex(r'\A +| +\z'), ''),
       normalizers.Replace(Regex(' {2,}'), ' '),
     ]
-  if is_set('add_dummy_prefix'):
+  if _is_set(spec, 'add_dummy_prefix'):
     steps.append(normalizers.Prepend(' '))
-  if is_set('escape_whitespaces'):
+  if _is_set(spec, 'escape_whitespaces'):
     steps.append(normalizers.Replace(' ', _SPACE))
   return normalizers.Sequence(steps)
+
+
+def _is_set(spec: Any, name: str) -> bool:
+  """Returns a flag of the normalizer; each is on unless the model says no."""
+  return [*getattr(spec, name)] != [0]
