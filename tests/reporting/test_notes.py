@@ -99,28 +99,24 @@ def test_what_a_mean_over_seeds_lacks(tmp_path):
 
 
 def test_models_fine_tuned_differently(tmp_path):
-  losses = {0.0: (6.0,), 0.5: (5.0,)}
   runs = write_methods(
     tmp_path,
-    {'fed_avg': [losses], 'fed_fish': [losses]},
-    fed_avg={'evaluation': {'personalization': {'learning_rate': 0.1}}},
-    fed_fish={'evaluation': {'personalization': {'learning_rate': 1.0}}},
+    dict.fromkeys(('fed_avg', 'fed_fish'), [{0.0: (6.0,), 0.5: (5.0,)}]),
+    fed_avg={'evaluation': {'personalization': {'epochs': 4}}},
+    fed_fish={'evaluation': {'personalization': {'epochs': 8}}},
   )
   assert (
     'After personalization FedFish and FedAvg are not compared on held-out '
-    'clients: learning_rate (1.0 / 0.1) differ.'
+    'clients: epochs (8 / 4) differ.'
   ) in _notes(runs)
 
 
 def test_runs_of_other_data_and_rounds(tmp_path):
-  runs = [
-    write_run(tmp_path / 'a'),
-    write_run(
-      tmp_path / 'b',
-      held_out_losses=(8.0, 7.0),
-      settings={'data.directory': 'corpora/other'},
-    ),
-  ]
+  settings = {'data.directory': 'corpora/other'}
+  runs = [write_run(tmp_path / 'a')]
+  runs.append(
+    write_run(tmp_path / 'b', held_out_losses=(8.0, 7.0), settings=settings)
+  )
   assert _notes(runs) == [
     'The runs were not trained on the same data: they differ in '
     "data.directory ('corpora/debian' / 'corpora/other').",
@@ -129,45 +125,38 @@ def test_runs_of_other_data_and_rounds(tmp_path):
 
 
 def _not_compared(tmp_path, ours):
-  """Returns why FedFish is not compared, and the command, as a shell reads it.
+  """Returns why a run is not compared, and the command, as a shell reads it.
 
   FedAvg was evaluated after round 2, on clients a and b.
   """
-  runs = [write_scored(tmp_path / 'average', 6.0, algorithm='fed_avg')]
-  runs.append(ours)
+  runs = [write_scored(tmp_path / 'average', 6.0, algorithm='fed_avg'), ours]
   [note] = [note for note in _notes(runs) if 'is not compared' in note]
   reason, command, end = note.split('`')
   return reason.partition(': ')[2] + '...' + end, shlex.split(command)
 
 
-def test_other_clients_are_to_be_evaluated(tmp_path):
-  ids = {'client_ids': ('a', 'x')}
-  ours = write_scored(tmp_path / 'fish', 6.0, evaluation=ids)
-  reason, command = _not_compared(tmp_path, ours)
-  assert reason.startswith('it was evaluated differently: clients (')
-  assert command[:6] == [
-    *('fedfish', 'evaluate', '--checkpoint', str(ours), '--data'),
-    'corpora/debian',
-  ]
-  assert command[command.index('--max_clients') + 1] == '2'
-  assert command[-2:] == ['--output', f'{ours}/evaluations/e']
-
-
-def test_an_evaluation_is_to_be_made(tmp_path):
+def test_the_evaluation_that_would_make_runs_comparable(tmp_path):
   ours = write_run(tmp_path / 'fish')
   reason, command = _not_compared(tmp_path, ours)
   assert reason == 'FedFish, E = 1 was not evaluated. ... evaluates it alike.'
-  assert command[:4] == ['fedfish', 'evaluate', '--checkpoint', str(ours)]
+  assert command == [
+    *('fedfish', 'evaluate', '--checkpoint', str(ours)),
+    *('--data', 'corpora/debian', '--fractions', '0', '--max_clients', '2'),
+    *('--max_sequences_per_client', 'all'),
+    *('--output', f'{ours}/evaluations/e'),
+  ]
+  ids = ('a', 'x')
+  write_evaluation(ours, 'mine', client_ids=ids, losses={0.0: (6.0,) * 2})
+  shutil.rmtree(tmp_path / 'average')
+  reason, again = _not_compared(tmp_path, ours)
+  assert reason.startswith('it was evaluated differently: clients (')
+  assert again == command
 
 
-def test_fewer_rounds_are_to_be_trained(tmp_path):
-  ours = write_scored(
-    tmp_path / 'fish',
-    6.0,
-    held_out_losses=(8.0, 7.0),
-    num_rounds=2,
-    evaluation={'round_num': 1},
-  )
+def test_the_training_that_would_make_runs_comparable(tmp_path):
+  early = {'evaluation': {'round_num': 1}, 'num_rounds': 2}
+  curve = (8.0, 7.0)
+  ours = write_scored(tmp_path / 'fish', 6.0, held_out_losses=curve, **early)
   reason, command = _not_compared(tmp_path, ours)
   assert reason == (
     'it has 1 round, FedAvg, E = 1 was evaluated after 2. ... continues it.'

@@ -13,8 +13,6 @@ from report_runs import (
   write_sweep,
 )
 
-from tff_fedfish.reporting import keys
-from tff_fedfish.reporting.loading import load_runs
 from tff_fedfish.reporting.pairs import BEST, OTHER, SAME, find_pairs
 
 _DP = {'local_privacy.clip_norm': 1.0, 'local_privacy.noise_multiplier': 2.0}
@@ -149,19 +147,6 @@ def test_runs_that_differ_in_seeds_are_one_arm(
     for name, own in (('a', {}), ('b', {'seeds.model_seed': 9} | changes))
   ]
   assert len(read_report(runs).arms) == num_arms
-
-
-def test_the_sums_of_a_cohort_of_all_merged_clients(tmp_path):
-  paths = [write_run(tmp_path / name) for name in 'ab']
-  # By default a cohort is summed up in as many parts as it has clients, or 8.
-  for path, num_parts in zip(paths, (0, 5), strict=True):
-    config = json.loads((path / 'config.json').read_text())
-    config['cohorts'] = {'cohort_size': None}
-    config['partition'] = {'scheme': 'merge', 'num_clients': 5}
-    config['engine'] = {'kind': 'ray', 'num_partial_sums': num_parts}
-    (path / 'config.json').write_text(json.dumps(config))
-  one, other = load_runs(paths)
-  assert keys.repetition_key(one) == keys.repetition_key(other)
 
 
 def test_labels_name_what_else_differs(tmp_path):

@@ -129,14 +129,11 @@ def test_three_seeds_for_every_arm(tmp_path, capsys):
   assert [words[3] for words in read[1:8:2]] == [words[5] for words in trained]
   report = read[-1]
   assert len(report[3 : report.index('--output')]) == 6
+  [three] = read_report(write_methods(root / '3', {'fed_avg': [6.0] * 3})).arms
+  assert reproduction.more_seeds_commands([three]) == []
   # The command line reads them: only the corpus is not there.
   main.main([*trained[0][1:], '--dry_run'])
   assert "'corpora/debian'" in capsys.readouterr().err
-
-
-def test_arms_with_three_seeds_need_no_more(tmp_path):
-  arms = read_report(write_methods(tmp_path, {'fed_avg': [6.0] * 3})).arms
-  assert reproduction.more_seeds_commands(arms) == []
 
 
 def test_the_files_give_the_configurations_back(tmp_path):
