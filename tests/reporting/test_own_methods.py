@@ -3,11 +3,10 @@
 import csv
 import html
 import io
-import itertools
 import sys
 
 import pytest
-from report_runs import add_metrics, read_report, write_methods, write_scored
+from report_runs import add_metrics, read_report, write_methods
 
 from tff_fedfish.methods import registry
 from tff_fedfish.reporting import page, summary
@@ -59,26 +58,19 @@ def _own_method(tmp_path, monkeypatch):
 
 
 def test_variants_are_neither_averaged_nor_dropped(tmp_path):
-  findings = read_report(
-    [
-      # The larger value gains one nat.
-      write_scored(
-        tmp_path / f'{floor}_{seed}',
-        7.0 - 2 * floor,
-        algorithm=_NAME,
-        seed=seed,
-        settings={'algorithm.relative_floor': floor},
-      )
-      for floor, seed in itertools.product((0.25, 0.75), (1, 2))
-    ]
-  )
+  runs = []
+  # The larger value gains one nat.
+  for floor, loss in ((0.25, 7.0), (0.75, 6.0)):
+    settings = {'settings': {'algorithm.relative_floor': floor}}
+    losses = {_NAME: [loss] * 2}
+    runs += write_methods(tmp_path / str(floor), losses, all=settings)
+  findings = read_report(runs)
   assert [arm.label for arm in findings.arms] == [
     f'Gain {{1}}, E = 1, relative_floor {floor}' for floor in (0.25, 0.75)
   ]
   [comparison] = findings.comparisons
-  assert comparison.pair.names == (
-    'Gain {1} (relative_floor 0.75)',
-    'Gain {1} (relative_floor 0.25)',
+  assert comparison.pair.names == tuple(
+    f'Gain {{1}} (relative_floor {floor})' for floor in (0.75, 0.25)
   )
   assert comparison.differences['loss'].by_seed == (-1.0, -1.0)
 

@@ -60,23 +60,6 @@ def test_a_sample_over_seeds(tmp_path):
   assert (before.hurt, after.hurt) == (None, 0.5)
 
 
-def test_only_equal_evaluations_are_averaged(tmp_path):
-  runs = write_methods(tmp_path, {'fed_avg': [6.0, 8.0]})
-  # Later, of one seed, with other rows: alone in its sample.
-  write_evaluation(
-    runs[0],
-    'z',
-    client_ids=('a', 'b'),
-    losses={0.0: (1.0,) * 2},
-    personalization={'sequence_length': 64},
-  )
-  findings = read_report(runs)
-  assert [sample.estimates['loss'].by_seed for sample in findings.samples] == [
-    *((6.0, 8.0), (1.0,))
-  ]
-  assert findings.shown == [findings.samples[0]]
-
-
 @pytest.mark.parametrize(
   'other, is_shown',
   [
@@ -88,6 +71,7 @@ def test_only_equal_evaluations_are_averaged(tmp_path):
     ({'age': 1}, False),
     ({'age': -1}, True),
     ({'round_num': 1, 'client_ids': 'abc'}, False),
+    ({'age': -1, 'personalization': {'split_unit': 'lines'}}, True),
   ],
   ids=str,
 )
@@ -105,16 +89,6 @@ def test_which_of_several_evaluations_counts(tmp_path, other, is_shown):
     os.utime(file, (first - age, first - age))
   [sample] = _shown([run])
   assert sample.estimates['loss'].mean == (9.0 if is_shown else 6.0)
-
-
-def test_clients_that_are_not_finite_are_counted(tmp_path):
-  losses = {0.0: (6.0,) * 4, 0.5: (5.0, 9.0, float('nan'), 6.0)}
-  run = write_scored(tmp_path / 'run', losses)
-  [sample] = _shown([run], 0.5)
-  assert sample.problem == '3 of 4 clients finite'
-  assert sample.finite_clients == [b'a', b'b', b'd']
-  # Raised for b, lost for c; d has the same.
-  assert sample.hurt == 0.5
 
 
 def test_metrics_are_means_in_common_rounds(tmp_path):

@@ -4,7 +4,6 @@ import re
 
 import pytest
 from report_runs import (
-  add_metrics,
   read_report,
   write_evaluation,
   write_methods,
@@ -121,27 +120,21 @@ def test_score_and_cost_tables_of_a_pair(pair):
 
 
 @pytest.mark.parametrize(
-  'losses, options, is_best',
+  'losses, is_best',
   [
     # Equal as shown is equal; a tie of all tells nothing apart.
-    (([5.0] * 3, [5.0001] * 3, [6.0] * 3), {}, [True, True, False]),
-    (([5.0] * 3, [5.0001] * 3, [5.0] * 3), {}, [False] * 3),
-    # It takes three seeds of each.
-    (([5.0] * 2, [6.0] * 3, [6.0] * 3), {}, [False] * 3),
-    (([(5.0, float('nan'))] * 3, [6.0] * 3, [6.0] * 3), {}, [False] * 3),
+    (([5.0] * 3, [5.0001] * 3, [6.0] * 3), [True, True, False]),
+    (([5.0] * 3, [5.0001] * 3, [5.0] * 3), [False] * 3),
+    # It takes three seeds of each, and all clients.
+    (([5.0] * 2, [6.0] * 3, [6.0] * 3), [False] * 3),
+    (([(5.0, float('nan'))] * 3, [6.0] * 3, [6.0] * 3), [False] * 3),
     # Other clients are not ranked with these.
-    (
-      ([4.0] * 3, [5.0] * 3, [6.0] * 3),
-      {'evaluation': {'client_ids': ('x', 'y')}},
-      [False, True, False],
-    ),
+    (([(4.0,) * 3] * 3, [5.0] * 3, [6.0] * 3), [False, True, False]),
   ],
 )
-def test_the_best_of_a_column(tmp_path, losses, options, is_best):
+def test_the_best_of_a_column(tmp_path, losses, is_best):
   methods = ('fed_avg', 'fed_fish', 'fed_prox')
-  runs = write_methods(
-    tmp_path, dict(zip(methods, losses, strict=True)), fed_avg=options
-  )
+  runs = write_methods(tmp_path, dict(zip(methods, losses, strict=True)))
   [table] = tables.score_tables(read_report(runs)).values()
   assert [row[1].is_best for row in table.rows] == is_best
 
@@ -157,35 +150,6 @@ def test_what_a_run_does_not_have(tmp_path):
   assert tables.score_tables(findings) == {}
   assert tables.cost_table(findings).headings == ['Run']
   assert tables.main_table(findings.runs) == (['Run'], [['FedFish, E = 1']])
-
-
-_IMAGES = {
-  'data.corpus': 'cifar10',
-  'partition.scheme': 'fixed_classes',
-  'partition.num_clients': 10,
-  'partition.classes_per_client': 2,
-}
-
-
-@pytest.mark.parametrize(
-  'kind, settings, headings',
-  [
-    # Models that are not fine-tuned have no fraction.
-    ('own_test', {}, ['Loss (nats per token)', 'Token accuracy (%)']),
-    ('held_out', _IMAGES, ['Loss (nats per image), 0 %', 'Accuracy (%), 0 %']),
-  ],
-)
-def test_headings(tmp_path, kind, settings, headings):
-  evaluation = {'kind': kind}
-  run = write_scored(
-    tmp_path / 'run', 3.0, settings=settings, evaluation=evaluation
-  )
-  # Only columns that a method declares are shown.
-  add_metrics(run, train__no_column=(1, 1, 1))
-  findings = read_report([run])
-  [table] = tables.score_tables(findings).values()
-  assert table.headings[1:] == headings
-  assert 'train/no_column' not in [c.key for c in findings.columns]
 
 
 def test_console_table(pair, tmp_path):
