@@ -76,12 +76,12 @@ class TestDifferences:
     }
     plot = plots_of(write_sweep(tmp_path, gains))['differences']
     assert plot.title == 'Methods minus FedAvg'
-    # None is of FedFish and SCAFFOLD.
+    # None is of FedFish and SCAFFOLD, and the axis has what the legend lacks.
     assert points(plot, 'x', 'series', 'y', panel=_LOSS) == [
-      ('FedFish − FedAvg, E = 1', 'FedFish', -0.25),
-      ('SCAFFOLD − FedAvg, E = 1', 'SCAFFOLD', -1.0),
-      ('FedFish − FedAvg, E = 2', 'FedFish', -0.5),
-      ('SCAFFOLD − FedAvg, E = 2', 'SCAFFOLD', -2.0),
+      ('E = 1', 'FedFish', -0.25),
+      ('E = 1', 'SCAFFOLD', -1.0),
+      ('E = 2', 'FedFish', -0.5),
+      ('E = 2', 'SCAFFOLD', -2.0),
     ]
     assert 'Whiskers: 95 % intervals over seeds and clients.' in plot.caption
 

@@ -14,7 +14,7 @@ from tff_fedfish.reporting.comparisons import (
 )
 from tff_fedfish.reporting.estimates import MEASURES
 from tff_fedfish.reporting.findings import Findings
-from tff_fedfish.reporting.pairs import QUESTIONS
+from tff_fedfish.reporting.pairs import QUESTIONS, Pair
 from tff_fedfish.reporting.plots import Plot, plot
 from tff_fedfish.reporting.runs import HELD_OUT, OWN_TEST, Subject
 from tff_fedfish.reporting.style import Look, method_looks
@@ -78,7 +78,7 @@ def differences(findings: Findings, words: Words) -> Plot | None:
   points = [
     {
       'panel': label,
-      'series': row.sides[0].arm.method,
+      'series': row.pair.names[0],
       'x': _bar_name(row.pair, rows),
       'y': SCALES[measure] * d.mean,
       'low': None if d.low is None else SCALES[measure] * d.low,
@@ -105,7 +105,7 @@ def differences(findings: Findings, words: Words) -> Plot | None:
     notes.append(f'Whiskers: 95 % intervals {over}.')
   if len(rows) > _MAX_BARS:
     notes.append(f'The first {_MAX_BARS} of {len(rows)} pairs.')
-  names = {row.sides[0].arm.method: row.sides[0].arm.algorithm for row in rows}
+  names = {row.pair.names[0]: row.sides[0].arm.algorithm for row in rows}
   return plot(
     pd.DataFrame(points),
     name='differences',
@@ -207,13 +207,13 @@ def _title(rows: Sequence[Comparison]) -> str:
   return f'Methods minus {baseline}'
 
 
-def _bar_name(pair, rows) -> str:
-  """Returns the words of a pair on the axis, without what all pairs share."""
+def _bar_name(pair: Pair, rows: Sequence[Comparison]) -> str:
+  """Returns the words of a pair on the axis, without what the legend says."""
   names = ' − '.join(pair.names)
-  if pair.setting:
-    methods = {tuple(row.pair.names) for row in rows}
-    return pair.setting if len(methods) == 1 else f'{names}, {pair.setting}'
-  return names
+  baselines = {row.pair.names[1] for row in rows}
+  if pair.setting and len(baselines) > 1:
+    return f'{names}, {pair.setting}'
+  return pair.setting or names
 
 
 def _rows_of(sample) -> tuple:
