@@ -11,7 +11,7 @@ import pytest
 from tff_fedfish.evaluation import intervals
 
 _ROOT = pathlib.Path(__file__).parents[2]
-_LIST = _ROOT / 'docs' / 'results' / 'cited.csv'
+_LIST = _ROOT / 'docs' / 'cited.csv'
 _NUMBER = r'[+−]?\d+(?:\.\d+)?'
 # The interval's level, code, targets of links, and numbers of list items.
 _NO_RESULT = re.compile(r'95 %|`[^`]*`|\]\([^)]*\)|^\d+\. ', re.MULTILINE)
