@@ -1,4 +1,8 @@
-"""Every number that README and which_method print stands in docs/results."""
+"""Numbers of README's Results and which_method are those of the results.
+
+docs/cited.csv lists each: page, number as printed, file below docs, patterns of
+its rows, those of the rows to subtract seed by seed, and column.
+"""
 
 import collections
 import csv
