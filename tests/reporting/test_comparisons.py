@@ -16,36 +16,12 @@ from tff_fedfish.reporting.scores import Sample
 _NAN = float('nan')
 
 
-@pytest.mark.parametrize(
-  'gains, verdict',
-  [
-    ((2.0, 2.5, 3.0), 'lower'),
-    ((-2.0, -2.5, -3.0), 'higher'),
-    # An interval that ends at 0 decides nothing.
-    ((0.0, 0.0, 0.0), 'undecided'),
-  ],
-)
-def test_verdicts(tmp_path, gains, verdict):
-  losses = {'fed_avg': [8.0] * len(gains), 'fed_fish': [8.0 - g for g in gains]}
-  [comparison] = read_report(write_methods(tmp_path, losses)).comparisons
-  assert comparison.verdict() == verdict
-  assert comparison.differences['loss'].by_seed == tuple(-g for g in gains)
-
-
-def test_seeds_of_one_side_alone_do_not_count(tmp_path):
-  # Seed 2 of FedAvg has the lowest loss, and no partner.
-  runs = write_methods(tmp_path, {'fed_avg': [6.0, 6.0, 1.0]})
-  runs += write_methods(tmp_path, {'fed_fish': [6.0, 6.0]})
-  [comparison] = read_report(runs).comparisons
-  assert (comparison.num_seeds, comparison.problem) == (2, '')
-  assert comparison.differences['loss'].mean == 0.0
-
-
 def test_dp_shares_the_other_seeds(tmp_path):
-  runs = write_methods(tmp_path / 'plain', {'fed_avg': [6.0] * 3})
-  settings = {'clip_norm': 1, 'noise_multiplier': 1}
-  settings = {f'local_privacy.{n}': v for n, v in settings.items()}
-  settings |= {'seeds.privacy_seed': 41}
+  # A seed of one side alone, whatever its loss, has no partner.
+  losses = {'fed_avg': [6.0] * 3 + [1.0]}
+  runs = write_methods(tmp_path / 'plain', losses)
+  settings = {'seeds.privacy_seed': 41, 'local_privacy.clip_norm': 1}
+  settings['local_privacy.noise_multiplier'] = 1
   options = {'all': {'settings': settings}}
   runs += write_methods(tmp_path / 'private', {'fed_avg': [7.0] * 3}, **options)
   [comparison] = read_report(runs).comparisons
@@ -127,8 +103,11 @@ def test_a_verdict_is_of_the_clients_of_both(sides, data, num_clients):
       sum(one[n] - two[n] for n in finite[0]) / len(finite[0])
       for one, two in zip(*losses, strict=True)
     ]
-    assert found.differences['loss'].by_seed == pytest.approx(by_seed)
-    assert found.verdict()
+    loss = found.differences['loss']
+    assert loss.by_seed == pytest.approx(by_seed)
+    # An interval that ends at 0 decides nothing.
+    lower, higher = 'lower' * (loss.high < 0), 'higher' * (loss.low > 0)
+    assert found.verdict() == (lower or higher or 'undecided')
 
 
 def _at_equal_bytes(root, losses, *, has_diverged=False, **options):

@@ -100,7 +100,6 @@ _ALL, _ONLY_BEFORE, _NONE = [0.0, 0.5], [0.0], []
     # The rate of fine-tuning is an evaluation's own.
     ({'settings': {'client_work.learning_rate': 0.5}}, _ALL),
     ({'settings': {'seeds.model_seed': 9}}, _NONE),
-    ({'vocabulary': 'w'}, _NONE),
     ({'round_num': 1}, _NONE),
     ({'client_ids': tuple('abce')}, _NONE),
     ({'kind': 'transfer', 'corpus': 'sotu'}, _NONE),
@@ -113,9 +112,6 @@ def test_which_evaluations_are_compared(tmp_path, changes, fractions):
   for method, own in (('fed_avg', dict(changes)), ('fed_fish', {})):
     settings = own.pop('settings', {})
     run = write_run(tmp_path / method, algorithm=method, settings=settings)
-    (run / 'vocabulary').mkdir()
-    tokenizer = run / 'vocabulary' / 'tokenizer.json'
-    tokenizer.write_text(own.pop('vocabulary', 'v'))
     tuning = {'learning_rate': 0.1} | own.pop('personalization', {})
     own = {'client_ids': tuple('abcd'), **own}
     write_evaluation(run, 'e', personalization=tuning, **own)

@@ -12,13 +12,8 @@ from tff_fedfish.reporting import loading, reproduction, settings
 
 _CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 _FINE_TUNING = {
-  'epochs': 4,
-  'learning_rate': 0.01,
-  'batch_size': 4,
-  'sequence_length': 128,
-  'split_seed': 3,
-  'split_unit': 'sequences',
-  'max_sequences_per_client': None,
+  **{'epochs': 4, 'learning_rate': 0.01, 'sequence_length': 128},
+  **{'split_unit': 'sequences', 'max_sequences_per_client': None},
 }
 
 
@@ -62,11 +57,7 @@ def test_commands(tmp_path):
 def test_commands_of_own_rows(tmp_path):
   run = write_run(tmp_path / 'own', algorithm='local_only')
   options = {'kind': 'own_test', 'losses': {0.0: (3.0,) * 4}}
-  rows = {
-    'sequence_length': 128,
-    'split_seed': 3,
-    'max_sequences_per_client': 16,
-  }
+  rows = {'sequence_length': 128, 'max_sequences_per_client': 16}
   write_evaluation(run, 'all', **options, personalization=rows)
   skipped = {'without_own_rows': 2, 'beyond_max_clients': 5}
   facts = {'skipped_clients': skipped}

@@ -64,10 +64,10 @@ def test_one_run(tmp_path):
   early = {'round_num': 1, 'client_ids': 'ab'}
   path = write_evaluation(run, 'e', losses={0.0: (6.0, 5.0)}, **early)
   [sentence] = _sentences([run])
-  assert sentence.startswith(
+  assert sentence == (
     'The mean loss of FedFish, E = 1 on held-out clients after round 1 is '
     '5.500 nats per token, its accuracy 4.50 % (95 % interval over clients '
-    '5.000 to 6.000; 2 clients, 1 seed; uplink 1 '
+    '5.000 to 6.000; 2 clients, 1 seed; uplink 1 model).'
   )
   table = path / 'per_client.csv'
   table.write_text(table.read_text().replace(',5.0,', ',nan,'))
@@ -82,3 +82,23 @@ def test_losses_that_are_not_compared(tmp_path):
   assert _sentences(write_methods(tmp_path, _BOTH, fed_fish=other)) == [
     'None of 2 runs is compared: no two were evaluated alike.'
   ]
+
+
+def test_personalization_of_one_run(tmp_path):
+  nan = float('nan')
+  losses = [{0.0: (6.0, 6.0), 0.5: (4.0, after)} for after in (7.0, nan)]
+  whole, diverged = (
+    _sentences(write_methods(tmp_path / str(n), {'fed_fish': [own]}))[1]
+    for n, own in enumerate(losses)
+  )
+  start = 'After personalization on 50 % of each client’s data '
+  hurt = '. It hurts 50 % of the clients.'
+  assert whole == f'{start}it is 5.500 nats per token{hurt}'
+  reason = 'there is no mean loss: 1 of 2 clients finite'
+  assert diverged == f'{start}{reason}{hurt}'
+  # Without a score before it.
+  runs = write_methods(tmp_path / 'half', {'fed_fish': [{0.5: (4.0, 7.0)}]})
+  [sentence] = _sentences(runs)
+  assert (
+    ' on held-out clients after personalization on 50 % is 5.500' in sentence
+  )

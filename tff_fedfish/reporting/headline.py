@@ -218,8 +218,9 @@ def _place(row: Comparison) -> str:
     parts.append(f'with {row.pair.setting}')
   rounds = [s.round_num for s in row.sides]
   if any(s.arm.last_round != s.round_num for s in row.sides):
-    numbers = ' and '.join(f'{n:,}' for n in dict.fromkeys(rounds))
-    parts.append(f'after round {numbers}')
+    numbers = [f'{n:,}' for n in dict.fromkeys(rounds)]
+    noun = 'rounds' if len(numbers) > 1 else 'round'
+    parts.append(f'after {noun} {listed(numbers)}')
   if row.fraction:
     parts.append(f'after personalization on {100 * row.fraction:g} %')
   return ''.join(f' {part}' for part in parts)
@@ -236,7 +237,7 @@ def _uplink(row: Comparison | Sample) -> str:
   if None in units:
     return ''
   both = ' against '.join(dict.fromkeys(f'{number:g}' for number in units))
-  return f'; uplink {both} models'
+  return f'; uplink {both} {"model" if both == "1" else "models"}'
 
 
 def _without_comparison(findings: Findings) -> list[str]:
@@ -251,15 +252,17 @@ def _without_comparison(findings: Findings) -> list[str]:
     return [f'None of {number} is compared: no two were evaluated alike.']
   least = [s for s in scored if s.subject == scored[0].subject]
   found = [_mean_loss(findings, least[0])]
-  last = least[-1]
-  if last.fraction and last.hurt is not None:
-    loss = last.problem or (
-      f'{shown(last.estimates["loss"].mean, 3)} nats per '
-      f'{words_of(findings.runs).unit}'
-    )
+  first, last = least[0], least[-1]
+  is_later = last.fraction > first.fraction
+  is_later &= last.round_num == first.round_num
+  if is_later and last.hurt is not None:
+    loss = f'there is no mean loss: {last.problem}'
+    if not last.problem:
+      loss = f'it is {shown(last.estimates["loss"].mean, 3)} nats per '
+      loss += words_of(findings.runs).unit
     found.append(
       f'After personalization on {100 * last.fraction:g} % of each client’s '
-      f'data it is {loss}; {100 * last.hurt:.0f} % of the clients are hurt.'
+      f'data {loss}. It hurts {100 * last.hurt:.0f} % of the clients.'
     )
   return found
 
@@ -271,10 +274,12 @@ def _mean_loss(findings: Findings, sample: Sample) -> str:
     return f'{arm.label} has no mean loss {where}: {sample.problem}.'
   loss, accuracy = (sample.estimates[m] for m in MEASURES)
   ends = interval_words(loss, 'loss')
-  over = ' over clients' if arm.num_seeds == 1 else ''
+  over = ' over clients' if len(sample.by_seed) == 1 else ''
   ends = f'95 % interval{over} {ends}; ' if loss.low is not None else ''
   if sample.round_num != arm.last_round:
     where += f' after round {sample.round_num:,}'
+  if sample.fraction:
+    where += f' after personalization on {100 * sample.fraction:g} %'
   if sample.is_chosen_on_scored:
     where += f', the best of {sample.num_trials} rounds on these clients,'
   sizes = f'{count(len(sample.clients), "client")}, '
