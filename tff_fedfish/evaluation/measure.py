@@ -27,6 +27,7 @@ from tff_fedfish.evaluation.options import (
   OWN_ROWS,
   EvaluationOptions,
 )
+from tff_fedfish.evaluation.overlap import measure_overlap
 from tff_fedfish.evaluation.plan import Plan
 from tff_fedfish.evaluation.results import write_evaluation
 from tff_fedfish.evaluation.summary import Summary
@@ -135,6 +136,7 @@ def _measure_halves(plan: Plan, kept: UnfinishedRows) -> None:
     num_scored_bytes=(
       tokenizer and sum(num_scored_bytes(rows, tokenizer) for rows in scored)
     ),
+    overlap=measure_overlap(plan, list(halves)),
     **plan.facts,
   )
   write_evaluation(plan.output, summary, clients, barriers)
