@@ -1,9 +1,8 @@
 """Clients and documents of an evaluated corpus that a run trained on."""
 
-import dataclasses
 import hashlib
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,46 +33,35 @@ def measure_overlap(plan: Plan, client_ids: Sequence[bytes]) -> Overlap | None:
   """
   if plan.split is not None or plan.run is None:
     return None
+  source, directory = row_source(plan.config), plan.config.data.directory
+  # Ids of divided images are numbers. A store would take many requests.
+  if plan.config.partition.divides_images or places.is_remote(directory):
+    return None
   try:
     with stage('comparing with the training corpus'):
-      training = _training_corpus(plan)
-      if training is None:
+      training = source.open(directory)
+      trained_on = plan.checkpoint.contents.get('corpus_fingerprint')
+      if training.fingerprint != trained_on:
         return None
-      trained = row_source(plan.config).split(training).participating
-      found = Overlap(
+      trained = source.split(training).participating
+      return Overlap(
         clients=sum(client_id in trained for client_id in client_ids),
         num_clients=len(client_ids),
+        **_count_documents(plan, client_ids, training, trained),
       )
-      return _with_documents(found, plan, client_ids, training, trained)
   except (OSError, UserError):
     # The training corpus is gone, or damaged.
     return None
 
 
-def _training_corpus(plan: Plan) -> Corpus | None:
-  data = plan.config.data
-  # Ids of divided images are numbers. A store would take many requests.
-  if plan.config.partition.divides_images or places.is_remote(data.directory):
-    return None
-  corpus = row_source(plan.config).open(data.directory)
-  trained_on = plan.checkpoint.contents.get('corpus_fingerprint')
-  return corpus if corpus.fingerprint == trained_on else None
-
-
-def _with_documents(
-  overlap: Overlap,
-  plan: Plan,
-  client_ids: Iterable[bytes],
-  training: Corpus,
-  trained: Collection[bytes],
-) -> Overlap:
-  """Returns an overlap with counts of documents, where both have any.
+def _count_documents(plan, client_ids, training, trained):
+  """Returns the fields of `Overlap` on documents; {} if they are not compared.
 
   Texts are compared, or token ids if the training corpus is tokenized.
   """
   is_tokenized = isinstance(training, TokenStore)
   if not is_tokenized and not isinstance(plan.corpus, GroupedCorpus):
-    return overlap
+    return {}
   seed = plan.config.seeds.split_seed
   documents_of = _reader(plan, training, is_tokenized)
   known, num_read, num_bytes = set(), 0, 0
@@ -93,12 +81,11 @@ def _with_documents(
   )
   chosen = itertools.islice(chosen, _MAX_EVALUATED)
   is_known = [_hash(document) in known for document in chosen]
-  return dataclasses.replace(
-    overlap,
-    documents=sum(is_known),
-    num_documents=len(is_known),
-    num_training_documents=num_read,
-  )
+  return {
+    'documents': sum(is_known),
+    'num_documents': len(is_known),
+    'num_training_documents': num_read,
+  }
 
 
 def _reader(
