@@ -103,7 +103,8 @@ def test_the_files_as_others_read_them(tmp_path):
   assert list(summary) == [
     *('schema_version', 'kind', 'corpus', 'corpus_identity', 'checkpoint'),
     *('num_clients', 'skipped_clients', 'skipped_sequences'),
-    *('unknown_token_fraction', 'num_scored_bytes', 'personalization'),
+    *('unknown_token_fraction', 'num_scored_bytes', 'overlap'),
+    'personalization',
   ]
 
 

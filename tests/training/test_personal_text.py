@@ -129,12 +129,11 @@ def test_inputs_and_scores_without_training(small_inputs):
   tests = OwnTests(
     evaluator=build_evaluator(config),
     client_rows=rows,
-    participating=inputs.corpus.client_ids,
     kept=kept,
     round_num=1,
   )
-  scores = list(tests.scores(tests.participating))
-  expected = {c: len(rows.test_sequences(c)) for c in tests.participating}
+  scores = list(tests.scores(inputs.corpus.client_ids))
+  expected = {c: len(rows.test_sequences(c)) for c in inputs.corpus.client_ids}
   assert {c: n for c, n, _ in scores} == {
     c: n for c, n in expected.items() if n
   }

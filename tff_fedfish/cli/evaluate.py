@@ -116,6 +116,8 @@ def _print_evaluation(evaluation) -> None:
     )
   if summary.unknown_token_fraction is not None:
     print(unknown_tokens.describe(summary.unknown_token_fraction))
+  if summary.overlap is not None:
+    print(summary.overlap.line())
   if evaluation.barriers is not None:
     barrier = statistics.barrier_scores(evaluation.barriers)
     print(

@@ -131,38 +131,40 @@ def build_evaluator(config: TrainConfig) -> ClientEvaluator:
 
 def evaluate_clients(
   evaluator: ClientEvaluator,
-  trainable: tuple,
+  weights_of: Callable[[bytes], tuple],
   clients: Iterable[tuple[bytes, Halves]],
   fractions: tuple[float, ...],
   *,
   num_local_epochs: int,
   learning_rate: float,
   non_trainable: tuple = (),
+  model: str = 'global',
 ) -> Iterator[list[ClientEvaluation]]:
   """Scores every client at every fraction, always on its evaluation half.
 
   Args:
     evaluator: Scores and fine-tunes.
-    trainable: The global model's weights; every client starts from them.
+    weights_of: Returns the weights that a client starts from.
     clients: Client id and halves.
     fractions: Fractions of the client's data to fine-tune on. 0: none.
     num_local_epochs: Passes of fine-tuning, >= 1.
     learning_rate: Its step size, > 0.
     non_trainable: The model's weights that are held fixed.
+    model: See `ClientEvaluation`.
 
   Yields:
     Each client's entries, one per fraction.
   """
   for client_id, halves in clients:
-    before = evaluator.score(trainable, halves.evaluation, non_trainable)
-    entries = []
+    weights, entries = weights_of(client_id), []
+    before = evaluator.score(weights, halves.evaluation, non_trainable)
     for fraction in fractions:
       after, num_sequences = before, 0
       if fraction > 0:
         data = halves.personalization[fraction]
         num_sequences = len(data)
         tuned = evaluator.fine_tune(
-          trainable,
+          weights,
           data,
           num_local_epochs=num_local_epochs,
           learning_rate=learning_rate,
@@ -170,41 +172,20 @@ def evaluate_clients(
         )
         after = evaluator.score(tuned, halves.evaluation, non_trainable)
       entries.append(
-        client_evaluation(
-          client_id,
-          len(halves.evaluation),
-          before,
-          after,
+        ClientEvaluation(
+          client_id=client_id,
           fraction=fraction,
+          num_evaluation_sequences=len(halves.evaluation),
+          num_evaluation_tokens=before.num_tokens,
           num_personalization_sequences=num_sequences,
+          loss_before=before.loss,
+          accuracy_before=before.accuracy,
+          loss_after=after.loss,
+          accuracy_after=after.accuracy,
+          model=model,
         )
       )
     yield entries
-
-
-def client_evaluation(
-  client_id: bytes,
-  num_rows: int,
-  before: Score,
-  after: Score,
-  *,
-  fraction: float = 0.0,
-  num_personalization_sequences: int = 0,
-  model: str = 'global',
-) -> ClientEvaluation:
-  """Returns a client's row of per_client.csv; see `ClientEvaluation`."""
-  return ClientEvaluation(
-    client_id=client_id,
-    fraction=fraction,
-    num_evaluation_sequences=num_rows,
-    num_evaluation_tokens=before.num_tokens,
-    num_personalization_sequences=num_personalization_sequences,
-    loss_before=before.loss,
-    accuracy_before=before.accuracy,
-    loss_after=after.loss,
-    accuracy_after=after.accuracy,
-    model=model,
-  )
 
 
 def mean_score(

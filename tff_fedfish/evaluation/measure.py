@@ -1,11 +1,11 @@
 """Measures what an evaluation planned, and writes it. Imports TensorFlow."""
 
-import dataclasses
 import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data import unknown_tokens
 from tff_fedfish.data.cohorts import draw_order
 from tff_fedfish.data.sequences import Sequences
@@ -17,26 +17,22 @@ from tff_fedfish.evaluation.clients import (
   Halves,
   choose_clients,
 )
-from tff_fedfish.evaluation.evaluator import (
-  build_evaluator,
-  client_evaluation,
-  evaluate_clients,
-)
+from tff_fedfish.evaluation.evaluator import build_evaluator, evaluate_clients
 from tff_fedfish.evaluation.options import (
   MIN_SEQUENCES,
   OWN_ROWS,
   EvaluationOptions,
 )
+from tff_fedfish.evaluation.overlap import measure_overlap
 from tff_fedfish.evaluation.plan import Plan
 from tff_fedfish.evaluation.results import write_evaluation
 from tff_fedfish.evaluation.summary import Summary
-from tff_fedfish.evaluation.tables import ClientEvaluation
+from tff_fedfish.evaluation.tables import ClientBarrier, ClientEvaluation
 from tff_fedfish.evaluation.unfinished import UnfinishedRows
 from tff_fedfish.planning.client_steps import client_steps
 from tff_fedfish.printing import count
 from tff_fedfish.progress import Progress, stage
 from tff_fedfish.run import checkpoints, model_state
-from tff_fedfish.run.checkpoints import Checkpoint
 from tff_fedfish.run.row_source import row_source
 from tff_fedfish.runtime.in_process_context import set_in_process_context
 
@@ -52,9 +48,8 @@ def measure(plan: Plan) -> None:
       config's model.
   """
   kept, is_written = UnfinishedRows(plan), False
-  is_own = plan.facts['kind'] in OWN_ROWS
   try:
-    (_measure_own_rows if is_own else _measure_halves)(plan, kept)
+    _measure(plan, kept)
     is_written = True
   except KeyboardInterrupt as interruption:
     if kept.client_ids:
@@ -81,52 +76,39 @@ def num_scored_bytes(rows: Sequences, tokenizer: Tokenizer) -> int:
   )
 
 
-def _measure_halves(plan: Plan, kept: UnfinishedRows) -> None:
-  """Scores clients on one half, before and after fine-tuning on the other."""
-  config, options, tokenizer = plan.config, plan.options, plan.tokenizer
+def _measure(plan: Plan, kept: UnfinishedRows) -> None:
+  options, tokenizer = plan.options, plan.tokenizer
+  is_own = plan.facts['kind'] in OWN_ROWS
+  fractions = (0.0,) if is_own else options.fractions
   with stage('choosing clients'):
-    sample = _choose(plan)
+    sample = (_choose_own_rows if is_own else _choose)(plan)
   halves = dict(sample.clients)
   with stage('building the model'):
     set_in_process_context()
-    checkpoint = _load(plan)
-    weights = model_state.model_weights(
-      checkpoint.tensors,
-      model_state.server_shapes(config, checkpoint),
-      checkpoint.path,
-    )
-    evaluator = build_evaluator(config)
+    weights_of, non_trainable = _open_models(plan, is_own)
+    evaluator = build_evaluator(plan.config)
   num_sequences = sum(half.num_sequences for half in halves.values())
   _announce(plan, len(halves), num_sequences, sample.skipped)
   clients = _score(
     kept,
-    len(options.fractions),
+    len(fractions),
     {client_id: _work(half, options) for client_id, half in sample.clients},
     lambda client_ids: evaluate_clients(
       evaluator,
-      weights.trainable,
+      weights_of,
       [(client_id, halves[client_id]) for client_id in client_ids],
-      options.fractions,
+      fractions,
       num_local_epochs=options.personalization_epochs,
       learning_rate=plan.learning_rate,
-      non_trainable=weights.non_trainable,
+      non_trainable=non_trainable,
+      model='global' if plan.states is None or not is_own else 'personal',
     ),
   )
-  barriers = None
-  if options.barrier:
-    source = row_source(config)
-    barriers = barrier.replay_round(
-      config,
-      checkpoint,
-      # Always those of the run itself.
-      source.training_clients(plan.split),
-      source.training_rows(plan.corpus, tokenizer),
-      plan.states,
-    )
+  barriers = _replay(plan) if options.barrier else None
   scored = [half.evaluation for half in halves.values()]
   summary = Summary(
     num_clients=len(halves),
-    personalization=_personalization(plan),
+    personalization=_personalization(plan, is_own),
     skipped_clients=dict(sorted(sample.skipped.items())),
     skipped_sequences=sum(
       half.num_dropped_sequences for half in halves.values()
@@ -135,80 +117,26 @@ def _measure_halves(plan: Plan, kept: UnfinishedRows) -> None:
     num_scored_bytes=(
       tokenizer and sum(num_scored_bytes(rows, tokenizer) for rows in scored)
     ),
+    overlap=measure_overlap(plan, list(halves)),
     **plan.facts,
   )
   write_evaluation(plan.output, summary, clients, barriers)
 
 
-def _measure_own_rows(plan: Plan, kept: UnfinishedRows) -> None:
-  """Scores the clients that train, each on rows of its own."""
-  kind = plan.facts['kind']
-  with stage('building the model'):
-    tests = own_tests.open_own_tests(
-      plan.config, plan.corpus, plan.tokenizer, plan.checkpoint, plan.states
-    )
-  max_sequences = plan.options.max_sequences_per_client
-  split_seed = plan.config.seeds.split_seed
-  work, num_without, num_dropped = {}, 0, 0
-  with stage('choosing clients'):
-    for client_id in draw_order(
-      tests.participating, seed=split_seed, round_num=0
-    ):
-      if len(work) == plan.options.max_clients:
-        break
-      rows = tests.rows(client_id, kind=kind, max_sequences=max_sequences)
-      num_dropped += rows.num_dropped_sequences
-      if len(rows):
-        work[client_id] = len(rows)
-      else:
-        num_without += 1
-  if not work:
-    raise UserError(
-      f'`--data` {str(plan.data)!r} must have clients with '
-      f'{kind.removeprefix("own_")} rows, but none of its '
-      f'{num_without} has. Train on a corpus with more rows a client.'
-    )
-  skipped = {
-    'beyond_max_clients': len(tests.participating) - len(work) - num_without,
-    'without_own_rows': num_without,
+def _personalization(plan: Plan, is_own: bool) -> dict[str, Any]:
+  """Returns the settings of what is scored, and of halves and fine-tuning."""
+  settings = {
+    'sequence_length': plan.sequence_length,
+    'split_seed': plan.config.seeds.split_seed,
+    'max_sequences_per_client': plan.options.max_sequences_per_client,
   }
-  _announce(plan, len(work), sum(work.values()), skipped)
-  model = 'global' if tests.kept is None else 'personal'
-  options = dict(kind=kind, max_sequences=max_sequences)
-  clients = _score(
-    kept,
-    1,
-    work,
-    lambda client_ids: (
-      [client_evaluation(client_id, num_rows, score, score, model=model)]
-      for client_id, num_rows, score in tests.scores(client_ids, **options)
-    ),
-  )
-  summary = Summary(
-    num_clients=len(work),
-    personalization={
-      'sequence_length': plan.sequence_length,
-      'split_seed': split_seed,
-      'max_sequences_per_client': max_sequences,
-    },
-    skipped_clients=skipped,
-    skipped_sequences=num_dropped,
-    unknown_token_fraction=None,
-    **plan.facts,
-  )
-  write_evaluation(plan.output, summary, clients)
-
-
-def _personalization(plan: Plan) -> dict[str, Any]:
-  """Returns the settings of halves and fine-tuning."""
-  return {
+  if is_own:
+    return settings
+  return settings | {
     'epochs': plan.options.personalization_epochs,
     'learning_rate': plan.learning_rate,
     'batch_size': plan.config.client_work.local_batch_size,
-    'sequence_length': plan.sequence_length,
-    'split_seed': plan.config.seeds.split_seed,
     'split_unit': plan.split_unit,
-    'max_sequences_per_client': plan.options.max_sequences_per_client,
   }
 
 
@@ -237,14 +165,71 @@ def _choose(plan: Plan) -> ClientSample:
   )
 
 
-def _load(plan: Plan) -> Checkpoint:
-  """Returns the checkpoint with its weights; all tensors for the barrier."""
-  checkpoint = plan.checkpoint
+def _choose_own_rows(plan: Plan) -> ClientSample:
+  """Returns clients that train and the rows of their own that are scored."""
+  source, part = row_source(plan.config), plan.facts['kind']
+  rows = source.with_test_rows(
+    plan.corpus, source.training_rows(plan.corpus, plan.tokenizer)
+  )
+  rows_of = rows.test_sequences
+  if part == 'own_validation':
+    rows_of = rows.validation_sequences
+  participating = source.training_clients(plan.split)
+  clients, num_without = [], 0
+  for client_id in draw_order(
+    participating, seed=plan.config.seeds.split_seed, round_num=0
+  ):
+    if len(clients) == plan.options.max_clients:
+      break
+    own = sequences_lib.take(
+      rows_of(client_id), plan.options.max_sequences_per_client
+    )
+    if len(own):
+      clients.append((client_id, Halves(own, {}, own.num_dropped_sequences)))
+    else:
+      num_without += 1
+  if not clients:
+    raise UserError(
+      f'`--data` {str(plan.data)!r} must have clients with '
+      f'{part.removeprefix("own_")} rows, but none of its {num_without} has. '
+      'Train on a corpus with more rows a client.'
+    )
+  num_beyond = len(participating) - len(clients) - num_without
+  skipped = {'beyond_max_clients': num_beyond, 'without_own_rows': num_without}
+  return ClientSample(clients, skipped)
+
+
+def _open_models(plan: Plan, is_own: bool) -> tuple[Callable, tuple]:
+  """Returns a function from a client to its weights, and those held fixed."""
+  config, checkpoint = plan.config, plan.checkpoint
+  if is_own and plan.states is not None:
+    models = own_tests.open_own_tests(
+      config, plan.corpus, plan.tokenizer, checkpoint, plan.states
+    )
+    return models.weights_of, ()
   if plan.run is None:
     tensors = model_state.trainable_tensors(tuple(checkpoint.tensors.values()))
-    return dataclasses.replace(checkpoint, tensors=tensors)
-  prefix = '' if plan.options.barrier else model_state.WEIGHTS_PREFIX
-  return checkpoints.load_checkpoint(checkpoint.path, prefix, verify=False)
+  else:
+    tensors = checkpoints.load_checkpoint(
+      checkpoint.path, model_state.WEIGHTS_PREFIX, verify=False
+    ).tensors
+  weights = model_state.model_weights(
+    tensors, model_state.server_shapes(config, checkpoint), checkpoint.path
+  )
+  return lambda client_id: weights.trainable, weights.non_trainable
+
+
+def _replay(plan: Plan) -> list[ClientBarrier]:
+  """Returns the barrier of the round after the checkpoint."""
+  source = row_source(plan.config)
+  return barrier.replay_round(
+    plan.config,
+    checkpoints.load_checkpoint(plan.checkpoint.path, verify=False),
+    # Always those of the run itself.
+    source.training_clients(plan.split),
+    source.training_rows(plan.corpus, plan.tokenizer),
+    plan.states,
+  )
 
 
 def _announce(

@@ -6,11 +6,49 @@ from typing import Any
 from tff_fedfish import json_values
 from tff_fedfish.errors import require_one_of
 from tff_fedfish.evaluation.options import OWN_ROWS
+from tff_fedfish.printing import count
 from tff_fedfish.run.corpus_identity import CorpusIdentity
 
 KINDS = ('held_out', 'participating', *OWN_ROWS, 'transfer')
 """Held-out clients; clients that trained; the same, each on its own test or
 validation rows; clients of another corpus."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Overlap:
+  """Clients and documents of an evaluation that the run trained on."""
+
+  clients: int
+  """Evaluated clients whose id is that of a client that trained."""
+  num_clients: int
+  documents: int | None = None
+  """Documents of a sample of those of the evaluated clients that stand among
+  the documents of training that were read. None: they cannot be compared."""
+  num_documents: int | None = None
+  num_training_documents: int | None = None
+  """Documents of training that were read: all, or a sample of many."""
+
+  @property
+  def is_large(self) -> bool:
+    """Whether it is more than a tenth of the clients, or of the documents."""
+    return 10 * self.clients > self.num_clients or 10 * (
+      self.documents or 0
+    ) > (self.num_documents or 0)
+
+  def line(self) -> str:
+    """Returns the counts as a line to print."""
+    what = (
+      'Overlaps with training'
+      if self.is_large
+      else ('Overlap with the training corpus')
+    )
+    line = f'{what}: {self.clients:,} of {count(self.num_clients, "client")}'
+    if self.documents is not None:
+      line += (
+        f', {self.documents:,} of {count(self.num_documents, "document")} '
+        f'({self.num_training_documents:,} of training read)'
+      )
+    return line
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,6 +78,8 @@ class Summary:
   num_scored_bytes: int | None = None
   """UTF-8 bytes of all scored text; None with images, or by an earlier
   version."""
+  overlap: Overlap | None = None
+  """None: on the run's own corpus, or where it cannot be told."""
   personalization: dict[str, Any]
   """Settings of the fine-tuning, and of what was scored."""
 

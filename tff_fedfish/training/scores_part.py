@@ -59,7 +59,6 @@ class ScoresPart:
     tests = own_tests.OwnTests(
       evaluator=run.evaluator,
       client_rows=self._own_rows,
-      participating=run.participating,
       kept=self._inputs,
       state=done.state,
       round_num=done.round_num,
