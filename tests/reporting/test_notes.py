@@ -76,14 +76,13 @@ def test_copies_and_many_runs_that_are_not_compared(tmp_path):
 
 def test_what_holds_for_several_runs_is_said_once(tmp_path):
   runs = [
-    write_run(tmp_path / 'a', num_rounds=9),
-    write_run(tmp_path / 'b', num_rounds=9, num_local_epochs=8),
+    write_run(tmp_path / str(epochs), num_rounds=9, num_local_epochs=epochs)
+    for epochs in (1, 8)
   ]
   assert _notes(runs)[0] == 'All runs: 2 of 9 rounds so far.'
   runs.append(write_run(tmp_path / 'c', algorithm='fed_avg'))
-  assert _notes(runs)[0] == (
-    'FedFish, E = 1 and FedFish, E = 8: 2 of 9 rounds so far.'
-  )
+  some = 'FedFish, E = 1 and FedFish, E = 8: 2 of 9 rounds so far.'
+  assert _notes(runs)[0] == some
 
 
 def test_what_a_mean_over_seeds_lacks(tmp_path):

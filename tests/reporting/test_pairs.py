@@ -145,17 +145,6 @@ def test_runs_that_differ_in_seeds_are_one_arm(
   assert len(read_report(runs).arms) == num_arms
 
 
-def test_labels_name_what_else_differs(tmp_path):
-  gains = {('fed_avg', 4, 2): 1, ('fed_fish', 4, 2): 1, ('fed_fish', 4, 3): 1}
-  arms = read_report(write_sweep(tmp_path, gains, num_seeds=2)).arms
-  names = (
-    'FedAvg, E = 4',
-    'FedFish, E = 4, 2 rounds',
-    'FedFish, E = 4, 3 rounds',
-  )
-  assert tuple(arm.label for arm in arms) == names
-
-
 def test_pairs_of_the_same_settings_say_what_they_share(tmp_path):
   methods = ('fed_avg', 'fed_fish', 'fed_prox')
   gains = {(name, epochs, 2): 1.0 for name in methods for epochs in (1, 4)}
@@ -171,8 +160,7 @@ def test_pairs_of_the_same_settings_say_what_they_share(tmp_path):
 def test_a_copy_makes_no_pair(tmp_path):
   runs = [write_scored(tmp_path / name, 5.0) for name in 'ab']
   runs.append(write_scored(tmp_path / 'c', 5.0, algorithm='fed_avg'))
-  findings = read_report(runs)
-  assert (len(findings.arms), len(list(find_pairs(findings)))) == (3, 1)
+  assert len(_pairs(runs)) == 1
 
 
 @pytest.mark.parametrize(

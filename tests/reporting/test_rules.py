@@ -99,22 +99,28 @@ def test_clients_that_are_not_finite_on_one_side_end_the_comparison(tmp_path):
 @pytest.mark.parametrize('on_both_sides', [False, True])
 def test_seeds_that_diverged(tmp_path, on_both_sides):
   settings = {'settings': {'training.max_non_finite_rounds': 1}}
-  runs = _write_pair(tmp_path, *[-0.3] * 5, all=settings)
+  # Each side's share is of its own seeds.
+  losses = {'fed_avg': [_BASE] * 6, 'fed_fish': [_plus(-0.3)] * 5}
+  curves = {'fed_fish': settings | {'units_per_round': 2}, 'fed_avg': settings}
+  runs = write_methods(tmp_path, losses, **curves)
   for run in runs:
     is_side = on_both_sides or run.name.startswith('fed_fish')
     diverged = int(is_side and run.name[-1] in '34')
     add_metrics(run, train__update_is_non_finite=(0, 0, diverged))
   findings = read_report(runs)
-  [sentence] = headline.sentences(findings)
+  sentence, *more = headline.sentences(findings)
+  [row] = findings.at_equal_bytes
   if on_both_sides:
+    assert (row.problem, row.num_seeds, len(more)) == ('', 3, 1)
     assert '; 8 clients, 3 seeds; ' in sentence
     return
   reason = '2 of 5 seeds of FedFish diverged'
   assert sentence == (
     f'No verdict on FedFish against FedAvg on held-out clients: {reason}.'
   )
-  [[row]] = _tables(findings).values()
-  assert row[1:3] == [reason] * 2
+  assert (row.problem, more) == (reason, [])
+  for [cells] in _tables(findings).values():
+    assert reason in cells[1:3] and reason in cells[2:4]
   assert findings.arms[1].label == 'FedFish, E = 1 (2 of 5 diverged)'
   [table] = tables.score_tables(findings).values()
   assert table.rows[1][1].text == '2 of 5 seeds diverged'
@@ -158,8 +164,7 @@ def test_a_verdict_needs_three_seeds(tmp_path, gains, start, loss, accuracy):
   ]
   few = (
     'Fewer than three seeds are not a finding: other seeds may rank the runs '
-    'differently. three_seeds.sh, beside this page, has the commands for three '
-    'seeds.'
+    'differently. three_seeds.sh, beside this page, has commands for more.'
   )
   over = 'Intervals of one seed are over its clients.'
   assert notes.notes(findings) == [few, over][: max(0, 3 - len(gains))]
@@ -256,30 +261,14 @@ def test_more_clients_win_whatever_the_name(tmp_path):
   assert [c.num_clients for c in findings.comparisons] == [8]
 
 
-def _plot(directories, name):
-  plots = figures_of_report.all_plots(read_report(directories)).values()
-  [plot] = [
-    plot for of_place in plots for plot in of_place if plot.name == name
-  ]
-  return plot
-
-
-def test_curves_of_other_samples_share_no_panel(tmp_path):
-  fewer = {'settings': {'evaluation.num_clients': 4}}
-  plot = _plot(_write_pair(tmp_path, -0.2, fed_fish=fewer), 'curves')
-  assert list(plot.panel_names) == [
-    *(f'Held-out loss (nats per token), sample {n}' for n in (1, 2)),
-    *(f'Held-out token accuracy (%), sample {n}' for n in (1, 2)),
-    'Train loss (nats per token)',
-  ]
-
-
 def test_fractions_stand_in_order_on_their_axis(tmp_path):
   losses = {fraction: _BASE for fraction in (0.0, 0.5, 0.25)}
   halves = {fraction: _BASE for fraction in (0.0, 0.5)}
   runs = write_methods(tmp_path, {'fed_avg': [halves], 'fed_fish': [losses]})
-  figure = _plot(runs, 'held_out_scores')._figure
-  ticks = [t.get_text() for a in figure.axes for t in a.get_xticklabels()]
+  plots = figures_of_report.all_plots(read_report(runs)).values()
+  plots = {plot.name: plot for of_place in plots for plot in of_place}
+  axes = plots['held_out_scores']._figure.axes
+  ticks = [tick.get_text() for a in axes for tick in a.get_xticklabels()]
   assert ticks == ['0', '25', '50']
 
 

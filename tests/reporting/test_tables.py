@@ -102,17 +102,8 @@ def test_score_and_cost_tables_of_a_pair(pair):
     ['FedFish, E = 8', '+0.250 [0.200 to 0.300]', '4', '2', '16.0', '2.00'],
   ]
   training = tables.training_table(findings)
-  assert training.headings == [
-    *('Run', 'round', 'Train loss (nats per token)'),
-    *('Held-out loss (nats per token)', 'Held-out token accuracy (%)'),
-  ]
-  assert _texts(training)[1] == [
-    'FedFish, E = 8',
-    '2',
-    '7.000',
-    '6.000',
-    '2.00',
-  ]
+  row = ['FedFish, E = 8', '2', '7.000', '6.000', '2.00']
+  assert _texts(training)[1] == row
 
 
 @pytest.mark.parametrize(

@@ -70,20 +70,12 @@ def compare_samples(
   Seeds that diverged, and clients that are not finite, on both sides leave the
   comparison. On one side only they are its `problem`.
   """
-  tables, diverged = [], []
-  for sample in sides:
-    tables.append({shared_seeds(s): t for s, t in sample.by_seed.items()})
-    diverged.append({shared_seeds(s) for s in sample.arm.diverged_seeds})
-  seeds = (tables[0].keys() & tables[1].keys()) - set.union(*diverged)
-  everyone = {shared_seeds(run.seeds) for s in sides for run in s.arm.runs}
-  problems = []
-  for own, other, name in zip(
-    diverged, reversed(diverged), pair.names, strict=True
-  ):
-    if own - other:
-      problems.append(
-        f'{len(own)} of {count(len(everyone), "seed")} of {name} diverged'
-      )
+  tables = [
+    {shared_seeds(seeds): table for seeds, table in sample.by_seed.items()}
+    for sample in sides
+  ]
+  diverged, problems = find_diverged(pair)
+  seeds = (tables[0].keys() & tables[1].keys()) - diverged
   if not seeds and not problems:
     return None
   clients, finite = _common_clients(tables, seeds)
@@ -124,6 +116,24 @@ def compare_samples(
     num_clients=len(used),
     differences=differences,
   )
+
+
+def find_diverged(pair: Pair) -> tuple[set[str], list[str]]:
+  """Returns the seeds that diverged on either side, and the problems.
+
+  A problem is of a side with such a seed that the other side does not have.
+  """
+  diverged = [
+    {shared_seeds(seeds) for seeds in arm.diverged_seeds} for arm in pair.arms
+  ]
+  problems = [
+    f'{len(own)} of {count(arm.num_seeds, "seed")} of {name} diverged'
+    for own, other, arm, name in zip(
+      diverged, reversed(diverged), pair.arms, pair.names, strict=True
+    )
+    if own - other
+  ]
+  return set.union(*diverged), problems
 
 
 def comparisons_csv(comparisons: Sequence[Comparison]) -> str:

@@ -8,10 +8,13 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from tff_fedfish.printing import count
 from tff_fedfish.reporting import keys, over_seeds
 from tff_fedfish.reporting.arms import Arm
-from tff_fedfish.reporting.comparisons import Comparison, shared_seeds
+from tff_fedfish.reporting.comparisons import (
+  Comparison,
+  find_diverged,
+  shared_seeds,
+)
 from tff_fedfish.reporting.estimates import (
   MEASURES,
   MIN_SEEDS,
@@ -59,24 +62,19 @@ def _compare(pair: Pair) -> AtEqualBytes | None:
   if len(samples) > 1 or None in totals or totals[0] == totals[1]:
     return None
   curves = [_curves(arm) for arm in arms]
-  seeds = curves[0].keys() & curves[1].keys()
+  diverged, problems = find_diverged(pair)
+  seeds = (curves[0].keys() & curves[1].keys()) - diverged
   curves = [{s: own[s] for s in sorted(seeds)} for own in curves]
-  problem = ', '.join(
-    f'{len(arm.diverged_seeds)} of {count(arm.num_seeds, "seed")} of {name} '
-    'diverged'
-    for arm, name in zip(arms, pair.names, strict=True)
-    if arm.diverged_seeds
-  )
   traffic, differences = math.nan, dict.fromkeys(MEASURES)
   for measure in MEASURES:
     traffic, found = over_seeds.at_equal_traffic(*curves, measure)
     differences[measure] = found and _estimate(found, pair)
-  if not math.isfinite(traffic) or not (problem or differences['loss']):
+  if not math.isfinite(traffic) or not (problems or differences['loss']):
     return None
   return AtEqualBytes(
     pair=pair,
     traffic=traffic,
-    problem=problem,
+    problem=', '.join(problems),
     has_choice=pair.chosen_on == HELD_OUT,
     differences=differences,
   )

@@ -47,15 +47,15 @@ def notes(findings: Findings) -> list[str]:
 
 def _seeds(findings: Findings) -> Iterator[str]:
   """Yields what the intervals are over, and how to make a finding."""
-  rows = findings.comparisons
-  if not rows:
-    return
-  fewest = min(row.num_seeds for row in rows)
+  rows = [row for row in findings.comparisons if not row.problem]
+  fewest = min((row.num_seeds for row in rows), default=MIN_SEEDS)
   if fewest < MIN_SEEDS:
+    commands = ''
+    if any(a.num_seeds < MIN_SEEDS for row in rows for a in row.pair.arms):
+      commands = f' {MORE_SEEDS}, beside this page, has commands for more.'
     yield (
       'Fewer than three seeds are not a finding: other seeds may rank the runs '
-      f'differently. {MORE_SEEDS}, beside this page, has the commands for '
-      'three seeds.'
+      f'differently.{commands}'
     )
   if fewest == 1:
     yield 'Intervals of one seed are over its clients.'
@@ -143,8 +143,8 @@ def _evaluation_clauses(
       if warning := unknown_tokens.warning(summary.unknown_token_fraction):
         percent = f'{100 * summary.unknown_token_fraction:.2f}'
         yield f'{name} has {percent} % unknown tokens: {warning}'
-      if clause := _overlap(evaluation):
-        yield clause
+      if summary.overlap:
+        yield f'{name} on {subject}: {summary.overlap.line()}'
     elif subject is None:
       yield f'{name} is of clients or rows of the training and is not shown'
     elif subject in by_subject:
@@ -154,11 +154,6 @@ def _evaluation_clauses(
         yield f'{name} on {subject} is not shown: a larger or newer one is'
     elif evaluation.fractions:
       yield f'{name} on {subject} is not shown: that of other seeds is'
-
-
-def _overlap(evaluation: NamedEvaluation) -> str:
-  """Returns the clause on what stands in the training corpus, too."""
-  return getattr(evaluation.summary, 'overlap', None) or ''
 
 
 def _arm_clauses(arm: Arm, findings: Findings) -> Iterator[str]:
