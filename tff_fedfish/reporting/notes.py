@@ -143,8 +143,10 @@ def _evaluation_clauses(
       if warning := unknown_tokens.warning(summary.unknown_token_fraction):
         percent = f'{100 * summary.unknown_token_fraction:.2f}'
         yield f'{name} has {percent} % unknown tokens: {warning}'
-      if summary.overlap:
-        yield f'{name} on {subject}: {summary.overlap.line()}'
+      overlap = summary.overlap
+      if overlap and (overlap.clients or overlap.documents):
+        line = overlap.line()
+        yield f'{name} on {subject}: {line[0].lower()}{line[1:]}'
     elif subject is None:
       yield f'{name} is of clients or rows of the training and is not shown'
     elif subject in by_subject:
