@@ -1,14 +1,19 @@
 """Runs as they are read, and everything that can be wrong with one."""
 
 import json
-import shutil
+import math
 
 import pytest
-from report_runs import write_evaluation, write_run
+from report_runs import (
+  add_metrics,
+  read_report,
+  write_evaluation,
+  write_run,
+  write_scored,
+)
 
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation import tables
-from tff_fedfish.reporting import loading, match, notes, scores
+from tff_fedfish.reporting import loading, notes
 
 
 def test_labels_and_curves_of_a_pair(pair):
@@ -58,13 +63,12 @@ def test_a_run_that_diverged_says_so(tmp_path):
     for seed in (1, 2)
   )
   # Both rounds: one client, and its update is not finite.
-  header, first, *rest = (run / 'metrics.csv').read_text().splitlines()
-  lines = [f'{header},train/num_clients', f'{first},']
-  lines += [line.replace(',0,', ',1,', 1) + ',1' for line in rest]
-  (run / 'metrics.csv').write_text('\n'.join(lines) + '\n')
+  text = (run / 'metrics.csv').read_text()
+  (run / 'metrics.csv').write_text(text.replace(',0,', ',1,'))
+  add_metrics(run, train__num_clients=('', 1, 1))
   [loaded] = loading.load_runs([run])
   assert loaded.label == 'FedFish, E = 1 (diverged)'
-  [arm] = match.find_arms(loading.load_runs([run, other]))
+  [arm] = read_report([run, other]).arms
   assert arm.label == 'FedFish, E = 1 (1 of 2 diverged)'
 
 
@@ -104,31 +108,25 @@ def test_a_damaged_evaluation_costs_a_note(tmp_path, file, change):
   write_evaluation(run, 'whole')
   path = write_evaluation(run, 'z', barriers=((4.0, 4.5, 0.2, 0.1),)) / file
   path.unlink() if change is None else path.write_text(change)
-  runs = loading.load_runs([run])
-  assert [e.name for e in runs[0].evaluations] == ['whole']
-  [note] = notes.notes(scores.read_scores(runs))
+  findings = read_report([run])
+  assert [e.name for e in findings.runs[0].evaluations] == ['whole']
+  [note] = notes.notes(findings)
   assert note.startswith('FedFish, E = 1: evaluation z was left out: ')
   assert file in note
   # Neither a path of this machine nor advice to whoever evaluated.
   assert str(tmp_path) not in note and note.count('. ') == 0
 
 
-def test_a_round_whose_barrier_has_no_clients(pair, tmp_path):
-  run = tmp_path / 'run'
-  shutil.copytree(pair[1], run)
-  path = run / 'evaluations' / 'held_out' / 'barrier.csv'
-  tables.write_rows(path, tables.ClientBarrier, [])
-  [loaded] = loading.load_runs([run])
-  assert loaded.barriers_by_round() == {}
-
-
-def test_a_barrier_stays_beside_a_later_evaluation(tmp_path):
-  run = write_run(tmp_path / 'run')
-  write_evaluation(run, 'a', barriers=((4.0, 4.5, 0.2, 0.1),))
-  write_evaluation(run, 'b', kind='transfer', corpus='plays')
-  [loaded] = loading.load_runs([run])
-  # Of round 2, which replays round 3.
-  assert list(loaded.barriers_by_round()) == [3]
+def test_clients_that_are_not_finite_stay(tmp_path):
+  # After personalization one loss overflowed; the file has its accuracy still.
+  losses = {0.0: (6.0, 5.0), 0.5: (math.inf, 4.0)}
+  [run] = loading.load_runs([write_scored(tmp_path / 'run', losses)])
+  [evaluation] = run.evaluations
+  found = evaluation.scores_at(0.5)
+  assert found['loss_after'].tolist() == [math.inf, 4.0]
+  # That of NaNs is no score.
+  assert math.isnan(found['accuracy_after'].iloc[0])
+  assert found['accuracy_before'].tolist() == [0.04, 0.05]
 
 
 def _no_config(run):
@@ -164,10 +162,34 @@ def test_a_directory_that_is_no_run(tmp_path, directory, message):
 def test_a_sweep_stands_for_its_runs(tmp_path):
   alone = write_run(tmp_path / 'alone')
   arms = [write_run(tmp_path / 'sweep' / 'arms' / name) for name in 'ba']
-  (tmp_path / 'sweep' / 'sweep.json').touch()
+  (tmp_path / 'sweep' / 'sweep.json').write_text('{}')
   (arms[0].parent / 'waits').mkdir()
   runs = loading.load_runs([alone, tmp_path / 'sweep'])
   assert [run.directory for run in runs] == [alone, arms[1], arms[0]]
+
+
+def test_a_search_of_learning_rates_is_read(tmp_path):
+  arms = [write_run(tmp_path / 'arms' / name) for name in ('avg', 'fish')]
+  groups = [{'algorithm.name': name} for name in ('fed_avg', 'fed_fish')]
+  record = {
+    'arms': [
+      {'name': arm.name, 'settings': group | {'seeds.model_seed': 5}}
+      for arm, group in zip(arms, groups, strict=True)
+    ],
+    # Of the first method nothing was searched.
+    'learning_rates': [{'for': groups[1], 'num_validation_clients': 12}],
+    'search_runs': [
+      {'settings': group | {'client_work.learning_rate': rate}}
+      for group, rate in ((groups[0], 1), (groups[1], 1), (groups[1], 2))
+    ],
+  }
+  (tmp_path / 'sweep.json').write_text(json.dumps(record))
+  alone = write_run(tmp_path / 'alone')
+  findings = read_report([tmp_path, alone])
+  searches = [run.search for run in findings.runs]
+  assert searches == [None, (2, 12), None]
+  words = 'learning rates are the best of 2 on 12 validation clients.'
+  assert sum(words in note for note in notes.notes(findings)) == 1
 
 
 def test_a_run_named_twice(tmp_path):

@@ -14,7 +14,7 @@ from tff_fedfish.data import client_splits
 from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.errors import UserError
 from tff_fedfish.evaluation import evaluator, results, statistics
-from tff_fedfish.reporting import loading, notes, scores
+from tff_fedfish.reporting import findings, loading, notes
 from tff_fedfish.run import run_directory, tables
 from tff_fedfish.sweeping import expand, jobs, run, searches
 
@@ -102,7 +102,9 @@ def test_search_chooses_the_rate_that_learns(
     True,
     False,
   ]
-  config = run_directory.read_config(workdir / 'arms' / 'seed5')
+  [arm] = loading.load_runs([workdir])
+  assert arm.search == (2, choice['num_validation_clients'])
+  config = arm.train_config
   assert config.client_work.learning_rate == 0.1
   searched = run_directory.read_config(workdir / 'search' / 'client_lr0.1')
   assert searched.client_splits.held_out_fraction == pytest.approx(0.6)
@@ -214,7 +216,7 @@ def test_an_arm_that_diverges(
   # The report loads both and says which one it is.
   runs = loading.load_runs(sorted((workdir / 'arms').iterdir()))
   assert [run.label.endswith(' (diverged)') for run in runs] == [False, True]
-  words = ' '.join(notes.notes(scores.read_scores(runs)))
+  words = ' '.join(notes.notes(findings.read_findings(runs)))
   assert 'diverged and stopped after round 3 of 6' in words
 
 

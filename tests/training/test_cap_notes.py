@@ -4,7 +4,7 @@ import planned_configs
 import small_runs
 
 from tff_fedfish.planning import client_steps
-from tff_fedfish.reporting import loading, notes, scores
+from tff_fedfish.reporting import findings, loading, notes
 from tff_fedfish.run import tables
 
 
@@ -29,7 +29,7 @@ def test_the_fraction_of_text_that_a_run_reads(small_inputs, tmp_path, capsys):
   # All clients of the only round are in the sample.
   assert f'fedfish: note: estimate of {clause}.\n' in err
   assert f'fedfish: note: {clause}.\n' in err
-  found = notes.notes(scores.read_scores(loading.load_runs([run])))
+  found = notes.notes(findings.read_findings(loading.load_runs([run])))
   assert any(f': {clause}.' in note for note in found), found
 
 
