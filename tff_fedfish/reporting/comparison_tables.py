@@ -91,7 +91,7 @@ def _comparison(row: Comparison) -> list[Cell]:
     _names(row.pair),
     _difference(row, 'loss'),
     _difference(row, 'accuracy'),
-    Cell(f'{row.num_clients} × {row.num_seeds}'),
+    Cell(f'{row.num_clients} × {row.num_seeds}') if row.num_seeds else ABSENT,
     ABSENT if row.problem or share is None else Cell(f'{100 * share:.0f} %'),
   ]
 

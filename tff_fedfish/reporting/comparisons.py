@@ -52,6 +52,14 @@ class Comparison(Difference):
     return self.sides[0].subject
 
   @property
+  def trials(self) -> tuple[int, int]:
+    """Trials that each side is the best of, rounds of a checkpoint included."""
+    return tuple(
+      max(own, side.num_trials)
+      for own, side in zip(self.pair.trials, self.sides, strict=True)
+    )
+
+  @property
   def fraction(self) -> float:
     """Fraction of the clients' data that was personalized on."""
     return self.sides[0].fraction
@@ -149,7 +157,7 @@ def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
   rows = []
   for c in comparisons:
     place = c.pair.question, c.pair.setting, *c.pair.names, str(c.subject)
-    facts = c.num_seeds, c.num_clients, c.problem, *c.pair.trials
+    facts = c.num_seeds, c.num_clients, c.problem, *c.trials
     facts += str(c.pair.chosen_on), *(s.round_num for s in c.sides)
     for measure, d in c.differences.items():
       numbers = [None] * (4 + num_seeds)

@@ -42,6 +42,11 @@ class AtEqualBytes(Difference):
   """'loss' and 'accuracy', with Student's t interval from three seeds on."""
 
   @property
+  def trials(self) -> tuple[int, int]:
+    """Trials that each side is the best of."""
+    return self.pair.trials
+
+  @property
   def num_seeds(self) -> int:
     """Seeds that both sides have."""
     loss = self.differences['loss']

@@ -96,6 +96,8 @@ class Difference:
       return ''
     if not (difference and difference.is_finding):
       return ''
-    if difference.high < 0:
+    # As shown: a difference of 0.000 decides nothing.
+    places = {'loss': 3, 'accuracy': 4}[measure]
+    if round(difference.high, places) < 0:
       return 'lower'
-    return 'higher' if difference.low > 0 else 'undecided'
+    return 'higher' if round(difference.low, places) > 0 else 'undecided'

@@ -46,8 +46,10 @@ def sentences(findings: Findings) -> list[str]:
     if row.pair is lead.pair and not row.problem:
       found.append(_at_equal_bytes(findings, row))
   same = of_question(findings.comparisons, SAME, subject)
-  if len(same) > 1 or (same and same[0] is not lead):
+  if len(same) > 1:
     found.append(_counts(same, 'at the same settings'))
+  elif same and same[0] is not lead:
+    found.append(f'At the same settings: {_comparison(findings, same[0])}')
   best = of_question(findings.comparisons, BEST, subject)
   if len(best) > 1:
     found.append(_counts(best, 'of each at its best'))
@@ -98,7 +100,10 @@ def _doubts(row: Comparison | AtEqualBytes) -> list[str]:
   if row.is_apart:
     doubts.append('loss and accuracy point apart')
   if row.has_choice:
-    trials = ' against '.join(f'the best of {n}' for n in row.pair.trials)
+    trials = [f'the best of {n}' if n > 1 else 'one trial' for n in row.trials]
+    if row.differences['loss'].mean > 0:
+      trials.reverse()
+    trials = ' against '.join(trials)
     doubts.append(f'{trials}, chosen on these clients, so without an interval')
   if row.num_seeds < MIN_SEEDS:
     number = {1: 'one seed', 2: 'two seeds'}[row.num_seeds]
@@ -139,7 +144,7 @@ def _accuracy(row: Comparison | AtEqualBytes) -> str:
   word = 'higher by' if value >= 0 else 'lower by'
   size = shown(abs(value), PLACES['accuracy'], SCALES['accuracy'])
   if float(size) == 0:
-    word = 'minus the other'
+    return f'its accuracy equal{_ends(row, "accuracy", factor)}'
   ends = _ends(row, 'accuracy', factor if value >= 0 else -factor)
   return f'its accuracy {word} {size} points{ends}'
 
@@ -180,11 +185,14 @@ def _personalized(findings: Findings, row: Comparison) -> str:
 
 def _at_equal_bytes(findings: Findings, row: AtEqualBytes) -> str:
   """Returns the sentence on the same pair after as much traffic."""
-  apart = 'loss and accuracy point apart: ' * row.is_apart
-  loss = _loss(findings, row, _short_names(row.pair), 'while training')
+  doubts = ['loss and accuracy point apart'] * row.is_apart
+  doubts += ['chosen on held-out clients'] * row.has_choice
+  doubt = '; '.join(doubts)
+  where = 'on the held-out clients that training scores'
+  loss = _loss(findings, row, _short_names(row.pair), where)
   return (
-    f'At equal bytes, {row.traffic:,.5g} models up and down, {apart}{loss}, '
-    f'{_accuracy(row)}.'
+    f'At equal bytes, {row.traffic:,.5g} models up and down'
+    f'{f" ({doubt})" * bool(doubt)}, {loss}, {_accuracy(row)}.'
   )
 
 

@@ -57,6 +57,7 @@ _WITHOUT_RESULTS = frozenset(
   if not field.metadata.get('changes_results', True)
 ) | {'resolved.num_threads', 'schema_version'}
 _TITLES = {'sgd': 'SGD', 'adam': 'Adam', 'adamw': 'AdamW', 'yogi': 'Yogi'}
+_FIRST = ('client_work.optimizer', 'client_work.learning_rate')
 _OPTIMIZERS = {'client_work': '', 'server': 'server '}
 
 Key = tuple[tuple[str, str], ...]
@@ -183,6 +184,8 @@ def differing_words(
   everything = dict.fromkeys(name for own in settings for name in own)
   unnamed = {NAME, *leave_out}
   differing = [n for n in everything if n not in unnamed and _differs(n, runs)]
+  # The optimizer of the clients comes first.
+  differing.sort(key=lambda n: n not in _FIRST)
   return [
     list(
       dict.fromkeys(
@@ -247,6 +250,7 @@ def _words(name: str, own: Mapping[str, Any], differing: Sequence[str]) -> str:
     return f'{value} bits'
   side = {'client_work': 'client ', 'server': 'server '}.get(section, '')
   shown = f'{value:g}' if isinstance(value, float) else value
+  shown = 'none' if value is None else shown
   return f'{side}{setting or section} {shown}'
 
 

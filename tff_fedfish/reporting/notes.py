@@ -1,5 +1,6 @@
 """Caveats: what a reader must know before comparing numbers."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from tff_fedfish.data import unknown_tokens
@@ -193,6 +194,11 @@ def _not_compared(findings: Findings) -> Iterator[str]:
       for a in rest
       if keys.side_key(a.first) not in sides or not _samples(findings, a)
     ]
+  copied = {keys.repetition_key(a.first): a for a in reversed(findings.arms)}
+  for arm in findings.arms:
+    if arm is not (original := copied[keys.repetition_key(arm.first)]):
+      yield f'{arm.label} is not compared: it is a copy of {original.label}.'
+      rest = [a for a in rest if a is not arm]
   others = [a for a in findings.arms if a in compared] or findings.arms[:1]
   rest = [a for a in rest if a is not others[0]]
   for arm in rest[:_MAX_NAMED]:
@@ -205,8 +211,7 @@ def _not_compared(findings: Findings) -> Iterator[str]:
 def _reason(findings: Findings, arm: Arm, other: Arm) -> str:
   """Returns why two arms are not compared, with a command where one helps."""
   run = arm.first
-  if keys.repetition_key(run) == keys.repetition_key(other.first):
-    return f'it is a copy of {other.label}.'
+  directory = shlex.quote(str(run.directory))
   theirs, ours = _samples(findings, other), _samples(findings, arm)
   if (
     run.last_round is not None
@@ -218,13 +223,13 @@ def _reason(findings: Findings, arm: Arm, other: Arm) -> str:
     rounds = theirs[0].round_num
     return (
       f'it has {count(run.last_round, "round")}, {other.label} was evaluated '
-      f'after {rounds:,}. `fedfish train --workdir {run.directory} '
+      f'after {rounds:,}. `fedfish train --workdir {directory} '
       f'--config.training.num_rounds={rounds}` continues it.'
     )
   if not theirs and not ours:
     return (
       'neither has an evaluation. `fedfish evaluate --checkpoint '
-      f'{run.directory} --data CORPUS` makes one.'
+      f'{directory} --data CORPUS` makes one.'
     )
   sample, target = (theirs[0], run) if theirs else (ours[0], other.first)
   reason = f'{arm.label if theirs else other.label} was not evaluated'
@@ -274,6 +279,14 @@ def _some(labels: Sequence[str]) -> str:
 
 
 def _with_values(differing: Mapping[str, Sequence[str]]) -> str:
-  return ', '.join(
-    f'{name} ({" / ".join(values)})' for name, values in differing.items()
-  )
+  parts = []
+  for name, values in differing.items():
+    # Of clients the hash says nothing to a reader.
+    numbers = [value.strip("'").split(' ')[0] for value in values]
+    if name != 'clients':
+      parts.append(f'{name} ({" / ".join(v.strip(chr(39)) for v in values)})')
+    elif len(set(numbers)) > 1:
+      parts.append(f'clients ({" / ".join(numbers)})')
+    else:
+      parts.append('which clients, or which of their rows')
+  return ', '.join(parts)

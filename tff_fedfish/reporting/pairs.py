@@ -102,7 +102,8 @@ def _each_at_its_best(scores: Scores) -> Iterator[Pair]:
     order = [arms.index(arm) for arm in _ordered(arms)]
     words = [
       _trial_words(pair[n], samples[n], trials[n], chosen_on)
-      + [f'round {rounds[n]:,}'] * (rounds[0] != rounds[1])
+      + [f'round {rounds[n]:,}']
+      * (rounds[0] != rounds[1] and rounds[n] != arms[n].num_rounds)
       for n in order
     ]
     firsts = [arms[n].first for n in order]

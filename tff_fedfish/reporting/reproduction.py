@@ -1,5 +1,6 @@
 """Commands that repeat runs, make them comparable, or add seeds."""
 
+import itertools
 import json
 import shlex
 from collections.abc import Sequence
@@ -59,11 +60,13 @@ def evaluate_command(
 ) -> list[str]:
   """Returns the command that repeats an evaluation, in `workdir`.
 
-  Its parts are to be joined by spaces.
+  Its parts are to be joined by spaces. Its output is new to the run.
   """
   summary = evaluation.summary
   checkpoint = workdir
-  if evaluation.round_num != run.last_round:
+  if evaluation.num_trials > 1:
+    checkpoint += '@best'
+  elif evaluation.round_num != run.last_round:
     checkpoint += f'/checkpoints/round_{evaluation.round_num:08d}'
   data = run.train_config.data.directory
   own = run.identity and run.identity.fingerprint
@@ -96,7 +99,10 @@ def evaluate_command(
   }
   if summary.kind in ('participating', *OWN_ROWS):
     options['client_split'] = summary.kind
-  options['output'] = f'{workdir}/evaluations/{evaluation.name}'
+  name, taken = evaluation.name, {e.name for e in run.evaluations}
+  if evaluation not in run.evaluations and name in taken:
+    name += '_alike'
+  options['output'] = f'{workdir}/evaluations/{name}'
   parts = [
     f'--{name} {shlex.quote(str(value))}'
     for name, value in options.items()
@@ -107,30 +113,33 @@ def evaluate_command(
 
 
 def more_seeds_commands(arms: Sequence[Arm]) -> list[list[str]]:
-  """Returns commands that give each arm three seeds, evaluated alike.
+  """Returns commands that give all arms the same three seeds or more.
 
-  They run where the report was made. Arms of equal seeds get equal further
-  ones. Evaluations on other corpora, whose place is not recorded, are not among
-  them.
+  They run where the report was made. Evaluations on other corpora, whose place
+  is not recorded, are not among them.
   """
+  of_arms = [{_seeds(run): run for run in arm.runs} for arm in arms]
+  wanted = list(dict.fromkeys(itertools.chain(*of_arms)))
+  if not wanted or all(len(own) >= MIN_SEEDS for own in of_arms):
+    return []
+  for number in range(len(wanted), MIN_SEEDS):
+    wanted.append(tuple(s + number * _SEED_STEP for s in wanted[0]))
   commands, workdirs = [], []
-  for arm in arms:
+  for own, arm in zip(of_arms, arms, strict=True):
     run = arm.first
     workdirs += [str(r.directory) for r in arm.runs]
-    own = vars(run.train_config.seeds)
-    for number in range(arm.num_seeds, MIN_SEEDS):
-      workdir = f'{run.directory}_seed{number + 1}'
+    for number, seeds in enumerate(wanted, start=1):
+      if seeds in own:
+        continue
+      workdir = f'{run.directory}_seed{number}'
       workdirs.append(workdir)
-      seeds = (
-        f'--config.{name}={own[name.partition(".")[2]] + number * _SEED_STEP}'
-        for name in SEEDS[:3]
-      )
       config = run.directory / CONFIG_NAME
+      named = zip(SEEDS, seeds, strict=False)
       commands.append(
         [
           f'fedfish train --config {shlex.quote(str(config))}',
           f'--workdir {shlex.quote(workdir)}',
-          *seeds,
+          *(f'--config.{name}={seed}' for name, seed in named),
         ]
       )
       commands += [
@@ -138,8 +147,12 @@ def more_seeds_commands(arms: Sequence[Arm]) -> list[list[str]]:
         for evaluation in run.evaluations
         if evaluation.summary.kind != 'transfer'
       ]
-  if commands:
-    quoted = ' '.join(map(shlex.quote, workdirs))
-    output = '--output three_seeds_report'
-    commands.append(['fedfish report', f'--runs {quoted}', output])
-  return commands
+  quoted = ' '.join(map(shlex.quote, workdirs))
+  output = '--output three_seeds_report'
+  return [*commands, ['fedfish report', f'--runs {quoted}', output]]
+
+
+def _seeds(run: Run) -> tuple[int, ...]:
+  """Returns the seeds that runs with and without DP-SGD share."""
+  own = vars(run.train_config.seeds)
+  return tuple(own[name.partition('.')[2]] for name in SEEDS[:3])
