@@ -1,4 +1,4 @@
-"""What an evaluated corpus shares with the one that a run trained on."""
+"""Clients and documents shared with the corpus that a run trained on."""
 
 import dataclasses
 
