@@ -331,8 +331,8 @@ def test_eighteen_runs_answer_on_the_first_screen(tmp_path):
     'its accuracy higher by 1.00 points; 2 clients, 3 seeds; uplink 4 against',
     # Whom it hurts, at equal bytes, at the same settings.
     'It hurts 0 % of the clients with FedFish and 0 % of the clients with',
-    'At equal bytes, 4 models up and down, loss and accuracy point apart: the '
-    'loss of FedFish was lower',
+    'At equal bytes, 4 models up and down (loss and accuracy point apart; '
+    'chosen on held-out clients), the loss of FedFish was lower',
     'Of 3 comparisons with FedAvg at the same settings: FedFish has the lower '
     'loss in 3.',
     # What it does not say.

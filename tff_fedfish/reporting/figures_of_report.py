@@ -27,7 +27,7 @@ from tff_fedfish.reporting.words import (
   words_of,
 )
 
-_MAX_BARS = 12
+_MAX_BARS = 16
 
 
 def all_plots(findings: Findings) -> dict[str, list[Plot]]:
