@@ -68,7 +68,7 @@ def test_copies_and_many_runs_that_are_not_compared(tmp_path):
     'FedFish, E = 1 (copy) is not compared: it is a copy of FedFish, E = 1 '
     '(fish).'
   ]
-  for width in (16, 32, 48, 64):
+  for width in (16, 32, 48, 64, 80):
     settings = {'model.width': width}
     runs.append(write_run(tmp_path / str(width), settings=settings))
   assert 'Also not compared: 1 run.' in _notes(runs)
@@ -118,7 +118,7 @@ def test_runs_of_other_data_and_rounds(tmp_path):
   )
   assert _notes(runs) == [
     'The runs were not trained on the same data: they differ in '
-    "data.directory ('corpora/debian' / 'corpora/other').",
+    'data.directory (corpora/debian / corpora/other).',
     'The runs have different numbers of rounds (1, 2).',
   ]
 
@@ -148,7 +148,10 @@ def test_the_evaluation_that_would_make_runs_comparable(tmp_path):
   write_evaluation(ours, 'mine', client_ids=ids, losses={0.0: (6.0,) * 2})
   shutil.rmtree(tmp_path / 'average')
   reason, again = _not_compared(tmp_path, ours)
-  assert reason.startswith('it was evaluated differently: clients (')
+  assert reason == (
+    'it was evaluated differently: which clients, or which of their rows. ... '
+    'evaluates it alike.'
+  )
   assert again == command
 
 

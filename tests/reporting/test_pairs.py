@@ -278,5 +278,5 @@ def test_rounds_may_differ_between_runs_that_ended(tmp_path, num_rounds):
   pairs = _pairs(write_methods(tmp_path, _BOTH, **options), BEST, OTHER)
   # A run is no other one for being unfinished.
   assert [pair.names for pair in pairs] == [
-    ('FedFish (2 rounds, round 2)', 'FedAvg (1 round, round 1)')
+    ('FedFish (2 rounds)', 'FedAvg (1 round)')
   ] * (num_rounds is None)

@@ -24,9 +24,10 @@ def test_a_pair(pair):
     'points (95 % interval over clients −0.25 to 0.75). It hurts 0 % of the '
     'clients with FedFish and 25 % of the clients with FedAvg.',
     # FedFish is at 3 after round 1, at 6 after round 2: 6.5 - 0.5 / 3 and 6.5.
-    'At equal bytes, 4 models up and down, loss and accuracy point apart: the '
-    'loss of FedFish was lower than that of FedAvg by 0.167 nats per token '
-    'while training, its accuracy lower by 0.67 points.',
+    'At equal bytes, 4 models up and down (loss and accuracy point apart), the '
+    'loss of FedFish was lower than that of FedAvg by 0.167 nats per token on '
+    'the held-out clients that training scores, its accuracy lower by 0.67 '
+    'points.',
   ]
 
 

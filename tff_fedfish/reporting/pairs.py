@@ -100,10 +100,14 @@ def _each_at_its_best(scores: Scores) -> Iterator[Pair]:
     if trials == [1, 1] and rounds[0] == rounds[1] and _is_same(*arms):
       continue
     order = [arms.index(arm) for arm in _ordered(arms)]
+    # Where all rounds are the last planned ones their number is a setting.
+    is_last = all(
+      r == arm.num_rounds for r, arm in zip(rounds, arms, strict=True)
+    )
+    names_rounds = rounds[0] != rounds[1] and not is_last
     words = [
       _trial_words(pair[n], samples[n], trials[n], chosen_on)
-      + [f'round {rounds[n]:,}']
-      * (rounds[0] != rounds[1] and rounds[n] != arms[n].num_rounds)
+      + [f'round {rounds[n]:,}'] * names_rounds
       for n in order
     ]
     firsts = [arms[n].first for n in order]
