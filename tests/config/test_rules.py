@@ -133,6 +133,17 @@ demo engine.num_workers=2 engine.gpus_per_worker=0.5 engine.ray_address=auto
   engine.ray_address` is read only with kind 'ray', found 'auto'
 demo checkpoints.keep_last=0 checkpoints.keep_every_num_rounds=5
   checkpoints.keep_every_num_rounds` is read only with keep_last set, found 5
+demo training.patience=2 checkpoints.keep_best=True evaluation.num_clients=0
+  + client_splits.validation_clients_fraction=0.5
+  client_splits.validation_clients_fraction` is read only with evaluation.num_cl
+  training.patience` is read only with evaluation.num_clients set, found 2
+  checkpoints.keep_best` is read only with evaluation.num_clients set, found T
+demo training.patience=2 evaluation.every_num_rounds=0
+  training.patience` is read only with evaluation.every_num_rounds set, found 2
+demo LOCAL client_splits.validation_clients_fraction=0.5
+  client_splits.validation_clients_fraction` must be 0.0 with algorithm.name 'lo
+fashion_mnist_tct training.patience=2
+  training.patience` must be None with algorithm.name 'tct', whose last round is
 mnist_by_writer evaluation.split_unit=sequences
   evaluation.split_unit` is read only with data.corpus 'grouped_text', found
 # Personal models.

@@ -57,6 +57,23 @@ def test_share_is_of_the_clients_that_are_not_held_out_anyway():
   assert split.participating == hashed.participating[1:]
 
 
+def test_validation_clients_are_some_of_those_held_out():
+  held_out = _split(_IDS)
+  split = client_splits.with_validation(held_out, 1, 0.4)
+  assert split.participating == held_out.participating
+  assert not {*split.held_out} & {*split.validation}
+  assert {*split.held_out, *split.validation} == {*held_out.held_out}
+  # A hash of their own: at places all over those of held-out clients. Of about
+  # 2,500 a fraction of 0.4 is 1,000 +- 25.
+  assert 900 < len(split.validation) < 1100
+  places = [
+    client_splits.split_position(client_id, split_seed=1)
+    for client_id in split.validation
+  ]
+  assert min(places) < 0.01 and max(places) > 0.24
+  assert client_splits.with_validation(held_out, 1, 0.0) == held_out
+
+
 def _digest(client_ids):
   hasher = hashlib.sha256()
   for client_id in client_ids:

@@ -329,6 +329,15 @@ class TestRefusals:
     with pytest.raises(UserError, match=words):
       plan.require_measurable(config, options, 'x', is_own_corpus=True)
 
+  def test_test_rows_of_validation_clients(self):
+    config = planned_configs.shipped(
+      'fashion_mnist_tct', client_splits__validation_clients_fraction=0.5
+    )
+    options = EvaluationOptions(client_split='own_test', fractions=(0.0,))
+    words = '`client_splits.validation_clients_fraction`, whose rows it would'
+    with pytest.raises(UserError, match=words):
+      plan.require_measurable(config, options, 'x', is_own_corpus=True)
+
   def test_output_in_use(self, small_inputs, small_run, evaluated, capsys):
     self._fails(capsys, 'already holds', small_run, small_inputs[0], evaluated)
 

@@ -118,6 +118,28 @@ def test_a_corpus_that_holds_clients_out_itself(sweep_file):
     assert '--max_clients=7' in command
 
 
+def test_the_best_round_of_arms_but_not_of_searches(sweep_file):
+  settings = {
+    'checkpoints.keep_best': True,
+    'training.patience': 3,
+    'client_splits.validation_clients_fraction': 0.5,
+  }
+  file = sweep_file(
+    {
+      'grid': {'seeds.model_seed': [1]},
+      'learning_rate_search': _SEARCH,
+      'evaluate': [{}, {'best': True}],
+    },
+    overrides=[f'--config.{name}={value}' for name, value in settings.items()],
+  )
+  [arm] = expand.expand_arms(file)
+  last, best = arm.evaluations.items()
+  assert best[0].name == f'{last[0].name}_best'
+  assert best[1][2] == f'{last[1][2]}@best'
+  for run in _search_runs(file):
+    assert {*settings} < {*load.differences(arm.config, run.config)}
+
+
 def test_nobody_is_left_to_train_on(sweep_file):
   search = _SEARCH | {'validation_fraction': 0.5}
   file = sweep_file(
@@ -232,6 +254,16 @@ def test_a_search_validates_no_rows_that_runs_are_scored_on(
       {'grid': _GRID, 'budget': 'fixed_compute'},
       (),
       '30 x 1 = 30, to be a multiple of every',
+    ),
+    (
+      {'grid': {'training.patience': [None, 3]}, 'budget': 'fixed_compute'},
+      (),
+      'needs `training.patience` None, as runs that stop early differ in',
+    ),
+    (
+      {'grid': _GRID, 'evaluate': [{'best': True}]},
+      (),
+      '`best` requires `checkpoints.keep_best`. Set it.',
     ),
     (
       {'grid': _GRID, 'evaluate': [{}, {'max_clients': 3}]},

@@ -89,6 +89,10 @@ def test_what_is_wrong_with_a_sweep(sweep_file, change, words):
       "`settings` must not search 'algorithm.name'",
     ),
     (
+      {'settings': {'training.patience': [1, 2]}},
+      "`settings` must not search 'training.patience'",
+    ),
+    (
       {'settings': {'server.optimizer': ['sgd', 'adam']}, 'max_extensions': 1},
       '`max_extensions` requires `settings` with one setting and at least two',
     ),
@@ -126,6 +130,7 @@ def test_searches_are_apart_where_other_clients_are_held_out(sweep_file, name):
     ({'fractions': [0.75]}, '`--fractions` must be numbers from 0 to 0.5'),
     ({'fractions': 0.5}, '`--fractions` must be a list of numbers, found 0.5'),
     ({'barrier': 1}, '`--barrier` must be true or false, found 1'),
+    ({'best': 1}, '`best` must be true or false'),
     ({'client_split': 'own_validation'}, "must not be 'own_validation'"),
   ],
 )

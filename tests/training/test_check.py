@@ -230,6 +230,8 @@ class TestWarnings:
     # width 16, their biases (3 + 1 + 4 + 1), and scale and bias of 3 norms.
     num_weights = 16 * (256 + 8) + 12 * 16**2 + 16 * 9 + 16 * 6
     assert resources.checkpoint_bytes(config) == expected * 3 * 4 * num_weights
+    best = config.with_values('checkpoints', keep_best=True)
+    assert resources.checkpoint_bytes(best) == (expected + 1) * 12 * num_weights
     sgd = dataclasses.replace(
       config, server=dataclasses.replace(config.server, optimizer='sgd')
     )

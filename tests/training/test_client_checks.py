@@ -101,6 +101,20 @@ def test_no_clients_to_train_on(cohort_size):
     cohort_checks.require_cohort(config, _split(0))
 
 
+@pytest.mark.parametrize(('num_others', 'num_validation'), [(0, 3), (3, 0)])
+def test_validation_clients_and_others(num_others, num_validation):
+  config = planned_configs.shipped(
+    'demo', client_splits__validation_clients_fraction=0.5
+  )
+  split = ClientSplit([b'a'], [b'b'] * num_others, [b'c'] * num_validation)
+  words = (
+    '`--config.client_splits.validation_clients_fraction` is 0.5, which leaves '
+    f'{num_validation} validation clients and {num_others} others'
+  )
+  with pytest.raises(UserError, match=words):
+    cohort_checks.require_held_out_clients(config, split)
+
+
 class TestDownloads:
   """Models that a client is sent, and the clients that there are."""
 

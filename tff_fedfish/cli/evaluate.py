@@ -15,6 +15,9 @@ all clients. Another part of the run's corpus (`fedfish group --split_by`) is
 held out, any other corpus is transfer. By default at most 64 of these clients
 are taken, and 64 sequences of each; what is left out is counted.
 
+--checkpoint RUN@best takes the best round of `checkpoints.keep_best`. If it was
+chosen on the clients that are scored, a line says so.
+
 The time left is shown after the second client. A stopped evaluation continues
 with the same command.
 
@@ -38,8 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--checkpoint',
     required=True,
     metavar='DIR',
-    help='a checkpoint, a run directory (its last good one), or a directory '
-    'with a GPT-2 of transformers',
+    help='a checkpoint, a run directory (its last good one), RUN@best (its '
+    'evaluated round with the lowest loss), or a directory with a GPT-2 of '
+    'transformers',
   )
   parser.add_argument(
     '--data',
@@ -50,7 +54,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     '--output',
     metavar='DIR',
-    help='where to write (default: evaluations/CORPUS in the run)',
+    help='where to write (default: evaluations/CORPUS in the run, or '
+    'CORPUS_best)',
   )
   add_options(parser, EvaluationOptions)
 

@@ -24,7 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--checkpoint',
     required=True,
     metavar='DIR',
-    help='a checkpoint, or a run directory (its last good one)',
+    help='a checkpoint, a run directory (its last good one), or RUN@best, '
+    'its round with the lowest loss',
   )
   parser.add_argument(
     '--output', required=True, metavar='DIR', help='new or empty directory'

@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--checkpoint',
     required=True,
     metavar='DIR',
-    help='a checkpoint, or a run directory (its last good one)',
+    help='a checkpoint, a run directory (its last good one), or RUN@best, '
+    'its round with the lowest loss',
   )
   add_options(parser, GenerationOptions)
 

@@ -149,6 +149,13 @@ class ClientSplitsConfig(Section, section='client_splits'):
   """Fraction of training clients to hold out. None (image corpora only):
   evaluate on the corpus's own test clients. Test clients are never trained on;
   with a fraction they are not evaluated either."""
+  validation_clients_fraction: float = number(
+    0.0, at_least=0, below=1, read_with={'evaluation.num_clients': SET}
+  )
+  """Fraction of the held-out clients, by a hash, to choose the best round and
+  to stop by (`checkpoints.keep_best`, `training.patience`): columns
+  validation/*. They are never evaluated otherwise. 0: held-out clients choose,
+  who are evaluated, too."""
   validation_fraction: float | None = number(None, at_least=0, below=1)
   """Fraction of every participating client's rows on which methods validate
   personal models. No method trains on them. None: 0.2 for a method that

@@ -75,6 +75,13 @@ def _rules(config) -> Iterator[tuple[str, tuple[Any, ...], str]]:
   if config.client_splits.held_out_fraction == 0 and scores_held_out:
     because = 'when `config.client_splits.held_out_fraction` is 0'
     yield 'evaluation.num_clients', (0,), because
+  name = config.algorithm.name
+  if not scores_held_out:
+    because = f'with algorithm.name {name!r}, which scores no held-out clients'
+    yield 'client_splits.validation_clients_fraction', (0.0,), because
+  if config.phases or config.algorithm.solve is not None:
+    because = f'with algorithm.name {name!r}, whose last round is fixed'
+    yield 'training.patience', (None,), because
   if not _has_tests(config):
     because = (
       'where clients have no test rows (set `client_splits.test_fraction`)'
@@ -93,7 +100,6 @@ def _rules(config) -> Iterator[tuple[str, tuple[Any, ...], str]]:
     yield 'client_work.num_local_epochs', (1,), counts
     yield 'client_work.max_sequences_per_client', (None,), counts
   if config.method.quantized_extra_bytes is None:
-    name = config.algorithm.name
     because = f'with algorithm.name {name!r}, which declares no quantized delta'
     yield 'aggregation.bits', (FLOAT_BITS,), because
   if config.local_privacy.is_on:

@@ -130,6 +130,17 @@ class TrainingConfig(Section, section='training'):
 
   num_rounds: int = number(at_least=1, below=10**8, may_change=True)
   """The last round; a resumed run may only raise it."""
+  patience: int | None = number(
+    None,
+    at_least=1,
+    may_change=True,
+    read_with={
+      'evaluation.num_clients': SET,
+      'evaluation.every_num_rounds': SET,
+    },
+  )
+  """Stop after this many evaluations in a row without a lower loss. None: run
+  all rounds."""
   max_non_finite_rounds: int = number(10, at_least=0, **_KEPT)
   """Stop after this many rounds in a row in which no client with data returned
   a finite update, or the mean update was not finite. 0: never stop."""
@@ -183,6 +194,11 @@ class CheckpointsConfig(Section, section='checkpoints'):
     0, at_least=0, read_with={'keep_last': SET}, **_KEPT
   )
   """Also keep the checkpoints of every Nth round. 0: none."""
+  keep_best: bool = setting(
+    False, read_with={'evaluation.num_clients': SET}, **_KEPT
+  )
+  """Also save and keep the evaluated round with the lowest loss, `RUN@best`
+  (docs/runs.md)."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,8 @@ class ClientSplit:
   where a corpus has them as `ClientIds`."""
   held_out: ChosenIds | list[bytes]
   """Clients that training never sees."""
+  validation: ChosenIds | list[bytes] | tuple[()] = ()
+  """Clients that training never sees, and that choose its best round."""
 
 
 def split_clients(
@@ -29,6 +31,7 @@ def split_clients(
   split_seed: int,
   held_out_fraction: float | None,
   own_held_out: Collection[bytes] = (),
+  purpose: str = 'client_split',
 ) -> ClientSplit:
   """Splits clients into participating and held-out ones.
 
@@ -41,6 +44,7 @@ def split_clients(
     own_held_out: Clients that the corpus's own split holds out. They never
       participate. With a fraction they are on neither side: what is chosen by
       a fraction of the others has not seen them.
+    purpose: Of the hash.
 
   Returns:
     Both sides, each in the order of `client_ids`.
@@ -51,11 +55,26 @@ def split_clients(
     is_own[:] = [client_id in own for client_id in client_ids]
   participating, held_out = ~is_own, is_own
   if held_out_fraction is not None:
-    by_hash = _by_hash(client_ids, split_seed, held_out_fraction)
+    by_hash = _by_hash(client_ids, split_seed, held_out_fraction, purpose)
     participating, held_out = ~by_hash & ~is_own, by_hash & ~is_own
   return ClientSplit(
     _chosen(client_ids, participating), _chosen(client_ids, held_out)
   )
+
+
+def with_validation(
+  split: ClientSplit, split_seed: int, fraction: float
+) -> ClientSplit:
+  """Takes a fraction of the held-out clients, by a hash, for validation."""
+  if not fraction:
+    return split
+  parts = split_clients(
+    split.held_out,
+    split_seed=split_seed,
+    held_out_fraction=fraction,
+    purpose='validation_clients',
+  )
+  return ClientSplit(split.participating, parts.participating, parts.held_out)
 
 
 def split_position(client_id: bytes, *, split_seed: int) -> float:
@@ -68,11 +87,11 @@ def split_position(client_id: bytes, *, split_seed: int) -> float:
   return randomness.fraction('client_split', split_seed, client_id)
 
 
-def _by_hash(client_ids, split_seed, held_out_fraction):
+def _by_hash(client_ids, split_seed, held_out_fraction, purpose):
   """Returns bool [num_clients]: whether it is held out."""
   sides, left = [np.empty(0, bool)], iter(client_ids)
   while few := list(itertools.islice(left, _HASHED_AT_ONCE)):
-    words = randomness.first_words('client_split', split_seed, few)
+    words = randomness.first_words(purpose, split_seed, few)
     # As `randomness.fraction` does it: 53 bits, exact in a double.
     sides.append((words >> np.uint64(11)) / 2.0**53 < held_out_fraction)
   return np.concatenate(sides)

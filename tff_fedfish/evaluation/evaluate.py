@@ -25,13 +25,15 @@ def evaluate(
   """Evaluates a checkpoint and writes the results.
 
   Args:
-    checkpoint: A checkpoint, a run directory (its last), or a directory with a
-      GPT-2 of transformers, which no client has been trained by.
+    checkpoint: A checkpoint, a run directory (its last), 'RUN@best' (its best),
+      or a directory with a GPT-2 of transformers, which no client has been
+      trained by.
     data: A corpus of the kind that the run trained on: grouped, or the files
       of the same corpus of images. Of another part of the split that the run
       trained on, such as `validation`, all clients are held out.
     output: Where to write; None: `evaluations/NAME` in the run, NAME being the
-      corpus's directory. Required with a directory that is no run's.
+      corpus's directory, with '_best' after it for 'RUN@best'. Required with a
+      directory that is no run's.
     options: What to measure.
 
   Returns:
@@ -42,6 +44,13 @@ def evaluate(
       be used.
   """
   plan = plan_evaluation(checkpoint, data, output, options)
+  if plan.scores_choosers:
+    facts = plan.facts['checkpoint']
+    print(
+      f'fedfish: note: round {facts["round"]} was chosen on the clients that '
+      f'are scored, as the best of {facts["best_of_rounds"]} evaluated rounds.',
+      file=sys.stderr,
+    )
   with stage('importing TensorFlow Federated'):
     # Late: the errors above must not wait for it.
     from tff_fedfish.evaluation import measure

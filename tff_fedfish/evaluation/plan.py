@@ -20,6 +20,7 @@ from tff_fedfish.evaluation.options import OWN_ROWS, EvaluationOptions
 from tff_fedfish.huggingface import pretrained
 from tff_fedfish.progress import stage
 from tff_fedfish.run import (
+  best_round,
   checkpoints,
   client_data,
   client_state,
@@ -73,6 +74,13 @@ class Plan:
     return self.options.split_unit or self.config.evaluation.split_unit
 
   @property
+  def scores_choosers(self) -> bool:
+    """Whether the round was chosen on the clients or rows to be scored."""
+    chosen_on = self.facts['checkpoint'].get('chosen_on')
+    kind = {'held_out_clients': 'held_out', 'own_test_rows': 'own_test'}
+    return self.split is not None and kind.get(chosen_on) == self.facts['kind']
+
+  @property
   def learning_rate(self) -> float:
     """Learning rate of the fine-tuning."""
     rate = self.options.learning_rate
@@ -104,7 +112,10 @@ def plan_evaluation(
     checkpoint = divergence.resolve_checkpoint(checkpoint)
     run = checkpoint.parent.parent
     config = run_directory.read_config(run)
-    output = output or run / 'evaluations' / pathlib.Path(data).resolve().name
+    name = pathlib.Path(data).resolve().name
+    # Beside that of the last round.
+    name += '_best' * (best_round.run_of(typed) is not None)
+    output = output or run / 'evaluations' / name
   with stage('opening the corpus'):
     corpus = client_data.open_corpus(config, data)
   output = files.require_usable_output(output, '--output')
@@ -138,7 +149,11 @@ def plan_evaluation(
       kind=kind,
       corpus=identity.label(data),
       corpus_identity=identity,
-      checkpoint={'round': opened.round_num, **_directory(run, typed)},
+      checkpoint={
+        'round': opened.round_num,
+        **best_round.choice(typed),
+        **_directory(run, typed),
+      },
     ),
   )
 
@@ -222,10 +237,17 @@ def _require_own_rows(config, options, part, reader):
       raise UserError(
         f'`--{field.name}` is not read with {reader}. Leave it out.'
       )
+  has_twins, splits = config.partition.has_twins, config.client_splits
+  if part == 'own_test' and has_twins and splits.validation_clients_fraction:
+    raise UserError(
+      f'{reader} is not available with the validation clients of '
+      '`client_splits.validation_clients_fraction`, whose rows it would score. '
+      "Name 'held_out'."
+    )
   validation, test = config.row_fractions
   has_rows = validation
   if part == 'own_test':
-    has_rows = test or config.partition.has_twins
+    has_rows = test or has_twins
   if not has_rows:
     rows = part.removeprefix('own_')
     raise UserError(

@@ -57,7 +57,7 @@ def load_trained_model(
   """Reads the weights of a checkpoint; does not train.
 
   Args:
-    checkpoint: A checkpoint or a run directory (its last).
+    checkpoint: A checkpoint, a run directory (its last) or 'RUN@best'.
     client: Id, as text, of the client whose personal model to read: the one
       with which it would begin the next round. Only for methods with personal
       models, which require it.

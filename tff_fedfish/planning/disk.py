@@ -74,6 +74,8 @@ def states_on_disk(
   taking_part = num_clients * share_reached(num_rounds)
   # The cohort's states are written before what they supersede goes.
   num_states = taking_part + num_clients * (again + earlier) + cohort_size
+  # Those of the best round.
+  num_states += taking_part * config.checkpoints.keep_best
   return StatesOnDisk(client_bytes, taking_part, int(num_states * client_bytes))
 
 

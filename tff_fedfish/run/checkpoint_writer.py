@@ -49,17 +49,20 @@ class CheckpointWriter:
     tensors: Mapping[str, np.ndarray],
     contents: Mapping[str, Any],
     keep_rounds: Collection[int] = (),
+    superseded: Collection[int] = (),
   ) -> None:
     """Starts to write a checkpoint, once the write before has ended.
 
     Old checkpoints, but for those of `keep_rounds`, are removed after it is
-    written, and later ones, which the run passed over when it was resumed. The
+    written (of a run that keeps all, those of `superseded` rounds that are not
+    regular), and later ones, which the run passed over when it was resumed. The
     tensors must not change until the next call of `save` or `wait` has
     returned. See `save_checkpoint`.
     """
     self.wait()
     self._writing = self._thread.submit(
-      self._write, round_num, dict(tensors), contents, keep_rounds
+      *(self._write, round_num, dict(tensors), contents),
+      *({*keep_rounds}, {*superseded}),
     )
 
   def wait(self) -> BaseException | None:
@@ -77,7 +80,7 @@ class CheckpointWriter:
   def __exit__(self, *_) -> None:
     self._thread.shutdown()
 
-  def _write(self, round_num, tensors, contents, keep_rounds):
+  def _write(self, round_num, tensors, contents, keep_rounds, superseded):
     """Runs in the background thread; `wait` returns what this raises."""
     try:
       # Before the write: they may take the room that it needs.
@@ -88,14 +91,13 @@ class CheckpointWriter:
       tensors.clear()
     # Before others go: counted as the newest, they would push out good ones.
     self._store.discard_after(round_num)
-    if not self._keep_last:
-      return
     rounds = [r for r in self._store.rounds() if r > 0]
     regular = [r for r in rounds if self._is_regular(r)]
     kept = {round_num, *regular[-self._keep_last :], *keep_rounds}
     for old_round in rounds:
       is_multiple = self._keep_every and old_round % self._keep_every == 0
-      if not is_multiple and old_round not in kept:
+      may_go = self._keep_last or old_round in superseded
+      if may_go and not is_multiple and old_round not in kept:
         self._store.remove(old_round)
 
 

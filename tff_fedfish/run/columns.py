@@ -46,6 +46,8 @@ _HELD_OUT_NAMES = (
   'held_out/perplexity',
   'held_out/num_clients',
 )
+VALIDATION_NAMES = ('validation/loss', 'validation/accuracy')
+"""Columns of a run with validation clients."""
 _PERSONAL_NAMES = ('personal/loss', 'personal/accuracy', 'personal/num_clients')
 _BARRIER_NAMES = (
   'barrier/loss',
@@ -93,6 +95,7 @@ def metric_names(config: TrainConfig) -> tuple[str, ...]:
     (True, _COMMUNICATION_NAMES),
     (config.aggregation.is_quantized, [DOWNLINK_BYTES]),
     (evaluation.num_clients and not is_personal, _HELD_OUT_NAMES),
+    (config.client_splits.validation_clients_fraction, VALIDATION_NAMES),
     (evaluation.num_clients and is_personal, _PERSONAL_NAMES),
     (evaluation.barrier_every_num_rounds, _BARRIER_NAMES),
   )

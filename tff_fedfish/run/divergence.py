@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.errors import FailedError, UserError
 from tff_fedfish.run import (
+  best_round,
   checkpoints,
   columns,
   run_directory,
@@ -39,17 +40,24 @@ class RoundHistory:
     run: The run's directory.
     limit: `training.max_non_finite_rounds`; 0: none.
     rows: Rows of metrics.csv so far.
+    patience: `training.patience`.
 
   Attributes:
+    scored: The evaluated rounds.
     num_in_a_row: Non-finite rounds at the end.
     last_round: The last round.
   """
 
   def __init__(
-    self, run: str | os.PathLike, limit: int, rows: Iterable[Row] = ()
+    self,
+    run: str | os.PathLike,
+    limit: int,
+    rows: Iterable[Row] = (),
+    patience: int | None = None,
   ):
     self._run = pathlib.Path(run)
-    self._limit = limit
+    self._limit, self._patience = limit, patience
+    self.scored = best_round.ScoredRounds()
     self.num_in_a_row = 0
     self.last_round = 0
     self._non_finite = set()
@@ -60,6 +68,7 @@ class RoundHistory:
   def add(self, row: Row) -> None:
     """Adds the row of the next round."""
     self.last_round = row['round']
+    self.scored.add(row)
     for name, value in row.items():
       if isinstance(value, int):
         self._totals[name] += value
@@ -77,6 +86,25 @@ class RoundHistory:
   def has_diverged(self) -> bool:
     """Whether so many rounds were non-finite that the run stops."""
     return 0 < self._limit <= self.num_in_a_row
+
+  @property
+  def has_stopped_early(self) -> bool:
+    """Whether the last `patience` evaluations have no lower loss."""
+    patience = self._patience
+    return patience is not None and self.scored.num_without_lower >= patience
+
+  def early_stop_line(self, num_rounds: int) -> str:
+    """Returns a line on a run that stopped before its last round, or ''."""
+    if not self.has_stopped_early or self.last_round == num_rounds:
+      return ''
+    scored = self.scored
+    best = 'none' if scored.best is None else f'round {scored.best}'
+    return (
+      f'Stopped early: round {self.last_round} of {num_rounds}, '
+      f'{scored.num_without_lower} evaluations without a lower loss (best: '
+      f'{best}); `--config.training.patience` of None or above '
+      f'{scored.num_without_lower} continues'
+    )
 
   def line(self, row: Row) -> str:
     """Returns what is said of the last round, which was non-finite."""
@@ -153,7 +181,10 @@ def loss_warning(
 
 
 def read_history(
-  run: str | os.PathLike, limit: int, round_num: float = math.inf
+  run: str | os.PathLike,
+  limit: int,
+  round_num: float = math.inf,
+  patience: int | None = None,
 ) -> RoundHistory:
   """Reads what metrics.csv says of a run's rounds up to `round_num`.
 
@@ -161,7 +192,8 @@ def read_history(
     UserError: If metrics.csv is missing or damaged.
   """
   rows = tables.read_metrics(pathlib.Path(run) / 'metrics.csv')
-  return RoundHistory(run, limit, [r for r in rows if r['round'] <= round_num])
+  rows = [row for row in rows if row['round'] <= round_num]
+  return RoundHistory(run, limit, rows, patience)
 
 
 def diverged_checkpoint(run: str | os.PathLike) -> pathlib.Path | None:
@@ -173,15 +205,26 @@ def diverged_checkpoint(run: str | os.PathLike) -> pathlib.Path | None:
   history, num_rounds = _history_of(run)
   if history is None or not history.num_in_a_row:
     return None
-  is_over = history.has_diverged or history.last_round == num_rounds
+  is_over = history.has_diverged or history.has_stopped_early
+  is_over = is_over or history.last_round == num_rounds
   return history.last_good_checkpoint() if is_over else None
+
+
+def has_stopped_early(run: str | os.PathLike, saved_round: int) -> bool:
+  """Says whether a run stopped early, and its last round is saved."""
+  history, _ = _history_of(run)
+  if history is None or history.last_round != saved_round:
+    return False
+  return history.has_stopped_early
 
 
 def _history_of(run):
   """Returns the history of a run and its rounds; (None, 0) of no run."""
   try:
     training = run_directory.read_config(run).training
-    history = read_history(run, training.max_non_finite_rounds)
+    history = read_history(
+      run, training.max_non_finite_rounds, patience=training.patience
+    )
   except UserError:
     # `fedfish train` says what is wrong with it.
     return None, 0
@@ -195,10 +238,13 @@ def resolve_checkpoint(
 
   A run's directory stands for its last checkpoint. Where its last rounds are
   non-finite it stands for the last good one; a line on standard error says so.
+  'RUN@best' stands for that of its best round.
 
   Raises:
-    UserError: See `checkpoints.resolve_checkpoint`.
+    UserError: See `checkpoints.resolve_checkpoint`, `best_checkpoint`.
   """
+  if (run := best_round.run_of(path)) is not None:
+    path = best_round.best_checkpoint(run, option)
   good, (history, _) = None, _history_of(path)
   if history is not None and history.num_in_a_row:
     good = history.last_good_checkpoint()

@@ -67,12 +67,14 @@ class RowSource:
 
   def split(self, corpus: Corpus) -> ClientSplit:
     """Splits the clients of a run's own corpus."""
-    return client_splits.split_clients(
+    split = client_splits.split_clients(
       corpus.client_ids,
       split_seed=self.split_seed,
       held_out_fraction=self.client_splits.held_out_fraction,
       own_held_out=corpus.held_out,
     )
+    fraction = self.client_splits.validation_clients_fraction
+    return client_splits.with_validation(split, self.split_seed, fraction)
 
   def training_clients(self, split: ClientSplit) -> Sequence[bytes]:
     """Returns the clients that take part in training, in a fixed order."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from tff_fedfish import files
 from tff_fedfish.errors import UserError
+from tff_fedfish.run import divergence
 from tff_fedfish.run.tables import read_metrics
 
 # Nothing leaves the machine, and nothing is written that tells of it. What the
@@ -168,7 +169,9 @@ class Tracker(RowSink):
       self._keep(last_round=row['round'])
 
   def _stop(self):
-    self._end(self._kept['last_round'] == self._num_rounds)
+    last = self._kept['last_round']
+    is_over = divergence.has_stopped_early(self._workdir, last)
+    self._end(is_over or last == self._num_rounds)
 
   def _keep(self, **values):
     self._kept |= values

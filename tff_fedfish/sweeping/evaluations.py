@@ -15,12 +15,14 @@ from tff_fedfish.sweeping import grid
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationRequest(EvaluationOptions):
-  """One entry of `evaluate`: what `fedfish evaluate` takes, and two more."""
+  """One entry of `evaluate`: what `fedfish evaluate` takes, and three more."""
 
   data: str | None = path(None)
   """A grouped corpus. None: that of the run."""
   name: str | None = None
   """Name of its directory within the run. None: that of the corpus."""
+  best: bool = False
+  """Whether the best checkpoint is measured, not the last."""
 
   def command(
     self, run: pathlib.Path, own_data: str
@@ -32,7 +34,8 @@ class EvaluationRequest(EvaluationOptions):
       own_data: The corpus that it trains on.
     """
     data = self.data or own_data
-    name = self.name or pathlib.Path(data).resolve().name
+    name = pathlib.Path(data).resolve().name + '_best' * self.best
+    name = self.name or name
     output, flags = run / 'evaluations' / name, []
     for field in dataclasses.fields(EvaluationOptions):
       value = getattr(self, field.name)
@@ -45,7 +48,8 @@ class EvaluationRequest(EvaluationOptions):
         text = 'all' if value is None else text
         flags.append(f'--{field.name}={text}')
     return output, [
-      *('evaluate', '--checkpoint', str(run), '--data', data),
+      *('evaluate', '--checkpoint', f'{run}{"@best" * self.best}'),
+      *('--data', data),
       *('--output', str(output), *flags),
     ]
 
@@ -54,6 +58,8 @@ class EvaluationRequest(EvaluationOptions):
     own = config.data.directory
     is_own = self.data in (None, own)
     try:
+      if self.best and not config.checkpoints.keep_best:
+        raise UserError('`best` requires `checkpoints.keep_best`. Set it.')
       require_measurable(config, self, self.data or own, is_own_corpus=is_own)
     except UserError as error:
       raise UserError(
@@ -71,8 +77,10 @@ def parse_evaluation(entry: Any) -> EvaluationRequest:
   values = {name: as_declared(entry[name], fields[name]) for name in entry}
   if isinstance(entry.get('fractions'), list):
     values['fractions'] = tuple(entry['fractions'])
-  for name in ('data', 'name'):
-    if wanted := unmet_requirement(values.get(name), fields[name]):
+  for name in ('data', 'name', 'best'):
+    if wanted := unmet_requirement(
+      values.get(name, fields[name].default), fields[name]
+    ):
       raise ValueError(f'`{name}` must be {wanted}')
   if re.search('^[.]|/', values.get('name') or ''):
     raise ValueError(

@@ -79,11 +79,13 @@ class Run:
   def is_done(self) -> bool:
     """Returns whether training has ended and everything is evaluated.
 
-    Training has ended when the last round is saved or the run has diverged.
+    Training has ended when the last round is saved, or the run has diverged or
+    stopped early.
     """
     if len(self.pending_commands()) > 1 or (
       self.saved_round() != self.num_rounds
       and self.diverged_checkpoint() is None
+      and not divergence.has_stopped_early(self.directory, self.saved_round())
     ):
       return False
     try:

@@ -28,6 +28,12 @@ _DECIDE_HELD_OUT = (
   'seeds.partition_seed',
   'partition.',
 )
+# A search run trains for all its rounds, and its last checkpoint is scored.
+_NOT_IN_A_SEARCH = {
+  'training.patience': None,
+  'checkpoints.keep_best': False,
+  'client_splits.validation_clients_fraction': 0.0,
+}
 # Settings of `data` that leave a client its rows, and their division.
 _OF_NO_ROWS = ('client_batches',)
 
@@ -88,6 +94,7 @@ def search_settings(
     'training.num_rounds': search.num_rounds,
     # The sample in training would hold clients of the evaluations.
     'evaluation.num_clients': 0,
+    **_NOT_IN_A_SEARCH,
   }
   options = {
     'fractions': (0.0,),
@@ -161,9 +168,8 @@ def _require_apart(search: LearningRateSearch, axes: Sequence[Axis]) -> None:
   searched = [name for axis in search.settings for name in axis.names]
   for name in searched:
     # Methods are scored on other rows, and read other settings.
-    if name in ('training.num_rounds', 'algorithm.name') or name.startswith(
-      _DECIDE_HELD_OUT
-    ):
+    fixed = 'training.num_rounds', 'algorithm.name', *_NOT_IN_A_SEARCH
+    if name in fixed or name.startswith(_DECIDE_HELD_OUT):
       raise ValueError(f'`settings` must not search {name!r}')
     if any(name in axis.names for axis in axes):
       raise ValueError(f'{name!r} must not be in `grid`, too')

@@ -82,12 +82,18 @@ class SweepFile:
     local steps. Where both coincide, one run serves both.
 
     Raises:
-      UserError: If R E_reference is no multiple of E.
+      UserError: If R E_reference is no multiple of E, or runs may stop early.
     """
     base_rounds, budgets_of = self.base.training.num_rounds, {}
     epochs = point.get(_LOCAL_EPOCHS, self.base.client_work.num_local_epochs)
     # The config says what is wrong with other epochs.
     is_count = type(epochs) is int and epochs > 0
+    patience = point.get('training.patience', self.base.training.patience)
+    if patience is not None and 'fixed_compute' in self.budgets:
+      raise UserError(
+        "`budget` 'fixed_compute' needs `training.patience` None, as runs that "
+        f'stop early differ in compute, found {patience}.'
+      )
     for budget in self.budgets:
       num_rounds, rest = base_rounds, 0
       total = base_rounds * self.reference_local_epochs

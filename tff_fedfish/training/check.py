@@ -61,6 +61,8 @@ class CheckedRun:
   """None with images, too."""
   sample: evaluation_clients.ClientSample | None = None
   """The held-out clients that are scored while training."""
+  validation: evaluation_clients.ClientSample | None = None
+  """The same of the validation clients; empty if there are none."""
   start: start_model.StartModel | None = None
   """The model that a new run begins with; None: one that is drawn."""
 
@@ -92,7 +94,8 @@ def check_run(
   check.step(check.find_checkpoint)
   # With an error it is not known whether the run starts.
   is_new = check.run.checkpoint is None and not check.errors
-  if check.run.round_num < config.training.num_rounds:
+  is_over = check.run.history.has_stopped_early
+  if check.run.round_num < config.training.num_rounds and not is_over:
     check.step(check.require_engine)
     check.step(check.require_method)
     check.step(check.open_corpus, 'opening the corpus')
@@ -128,7 +131,9 @@ class _Check:
     self.errors: list[UserError] = []
     directory = '.' if workdir is None else workdir
     self._directory = pathlib.Path(directory)
-    history = divergence.RoundHistory(directory, self._limit)
+    history = divergence.RoundHistory(
+      directory, self._limit, patience=config.training.patience
+    )
     self.run = CheckedRun(history=history)
 
   def step(self, check, name=None):
@@ -155,7 +160,8 @@ class _Check:
     self.run.checkpoint = checkpoint.path
     self.run.round_num = checkpoint.round_num
     self.run.history = divergence.read_history(
-      self._directory, self._limit, checkpoint.round_num
+      *(self._directory, self._limit, checkpoint.round_num),
+      patience=self._config.training.patience,
     )
     vocabulary = self._directory / run_directory.VOCABULARY_NAME
     # Its own copy; another one that is named must have the same content.
@@ -222,16 +228,22 @@ class _Check:
 
   def choose_sample(self):
     config, run = self._config, self.run
-    run.sample = evaluation_clients.choose_clients(
-      run.split.held_out,
-      self._rows,
-      split_seed=config.seeds.split_seed,
-      split_unit=config.evaluation.split_unit,
-      max_clients=config.evaluation.num_clients,
-      max_sequences=config.evaluation.max_sequences_per_client or None,
+    run.sample, run.validation = (
+      evaluation_clients.choose_clients(
+        client_ids,
+        self._rows,
+        split_seed=config.seeds.split_seed,
+        split_unit=config.evaluation.split_unit,
+        max_clients=config.evaluation.num_clients,
+        max_sequences=config.evaluation.max_sequences_per_client or None,
+      )
+      for client_ids in (run.split.held_out, run.split.validation)
     )
     if config.method.personal(config) is None:
-      _require_sample(config, run)
+      _require_sample(config, run, 'held-out', run.split.held_out, run.sample)
+      _require_sample(
+        config, run, 'validation', run.split.validation, run.validation
+      )
 
   def require_same_inputs(self):
     config, run, checkpoint = self._config, self.run, self._checkpoint
@@ -258,12 +270,9 @@ class _Check:
       )
 
 
-def _require_sample(config, run):
+def _require_sample(config, run, kind, client_ids, sample):
   """Raises UserError where clients are to be scored but are too small."""
-  num_held_out = len(run.split.held_out)
-  if not config.evaluation.num_clients or not num_held_out:
-    return
-  if run.sample.clients:
+  if not config.evaluation.num_clients or not client_ids or sample.clients:
     return
   remedy, rows = 'Set', run.corpus.row_name
   if run.tokenizer is not None:
@@ -271,7 +280,7 @@ def _require_sample(config, run):
     if config.evaluation.split_unit == 'documents':
       rows, remedy = 'documents', 'Group the corpus by a coarser key, or set'
   raise UserError(
-    f'None of the {num_held_out} held-out clients in '
+    f'None of the {len(client_ids)} {kind} clients in '
     f'{config.data.directory!r} has the 4 {rows} that an '
     f'evaluation needs. {remedy} `--config.evaluation.num_clients=0`.'
   )

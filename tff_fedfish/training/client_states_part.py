@@ -77,9 +77,9 @@ class ClientStatesPart:
     """Removes superseded states from which no run could continue."""
     written = {*self._checkpoints.rounds()}
     whole = sorted(written.intersection(self._saved_rounds))
-    # Two of them, as the newest may be damaged; one that is being written; and
-    # the last good one of a run that diverges.
-    good = self._run.checked.history.good_and_finite()
+    # Two of them, as the newest may be damaged; one that is being written; the
+    # last good one of a run that diverges; and the best.
+    good = self._run.checked.history.good_and_finite() + self._run.best_rounds
     self.states.collect({*whole[-2:], *self._saved_rounds[-1:], *good})
 
   def checkpoint_contents(self, round_num: int) -> dict[str, Any]:

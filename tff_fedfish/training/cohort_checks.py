@@ -48,6 +48,15 @@ def require_held_out_clients(config: TrainConfig, split: ClientSplit) -> None:
   """Raises UserError where clients are to be scored and none is held out."""
   if config.method.personal(config) is not None:
     return
+  validation = config.client_splits.validation_clients_fraction
+  if validation and not (split.held_out and split.validation):
+    raise UserError(
+      f'`--config.client_splits.validation_clients_fraction` is {validation}, '
+      f'which leaves {len(split.validation)} validation clients and '
+      f'{len(split.held_out)} others of the held-out clients in '
+      f'{config.data.directory!r}. Change it, or raise '
+      '`--config.client_splits.held_out_fraction`.'
+    )
   if config.evaluation.num_clients and not split.held_out:
     raise UserError(
       '`--config.evaluation.num_clients` is '

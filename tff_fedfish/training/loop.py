@@ -172,7 +172,7 @@ def _exit_code(run, interruption):
   """Says how the run ended; returns its exit code."""
   history, round_num = run.checked.history, run.position.round_num
   num_rounds = run.config.training.num_rounds
-  if round_num < num_rounds:
+  if round_num < num_rounds and not history.has_stopped_early:
     print(
       f'fedfish: stopped after round {round_num} of {num_rounds}; the same '
       'command continues.',
@@ -189,5 +189,7 @@ def _exit_code(run, interruption):
     )
   rows = tables.read_metrics(run.workdir / 'metrics.csv')
   if line := last_score(rows, run.config.data.holds_images):
+    print(line)
+  if line := history.early_stop_line(num_rounds):
     print(line)
   return 0

@@ -53,6 +53,13 @@ class BuiltRun:
       return num_rounds
     return min(num_rounds, phase.last_round)
 
+  @property
+  def best_rounds(self) -> tuple[int, ...]:
+    """The best round so far, where its checkpoint is kept; (): none."""
+    best = self.checked.history.scored.best
+    keeps_best = self.config.checkpoints.keep_best and best is not None
+    return (best,) if keeps_best else ()
+
   def is_due(self, round_num: int, every_num_rounds: int) -> bool:
     """Says whether round 0, the last one or one of every N is reached."""
     if round_num in (0, self.config.training.num_rounds):

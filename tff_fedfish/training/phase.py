@@ -127,7 +127,10 @@ class PhaseLoop:
         progress.write_line(
           f'Continuing after round {position.round_num}{where}.'
         )
+      history = run.checked.history
       while position.round_num < run.last_round and not should_stop():
+        if history.has_stopped_early:
+          break
         self._run_round(position.round_num + 1, progress)
 
   def _run_round(self, round_num, progress):

@@ -96,7 +96,8 @@ class Checkpoints:
     """Notes a round that counts, and saves it where it is due."""
     # Without the state before it.
     self._recorded = dataclasses.replace(done, state_before=None)
-    if self._is_regular(done.round_num):
+    is_best = done.round_num in self._run.best_rounds
+    if is_best or self._is_regular(done.round_num):
       self.save()
     if done.round_num == 0:
       # Waits: without a checkpoint a round could not be continued from.
@@ -122,11 +123,13 @@ class Checkpoints:
       contents |= run_directory.contents_of_widths(
         self._run.config, done.weights
       )
+    history, best = self._run.checked.history, self._run.best_rounds
     self.writer.save(
       done.round_num,
       tensors,
       contents,
-      keep_rounds=self._run.checked.history.good_and_finite(done.round_num),
+      keep_rounds=history.good_and_finite(done.round_num) + best,
+      superseded=history.scored.superseded if best else (),
     )
     self._saved_round = done.round_num
     if has_failed and (failure := self.writer.wait()):

@@ -177,7 +177,7 @@ def checkpoint_bytes(config: TrainConfig) -> int:
   the weights and the server optimizer's moments.
   """
   settings, num_rounds = config.checkpoints, config.training.num_rounds
-  # Round 0 and the last, and those between.
+  # Round 0 and the last, and those between; the best.
   num_kept = 2
   if settings.every_num_rounds:
     num_kept += (num_rounds - 1) // settings.every_num_rounds
@@ -186,6 +186,7 @@ def checkpoint_bytes(config: TrainConfig) -> int:
     if settings.keep_every_num_rounds:
       num_spaced = num_rounds // settings.keep_every_num_rounds
     num_kept = min(num_kept, 2 + settings.keep_last + num_spaced)
+  num_kept += settings.keep_best
   num_moments = config.server.step_cost().num_state_tensors
   model_bytes = sum(memory.tensor_bytes(config.model_shape()).values())
   return num_kept * (1 + num_moments) * model_bytes

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tff_fedfish.evaluation import evaluator, own_tests
+from tff_fedfish.run import columns
 from tff_fedfish.run.client_inputs import ClientInputs
 from tff_fedfish.run.row_source import row_source
 from tff_fedfish.training.parts import BuiltRun, FinishedRound
@@ -44,12 +45,21 @@ class ScoresPart:
     done.timings['evaluation_seconds'] = time.monotonic() - start
 
   def _score_held_out(self, done):
+    scores = self._score_sample(done, self._run.checked.sample)
+    validation = self._run.checked.validation
+    if validation.clients:
+      own = self._score_sample(done, validation)
+      for name in columns.VALIDATION_NAMES:
+        scores[name] = own[name.replace('validation', 'held_out')]
+    return scores
+
+  def _score_sample(self, done, sample):
     run = self._run
     fixed = run.process.get_model_weights(done.state).non_trainable
     return evaluator.mean_score(
       run.evaluator,
       tuple(run.weights_after(done)),
-      run.checked.sample,
+      sample,
       non_trainable=tuple(fixed),
       should_stop=self._should_stop,
     )

@@ -52,6 +52,9 @@ def train(
     checked = check.check_run(config, workdir, stage=stage)
     if checked.is_finished:
       print(f'The run in {str(workdir)!r} is finished.', file=sys.stderr)
+      num_rounds = config.training.num_rounds
+      if line := checked.history.early_stop_line(num_rounds):
+        print(line, file=sys.stderr)
       with contextlib.ExitStack() as stack:
         for name in trackers:
           stack.enter_context(find_tracker(name)(name, workdir))
