@@ -6,7 +6,6 @@ import pytest
 from report_plots import plots_of, points
 from report_runs import (
   add_metrics,
-  write_evaluation,
   write_methods,
   write_run,
   write_scored,
@@ -263,33 +262,9 @@ class TestLocalEpochs:
     assert dashed == [name for name in found if name.endswith(' in all')]
     assert 'local_epochs_accuracy' in of_sweep
 
-  def test_sides_that_differ_in_more_are_named(self, tmp_path):
-    paths = []
-    for bits in (4, 8):
-      gains = {('fed_avg', 1, 2): 1.0, ('fed_avg', 2, 2): 2.0}
-      settings = {'aggregation.bits': bits}
-      paths += write_sweep(
-        tmp_path / f'{bits}', gains, num_seeds=1, settings=settings
-      )
-    plot = plots_of(paths)['local_epochs_loss']
-    assert set(plot.table['series']) == {
-      'FedAvg (4 bits), 2 rounds',
-      'FedAvg (8 bits), 2 rounds',
-    }
-
   def test_runs_in_progress_have_no_final_score(self, tmp_path):
     paths = []
     for epochs in (1, 4):
       options = {'num_local_epochs': epochs, 'num_rounds': 9}
       paths.append(write_scored(tmp_path / str(epochs), 6.0, **options))
     assert 'local_epochs_loss' not in plots_of(paths)
-
-
-def test_an_evaluation_of_an_earlier_round_is_not_drawn(tmp_path):
-  run = write_run(tmp_path / 'run', held_out_losses=(8.0,) * 5)
-  for round_num, loss in ((2, 6.0), (4, 5.0)):
-    write_evaluation(
-      run, f'e{round_num}', round_num=round_num, losses={0.0: (loss,) * 4}
-    )
-  plot = plots_of([run])['held_out_scores']
-  assert points(plot, 'y', panel=_LOSS) == [(5.0,)]

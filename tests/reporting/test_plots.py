@@ -183,16 +183,6 @@ def test_titles_of_panels_are_whole(num_panels, rows, columns):
   assert figure.axes[0].get_gridspec().get_geometry() == (rows, columns)
 
 
-def test_points_stand_where_bars_would():
-  table = {'series': ['a', 'b'], 'x': [0, 0], 'y': [0.1, 4.0]}
-  bars, points = (
-    drawing.draw(_plot(table, kind=kind)).axes[0] for kind in ('bar', 'point')
-  )
-  assert (len(bars.patches), len(points.patches)) == (2, 0)
-  ends = [bar.get_x() + bar.get_width() / 2 for bar in bars.patches]
-  assert ends == pytest.approx([line.get_xdata()[0] for line in points.lines])
-
-
 def test_panels_that_lack_a_place_share_the_axis():
   table = {'panel': [*'aabb'], 'x': [0.0, 50.0, 0.0, 5.0], 'y': [4.0] * 4}
   first, second = drawing.draw(_plot(table, kind='point', panels='y')).axes
@@ -223,23 +213,6 @@ def test_looks_tell_series_apart_in_colour_and_in_grey():
   assert fish.shade == '#d55e00'
   # 255 - 0.4 x (255 - 213, 255 - 94, 255 - 0) = 238.2, 190.6, 153.
   assert one.shade == '#eebf99'
-
-
-def test_looks_of_equal_method_and_epochs_differ_in_marker():
-  looks = style.method_looks(
-    [*((str(k), 'fed_fish', 1) for k in range(4)), ('8', 'fed_fish', 8)]
-  )
-  markers = [look.marker for look in looks.values()]
-  assert len(set(markers)) == 5
-  # The first of its kind keeps the marker of its local epochs.
-  assert (markers[0], markers[4]) == ('o', 's')
-
-
-def test_methods_of_equal_epochs_differ_in_marker_and_line():
-  names = ['fed_avg', 'fed_fish', 'fed_prox', 'scaffold']
-  looks = style.method_looks((name, name, 1) for name in names)
-  for part in ('marker', 'line'):
-    assert len({getattr(look, part) for look in looks.values()}) == 4
 
 
 def test_hues_differ_while_any_is_free():

@@ -194,7 +194,11 @@ def _scored_loss(sample: Sample) -> float:
 
 def _is_final(sample: Sample) -> bool:
   """Returns whether a run has no later round, or the round was chosen."""
-  return sample.num_trials > 1 or sample.round_num >= sample.arm.num_rounds
+  arm = sample.arm
+  is_over = sample.round_num >= arm.num_rounds or all(
+    run.history.has_stopped_early for run in arm.runs
+  )
+  return is_over or sample.num_trials > 1
 
 
 def _is_same(arm: Arm, other: Arm) -> bool:

@@ -91,8 +91,11 @@ class NamedEvaluation:
   @property
   def is_chosen_on_scored(self) -> bool:
     """Whether the checkpoint was chosen on the clients that were scored."""
-    on = self.summary.checkpoint.get('chosen_on')
-    return on == 'held_out_clients' and self.summary.kind == 'held_out'
+    chosen_on = self.summary.checkpoint.get('chosen_on')
+    return (self.summary.kind, chosen_on) in (
+      ('held_out', 'held_out_clients'),
+      ('own_test', 'own_test_rows'),
+    )
 
 
 class Measured:
@@ -201,10 +204,20 @@ class Run(Measured):
     return ', '.join(repr(values[name.partition('.')[2]]) for name in names)
 
   @functools.cached_property
+  def history(self) -> RoundHistory:
+    """What metrics.csv says of the run's end."""
+    training = self.train_config.training
+    return RoundHistory(
+      self.directory,
+      training.max_non_finite_rounds,
+      self.metrics,
+      training.patience,
+    )
+
+  @property
   def has_diverged(self) -> bool:
     """Whether the run stopped as it diverged."""
-    limit = self.train_config.training.max_non_finite_rounds
-    return RoundHistory(self.directory, limit, self.metrics).has_diverged
+    return self.history.has_diverged
 
   @property
   def base_label(self) -> str:
