@@ -201,10 +201,10 @@ class TestCurves:
     accuracy = 'Held-out token accuracy (%)'
     average, fish = 'FedAvg, E = 1', 'FedFish, E = 1'
     assert {name: list(own) for name, own in series.items()} == {
-      f'{_HELD_OUT}, sample 1': [average],
-      f'{_HELD_OUT}, sample 2': [fish],
-      f'{accuracy}, sample 1': [average],
-      f'{accuracy}, sample 2': [fish],
+      f'{_HELD_OUT}, training sample 1': [average],
+      f'{_HELD_OUT}, training sample 2': [fish],
+      f'{accuracy}, training sample 1': [average],
+      f'{accuracy}, training sample 2': [fish],
       'Train loss (nats per token)': [average, fish],
     }
     assert len(plots['cost'].panel_names) == 4

@@ -67,8 +67,8 @@ def test_one_run(tmp_path):
   [sentence] = _sentences([run])
   assert sentence == (
     'The mean loss of FedFish, E = 1 on held-out clients after round 1 is '
-    '5.500 nats per token, its accuracy 4.50 % (95 % interval over clients '
-    '5.000 to 6.000; 2 clients, 1 seed; uplink 1 model).'
+    '5.500 nats per token (95 % interval over clients 5.000 to 6.000), its '
+    'accuracy 4.50 %; 2 clients, 1 seed; uplink 1 model.'
   )
   table = path / 'per_client.csv'
   table.write_text(table.read_text().replace(',5.0,', ',nan,'))

@@ -35,8 +35,8 @@ def test_comparison_tables_of_a_pair(pair):
   assert held_out.headings == [
     *('Comparison', 'Difference in loss (nats per token)'),
     'Difference in token accuracy (points)',
-    *('Clients × seeds', 'Clients with lower loss'),
-    *('Loss after personalization', 'Hurt by it', 'Uplink (models)'),
+    *('Clients × seeds', 'Clients with lower loss by the first'),
+    *('Loss after personalization', 'Hurt (first / second)', 'Uplink (models)'),
   ]
   # -0.5, -0.5, 0, 0; then 0, -0.5, -1, 0.5. FedAvg hurts the third client.
   assert _texts(held_out) == [

@@ -59,11 +59,11 @@ def _comparison_table(
     f'Difference in loss (nats per {words.unit})',
     f'Difference in {words.accuracy} (points)',
     'Clients × seeds',
-    'Clients with lower loss',
+    'Clients with lower loss by the first',
   ]
   later = [most_personalized(findings.comparisons, row) for row in rows]
   if any(later):
-    headings += ['Loss after personalization', 'Hurt by it']
+    headings += ['Loss after personalization', 'Hurt (first / second)']
   title = f'{capitalized(first.pair.question)}: {first.subject}'
   chosen_on = dict.fromkeys(str(r.pair.chosen_on) for r in rows)
   if chosen := listed([name for name in chosen_on if name]):

@@ -77,12 +77,10 @@ def _panels(
 ) -> dict[str, pd.DataFrame]:
   """Returns curves by the panel's label; a panel for each sample of clients."""
   groups = list(keys.grouped(arms, lambda arm: key(arm.first)).values())
-  drawn = [(own, _curve(own, x, y)) for own in groups]
-  drawn = [(own, table) for own, table in drawn if len(table)]
-  if len(drawn) == 1:
-    return {label: drawn[0][1]}
+  # Of one number in all figures, drawn or not.
   return {
-    f'{label}, sample {n}': table for n, (_, table) in enumerate(drawn, start=1)
+    label + f', training sample {n}' * (len(groups) > 1): _curve(own, x, y)
+    for n, own in enumerate(groups, start=1)
   }
 
 

@@ -28,6 +28,7 @@ from tff_fedfish.reporting.words import (
 )
 
 _MAX_BARS = 16
+_MAX_SCATTERS = 9
 
 
 def all_plots(findings: Findings) -> dict[str, list[Plot]]:
@@ -183,13 +184,15 @@ def before_and_after(
         'y': sample.mean_by_client('loss_after'),
       }
     )
-    for arm, sample in last.items()
+    for arm, sample in [*last.items()][:_MAX_SCATTERS]
   ]
+  few = f' The first {_MAX_SCATTERS} of {len(last)} runs.'
   return tables and plot(
     pd.concat(tables),
     name=f'{name}_before_after',
     title=f'{capitalized(str(subject))} before and after personalization',
-    caption='A point per client. Above the diagonal personalization hurt it.',
+    caption='A point per client. Above the diagonal personalization hurt it.'
+    + few * (len(last) > _MAX_SCATTERS),
     kind='scatter',
     x=f'Loss before (nats per {words.unit})',
     y='Loss after',

@@ -283,7 +283,7 @@ def _mean_loss(findings: Findings, sample: Sample) -> str:
   loss, accuracy = (sample.estimates[m] for m in MEASURES)
   ends = interval_words(loss, 'loss')
   over = ' over clients' if len(sample.by_seed) == 1 else ''
-  ends = f'95 % interval{over} {ends}; ' if loss.low is not None else ''
+  ends = f' (95 % interval{over} {ends})' if loss.low is not None else ''
   if sample.round_num != arm.last_round:
     where += f' after round {sample.round_num:,}'
   if sample.fraction:
@@ -297,5 +297,5 @@ def _mean_loss(findings: Findings, sample: Sample) -> str:
     percent = f', its accuracy {shown(accuracy.mean, 2, 100)} %'
   return (
     f'The mean loss of {arm.label} {where} is {shown(loss.mean, 3)} nats per '
-    f'{words_of(findings.runs).unit}{percent} ({ends}{sizes}{_uplink(sample)}).'
+    f'{words_of(findings.runs).unit}{ends}{percent}; {sizes}{_uplink(sample)}.'
   )

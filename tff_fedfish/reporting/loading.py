@@ -1,6 +1,7 @@
 """From run directories to runs with labels, or to a clear error."""
 
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -168,20 +169,18 @@ def _load_evaluations(
 def _search(directory: pathlib.Path) -> tuple[int, int] | None:
   """Returns `Run.search`, of the sweep that the run is an arm of."""
   path = directory.parent.parent / 'sweep.json'
-  if directory.parent.name != 'arms' or not path.is_file():
+  if directory.parent.name != 'arms':
     return None
-  record = _read_object(path)
-  [settings] = [
-    arm['settings']
-    for arm in record.get('arms', ())
-    if arm['name'] == directory.name
-  ] or [{}]
-  for choice in record.get('learning_rates', ()):
-    group = choice['for'].items()
-    if group <= settings.items():
-      runs = record.get('search_runs', ())
-      trials = [run for run in runs if group <= run['settings'].items()]
-      return len(trials), choice['num_validation_clients']
+  # A record that is damaged, or is none of ours, says nothing of a run.
+  with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+    record = files.parse_json(path.read_text(encoding='utf-8'))
+    names = {arm['name']: arm['settings'] for arm in record['arms']}
+    for choice in record['learning_rates']:
+      group = choice['for'].items()
+      if group <= names[directory.name].items():
+        settings = (run['settings'].items() for run in record['search_runs'])
+        num_trials = sum(group <= own for own in settings)
+        return num_trials, choice['num_validation_clients']
   return None
 
 
