@@ -52,8 +52,12 @@ def best(whole_run):
   return best
 
 
+def _rows(run):
+  return tables.read_metrics(run / 'metrics.csv')
+
+
 def _column(run, name):
-  return [row[name] for row in tables.read_metrics(run / 'metrics.csv')]
+  return [row[name] for row in _rows(run)]
 
 
 def _saved(run):
@@ -131,21 +135,11 @@ def test_validation_clients_are_held_out_clients_that_nobody_scores(
   inputs, whole_run, best, capsys
 ):
   corpus = inputs[0]
-  config = run_directory.read_config(whole_run)
-  source = row_source(config)
-  opened = source.open(corpus)
-  split, without = (
-    s.split(opened)
-    for s in (
-      source,
-      row_source(
-        config.with_values('client_splits', validation_clients_fraction=0.0)
-      ),
-    )
-  )
-  assert split.participating == without.participating
-  assert sorted([*split.held_out, *split.validation]) == [*without.held_out]
-  assert split.validation and split.held_out
+  source = row_source(run_directory.read_config(whole_run))
+  split = source.split(source.open(corpus))
+  sides = split.participating, split.held_out, split.validation
+  assert all(sides)
+  assert sorted(sum(map(list, sides), [])) == [*source.open(corpus).client_ids]
   validation = {client_id.decode() for client_id in split.validation}
   for part in ('held_out', 'participating'):
     options = '--max_clients=all', f'--client_split={part}'
@@ -172,13 +166,9 @@ def test_without_validation_clients_the_choice_is_named(
   n, m = (
     _column(run, 'held_out/num_clients')[0] for run in (tmp_path, whole_run)
   )
-  columns = (
-    losses,
-    _column(whole_run, 'held_out/loss'),
-    _column(whole_run, 'validation/loss'),
-  )
   assert 0 < m < n
-  for loss, held_out, validation in zip(*columns, strict=True):
+  for loss, row in zip(losses, _rows(whole_run), strict=True):
+    held_out, validation = row['held_out/loss'], row['validation/loss']
     assert math.isclose(n * loss, m * held_out + (n - m) * validation)
   capsys.readouterr()
   summary, _ = _evaluate(f'{tmp_path}@best', corpus)

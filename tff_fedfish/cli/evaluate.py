@@ -15,9 +15,6 @@ all clients. Another part of the run's corpus (`fedfish group --split_by`) is
 held out, any other corpus is transfer. By default at most 64 of these clients
 are taken, and 64 sequences of each; what is left out is counted.
 
---checkpoint RUN@best takes the best round of `checkpoints.keep_best`. If it was
-chosen on the clients that are scored, a line says so.
-
 The time left is shown after the second client. A stopped evaluation continues
 with the same command.
 

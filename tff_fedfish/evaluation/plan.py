@@ -76,9 +76,10 @@ class Plan:
   @property
   def scores_choosers(self) -> bool:
     """Whether the round was chosen on the clients or rows to be scored."""
-    chosen_on = self.facts['checkpoint'].get('chosen_on')
-    kind = {'held_out_clients': 'held_out', 'own_test_rows': 'own_test'}
-    return self.split is not None and kind.get(chosen_on) == self.facts['kind']
+    facts, is_own = self.facts, self.split is not None
+    chosen_on = facts['checkpoint'].get('chosen_on', '')
+    # 'held_out_clients' or 'own_test_rows'; validation clients are no kind.
+    return is_own and chosen_on.startswith(facts['kind'])
 
   @property
   def learning_rate(self) -> float:

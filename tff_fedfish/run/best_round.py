@@ -81,10 +81,8 @@ def choice(checkpoint: str | os.PathLike) -> dict[str, int | str]:
   if run is None:
     return {}
   scored = _scored_rounds(run)
-  return {
-    'best_of_rounds': scored.num_rounds,
-    'chosen_on': scored.chosen_on,
-  }
+  facts = {'best_of_rounds': scored.num_rounds}
+  return facts | {'chosen_on': scored.chosen_on}
 
 
 def best_checkpoint(run: pathlib.Path, option: str) -> pathlib.Path:

@@ -97,13 +97,11 @@ class RoundHistory:
     """Returns a line on a run that stopped before its last round, or ''."""
     if not self.has_stopped_early or self.last_round == num_rounds:
       return ''
-    scored = self.scored
-    best = 'none' if scored.best is None else f'round {scored.best}'
+    num_evaluations = self.scored.num_without_lower
     return (
       f'Stopped early: round {self.last_round} of {num_rounds}, '
-      f'{scored.num_without_lower} evaluations without a lower loss (best: '
-      f'{best}); `--config.training.patience` of None or above '
-      f'{scored.num_without_lower} continues'
+      f'{num_evaluations} evaluations without a lower loss; a run with '
+      f'`--config.training.patience` None or above {num_evaluations} goes on'
     )
 
   def line(self, row: Row) -> str:
