@@ -98,7 +98,7 @@ def _scale(measure):
   """Returns the factor and the decimals of a measure's cells."""
   if 'accuracy' in measure:
     return 100, 2
-  return 1, 3 if 'loss' in measure else 1
+  return 1, 3 if 'loss' in measure else 2
 
 
 def _number(value, digits, sign='+'):
@@ -113,13 +113,13 @@ def _text(
   """Returns the mean and half of the interval, or the difference of each seed.
 
   Args:
-    difference: None: not kept.
+    difference: None: no seed of both, or one side diverged.
     measure: It decides the unit and the decimals.
     is_chosen: Whether an arm was chosen on the scored clients: no interval.
   """
   scale, digits = _scale(measure)
   if difference is None:
-    return 'not kept'
+    return 'no comparison'
   mean, half = _number(scale * difference.mean, digits), difference.half_width
   if is_chosen:
     return mean
