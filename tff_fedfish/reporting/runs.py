@@ -205,7 +205,7 @@ class Run(Measured):
 
   @functools.cached_property
   def history(self) -> RoundHistory:
-    """What metrics.csv says of the run's end."""
+    """The history that metrics.csv has: divergence, early stop."""
     training = self.train_config.training
     return RoundHistory(
       self.directory,
