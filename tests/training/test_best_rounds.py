@@ -18,6 +18,7 @@ from tff_fedfish.sweeping.runs import Run
 # A rate at which losses go up and down.
 _SETTINGS = dict(
   server__learning_rate=0.5,
+  server__epsilon=1e-7,
   training__num_rounds=12,
   evaluation__every_num_rounds=1,
   evaluation__num_clients=20,
