@@ -99,8 +99,8 @@ def measure_clients(
     process: The run's learning process.
     state: Its state before the round, with the learning rates of the round.
     new_weights: The server's weights after the round.
-    evaluator: Evaluator of the config.
-    clients: Clients to measure, taken one at a time.
+    evaluator: Scores the models.
+    clients: Taken one at a time.
     on_failure: Called with a client that raises, and its exception; the client
       is left out. None: the exception is raised.
 
@@ -111,7 +111,10 @@ def measure_clients(
   entries = []
   for client in clients:
     try:
-      rows = _rows(client)
+      rows = client.sequences()
+      if rows.is_repeated is not None:
+        # Each of them once.
+        rows = rows.select(~rows.is_repeated)
       if not len(rows):
         continue
       # One such model at a time; its update is as large, or twice that.
@@ -143,11 +146,3 @@ def _advancing(cohort, progress):
 def _train(process, state, client):
   (trained,) = process.trained_models(state, [client])
   return trained
-
-
-def _rows(client):
-  """Returns a client's sequences of the round, each of them once."""
-  rows = client.sequences()
-  if rows.is_repeated is not None:
-    rows = rows.select(~rows.is_repeated)
-  return rows
