@@ -77,12 +77,12 @@ def test_interval_has_the_analytic_width():
 
 def test_memory_bound_does_not_change_the_result(monkeypatch):
   values = np.random.RandomState(2).normal(size=30)
-  once = intervals.summarize(values, num_bootstrap=100)
+  once = intervals.summarize(values)
   monkeypatch.setattr(intervals, '_MAX_DRAWS', 7 * 30)
-  assert intervals.summarize(values, num_bootstrap=100) == once
+  assert intervals.summarize(values) == once
   # Fewer draws than clients are still one resample at a time.
   monkeypatch.setattr(intervals, '_MAX_DRAWS', 1)
-  assert intervals.summarize(values, num_bootstrap=100) == once
+  assert intervals.summarize(values) == once
 
 
 def test_paired_difference_by_hand():

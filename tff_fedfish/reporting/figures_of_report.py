@@ -116,7 +116,6 @@ def differences(findings: Findings, words: Words) -> Plot | None:
     x='',
     y='',
     panels='y',
-    zero_line=True,
     looks=method_looks((*item, None) for item in names.items()),
   )
 
@@ -196,7 +195,6 @@ def before_and_after(
     kind='scatter',
     x=f'Loss before (nats per {words.unit})',
     y='Loss after',
-    diagonal=True,
     looks=looks,
   )
 
