@@ -37,15 +37,8 @@ def replay_round(
 ) -> list[ClientBarrier]:
   """Runs the round after a checkpoint again, bit for bit; measures its clients.
 
-  Args:
-    config: The run's, in the phase of the checkpoint.
-    checkpoint: With all tensors.
-    participating: Clients that may be drawn.
-    client_rows: Their rows.
-    states: What clients kept. None: they keep nothing.
-
-  Returns:
-    An entry for each client that has sequences.
+  `config` is the run's, in the phase of the checkpoint, `states` what clients
+  kept. There is an entry for each client that has sequences.
 
   Raises:
     UserError: If the process does not give its clients' models, or the

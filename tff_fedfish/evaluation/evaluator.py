@@ -125,15 +125,8 @@ def evaluate_clients(
 ) -> Iterator[list[ClientEvaluation]]:
   """Scores every client at every fraction, always on its evaluation half.
 
-  Args:
-    evaluator: Scores and fine-tunes.
-    weights_of: Returns the weights that a client starts from.
-    clients: Client id and halves.
-    fractions: Fractions of the client's data to fine-tune on. 0: none.
-    num_local_epochs: Passes of fine-tuning, >= 1.
-    learning_rate: Its step size, > 0.
-    non_trainable: The model's weights that are held fixed.
-    model: See `ClientEvaluation`.
+  `weights_of` returns the weights that a client starts from; `model` is as in
+  `ClientEvaluation`.
 
   Yields:
     Each client's entries, one per fraction.

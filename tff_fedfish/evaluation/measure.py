@@ -155,9 +155,8 @@ def _choose(plan: Plan) -> ClientSample:
   )
   if sample.clients:
     return sample
-  rows = 'documents'
-  if plan.split_unit != rows:
-    rows = plan.corpus.row_name
+  is_by_documents = plan.split_unit == 'documents'
+  rows = 'documents' if is_by_documents else plan.corpus.row_name
   raise UserError(
     f'`--data` {str(plan.data)!r} must have clients with at least '
     f'{MIN_SEQUENCES} {rows}, but none of its {len(plan.client_ids)} has. Name '
@@ -274,11 +273,8 @@ def _score(
 ) -> list[Any]:
   """Returns the rows of all clients; shows each client as it is done.
 
-  Args:
-    kept: Clients that are done, and where others are kept.
-    rows_per_client: Rows of each.
-    work: Expected time of each client, in any unit.
-    score: Yields the rows of each of some clients.
+  `work` is the expected time of each client, in any unit; `score` yields the
+  rows of each of some clients.
   """
   kept.begin(len(work), rows_per_client)
   left = [i for i in work if i not in kept.client_ids]

@@ -47,12 +47,6 @@ def write_evaluation(
 ) -> None:
   """Writes the directory of an evaluation; it appears whole or not at all.
 
-  Args:
-    directory: Must not exist, or be empty.
-    summary: Their summary.
-    clients: Rows of per_client.csv; written by client id and fraction.
-    barriers: Rows of barrier.csv, by client id. None: no such file.
-
   Raises:
     UserError: If `directory` holds something, is a file or cannot be written.
   """

@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from tff_fedfish.data.client_ids import client_id_to_cell
-from tff_fedfish.reporting import figures_of_curves, keys, local_epochs
+from tff_fedfish.reporting import figures_of_curves, keys
 from tff_fedfish.reporting.arms import subjects
-from tff_fedfish.reporting.comparisons import (
-  Comparison,
-  of_question,
-)
+from tff_fedfish.reporting.comparisons import Comparison, of_question
 from tff_fedfish.reporting.estimates import MEASURES
 from tff_fedfish.reporting.findings import Findings
 from tff_fedfish.reporting.pairs import QUESTIONS, Pair
@@ -56,7 +53,7 @@ def all_plots(findings: Findings) -> dict[str, list[Plot]]:
       figures_of_curves.learning_curves(findings, words, looks),
       figures_of_curves.cost_curves(findings, words, looks),
     ],
-    'local-epochs': local_epochs.plots(findings, words),
+    'local-epochs': figures_of_curves.local_epochs(findings, words),
   }
   return {name: [p for p in found if p] for name, found in sections.items()}
 
@@ -67,15 +64,13 @@ def differences(findings: Findings, words: Words) -> Plot | None:
   The clients are those that the first sentence is about. A pair without a
   verdict for a missing client or seed has no bar.
   """
-  rows = []
-  for subject in subjects(findings.runs):
-    for question in QUESTIONS:
-      rows = of_question(findings.comparisons, question, subject)
-      rows = [r for r in rows if r.pair.is_against_baseline] or rows
-      if rows:
-        break
-    if rows:
-      break
+  answers = (
+    of_question(findings.comparisons, question, subject)
+    for subject in subjects(findings.runs)
+    for question in QUESTIONS
+  )
+  rows = next(filter(None, answers), [])
+  rows = [r for r in rows if r.pair.is_against_baseline] or rows
   points = [
     {
       'panel': label,
@@ -225,9 +220,6 @@ def _rows_of(sample) -> tuple:
 
 
 def _whiskers(findings: Findings) -> str:
-  over = (
-    'clients'
-    if all(a.num_seeds == 1 for a in findings.arms)
-    else ('seeds and clients')
-  )
+  is_one = all(arm.num_seeds == 1 for arm in findings.arms)
+  over = 'clients' if is_one else 'seeds and clients'
   return f'Whiskers: 95 % intervals over {over}.'
