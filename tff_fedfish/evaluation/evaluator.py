@@ -169,8 +169,8 @@ def mean_score(
   trainable: tuple,
   sample: ClientSample,
   *,
-  non_trainable: tuple = (),
-  should_stop: Callable[[], bool] | None = None,
+  non_trainable: tuple,
+  should_stop: Callable[[], bool],
 ) -> dict[str, float | int]:
   """Returns the uniform mean over clients, and the perplexity of its loss.
 
@@ -179,7 +179,7 @@ def mean_score(
   """
   scores = []
   for _, halves in sample.clients:
-    if should_stop is not None and should_stop():
+    if should_stop():
       raise RoundInterrupted
     scores.append(evaluator.score(trainable, halves.evaluation, non_trainable))
   loss = float(np.mean([score.loss for score in scores]))

@@ -47,19 +47,8 @@ def measure(plan: Plan) -> None:
     UserError: If no client can be scored, or the checkpoint is not of the
       config's model.
   """
-  kept, is_written = UnfinishedRows(plan), False
-  try:
+  with UnfinishedRows(plan) as kept:
     _measure(plan, kept)
-    is_written = True
-  except KeyboardInterrupt as interruption:
-    if kept.client_ids:
-      interruption.add_note(
-        f'{len(kept.client_ids)} of {count(kept.num_clients, "client")} are '
-        'kept; the same command continues.'
-      )
-    raise
-  finally:
-    kept.close(is_written)
 
 
 def num_scored_bytes(rows: Sequences, tokenizer: Tokenizer) -> int:

@@ -77,9 +77,8 @@ def read_rows(path: pathlib.Path, kind: type) -> pd.DataFrame:
     A column per field: int64, float64, or objects of `bytes` or `str`.
 
   Raises:
-    UserError: If there is no such file, or a line of it is damaged.
+    UserError: If a line is damaged.
   """
-  require_file(path)
   fields, rows = dataclasses.fields(kind), []
   # Not by pandas: it cuts lines that are too long, and fills those too short.
   with open(path, encoding='utf-8', newline='') as file:
@@ -110,16 +109,6 @@ def as_table(kind: type, rows: Sequence[Any]) -> pd.DataFrame:
   # Not of dataclasses: pandas copies each of them deeply.
   table = pd.DataFrame(map(operator.attrgetter(*types), rows), columns=[*types])
   return table.astype({n: t for n, t in types.items() if t in (int, float)})
-
-
-def require_file(path: pathlib.Path) -> None:
-  """Raises UserError unless a file of an evaluation is there."""
-  if not path.is_file():
-    raise UserError(
-      f'{str(path.parent)!r} must be the directory of an evaluation, but '
-      f'{path.name} is not in it. Name a directory that `fedfish evaluate` '
-      'wrote.'
-    )
 
 
 def _cell(value: bytes | str | float | int) -> str | float | int:

@@ -15,10 +15,10 @@ from tff_fedfish.reporting.style import Look, method_looks
 from tff_fedfish.reporting.words import (
   PLACES,
   SCALES,
-  Words,
   capitalized,
   estimate_columns,
   said_fraction,
+  words_of,
 )
 
 _COSTS = {
@@ -27,15 +27,20 @@ _COSTS = {
 }
 
 
-def learning_curves(
-  findings: Findings, words: Words, looks: Mapping[str, Look]
-) -> Plot | None:
+def arm_looks(findings: Findings) -> dict[str, Look]:
+  """Returns the look of each arm in every plot, by its label."""
+  return method_looks(
+    (arm.label, arm.algorithm, arm.num_local_epochs) for arm in findings.arms
+  )
+
+
+def learning_curves(findings: Findings) -> Plot | None:
   """Returns losses, accuracies and the Client-Server Barrier by round.
 
   Arms that score other clients while training have panels of their own.
   """
   panels = {}
-  for metric, label in words.metrics.items():
+  for metric, label in words_of(findings.runs).metrics.items():
     is_scored = not metric.startswith(('train', 'barrier'))
     key = keys.curve_key if is_scored else keys.client_key
     panels |= _panels(findings.arms, 'round', metric, label, key)
@@ -48,13 +53,11 @@ def learning_curves(
     x='Round',
     y='',
     panels='y',
-    looks=looks,
+    looks=arm_looks(findings),
   )
 
 
-def cost_curves(
-  findings: Findings, words: Words, looks: Mapping[str, Look]
-) -> Plot | None:
+def cost_curves(findings: Findings) -> Plot | None:
   """Returns the loss by traffic."""
   source, name = 'held_out', 'Held-out'
   if all(arm.last('held_out/loss') is None for arm in findings.arms):
@@ -71,13 +74,13 @@ def cost_curves(
     caption='Further down and to the left is better. Traffic of a client that '
     f'takes part in every round, in float32 models. {_over_seeds(findings)}',
     x='',
-    y=f'{name} {words.loss_label}',
+    y=f'{name} {words_of(findings.runs).loss_label}',
     panels='x',
-    looks=looks,
+    looks=arm_looks(findings),
   )
 
 
-def local_epochs(findings: Findings, words: Words) -> Iterator[Plot | None]:
+def local_epochs(findings: Findings) -> Iterator[Plot | None]:
   """Yields final loss and accuracy of held-out clients by local epochs.
 
   Dhawan et al. (2024), FedFish, compare local epochs E for R rounds each, and
@@ -121,7 +124,7 @@ def local_epochs(findings: Findings, words: Words) -> Iterator[Plot | None]:
       'intervals, over clients where there is one seed.',
       kind='line',
       x='Local epochs per round',
-      y=words.label(measure),
+      y=words_of(findings.runs).label(measure),
       log_x=True,
       looks=looks,
     )

@@ -225,7 +225,8 @@ def _differing(
     'data.vocabulary': {run.vocabulary for run in runs},
   }
   same = [n for n, c in contents.items() if len(c) == 1 and c != {None}]
-  table = settings.differing(config).drop(same, errors='ignore')
+  table = config[config.nunique(axis='columns') > 1]
+  table = table.drop(same, errors='ignore')
   labels = [run.label for run in runs]
   table.columns = labels
   name = 'Setting'
