@@ -196,14 +196,9 @@ def _open_models(plan: Plan, is_own: bool) -> tuple[Callable, tuple]:
     )
     return models.weights_of, ()
   if plan.run is None:
-    tensors = model_state.trainable_tensors(tuple(checkpoint.tensors.values()))
-  else:
-    tensors = checkpoints.load_checkpoint(
-      checkpoint.path, model_state.WEIGHTS_PREFIX, verify=False
-    ).tensors
-  weights = model_state.model_weights(
-    tensors, model_state.server_shapes(config, checkpoint), checkpoint.path
-  )
+    trainable = tuple(checkpoint.tensors.values())
+    return lambda client_id: trainable, ()
+  weights = model_state.model_weights(config, checkpoint)
   return lambda client_id: weights.trainable, weights.non_trainable
 
 

@@ -118,11 +118,8 @@ def _server_weights(config, opened):
   # Late: errors must not wait for TFF.
   from tff_fedfish.run import model_state
 
-  loaded = checkpoints.load_checkpoint(
-    opened.path, model_state.WEIGHTS_PREFIX, verify=False
-  )
   shapes = model_state.server_shapes(config, opened)
-  weights = model_state.model_weights(loaded.tensors, shapes, opened.path)
+  weights = model_state.model_weights(config, opened)
   names = (*shapes.trainable, *shapes.non_trainable)
   arrays = weights.trainable + weights.non_trainable
   return dict(zip(names, arrays, strict=True))

@@ -40,8 +40,7 @@ def read_shape(
   Args:
     path: The directory.
     option: The option that named it, for errors.
-    sequence_length: Positions to use, at most those that the model has. None:
-      all.
+    sequence_length: Positions to use, at most those of the model. None: all.
 
   Raises:
     UserError: If there is no such model or vocabulary, or it is no GPT-2, has

@@ -112,11 +112,8 @@ def method_looks(
 ) -> dict[str, Look]:
   """Returns the look of each series.
 
-  It depends on the other series: two of one method differ in marker, line style
-  and shade.
-
-  Args:
-    series: (label, `algorithm.name`, local epochs or None) of each.
+  It depends on the other series, each (label, `algorithm.name`, local epochs or
+  None): two of one method differ in marker, line style and shade.
   """
   series = list(series)
   names = {algorithm for _, algorithm, _ in series}
