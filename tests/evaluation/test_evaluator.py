@@ -12,10 +12,8 @@ from tff_fedfish.run import checkpoints, model_state, run_directory
 def test_micro_batches(small_run):
   config = run_directory.read_config(small_run)
   path = checkpoints.resolve_checkpoint(small_run)
-  checkpoint = checkpoints.load_checkpoint(path, model_state.WEIGHTS_PREFIX)
-  weights = model_state.model_weights(
-    checkpoint.tensors, model_state.server_shapes(config, checkpoint), path
-  ).trainable
+  checkpoint = checkpoints.load_checkpoint(path, None)
+  weights = model_state.model_weights(config, checkpoint).trainable
   num_rows, length = 8, config.data.sequence_length + 1
   tokens = np.random.RandomState(0).randint(0, 256, (num_rows, length))
   rows = Sequences(tokens.astype(np.int32), np.full(num_rows, length - 1))

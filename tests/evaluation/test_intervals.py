@@ -8,15 +8,9 @@ import pytest
 from tff_fedfish.evaluation import intervals
 
 
-def test_mean_and_percentiles_by_hand():
-  # Sorted: -1, 0, 2, 3, 6. Mean 10 / 5 = 2. With 5 values, percentile q lies
-  # at position 4 q / 100: p10 at 0.4, -1 + 0.4 (0 - -1) = -0.6; p50 at 2: 2;
-  # p90 at 3.6, 3 + 0.6 (6 - 3) = 4.8.
-  summary = intervals.summarize(np.array([3.0, -1.0, 6.0, 0.0, 2.0]), seed=1)
+def test_mean_by_hand():
+  summary = intervals.summarize(np.array([3.0, -1.0, 6.0, 0.0, 2.0]))
   assert summary.mean == pytest.approx(2.0)
-  assert summary.p10 == pytest.approx(-0.6)
-  assert summary.p50 == pytest.approx(2.0)
-  assert summary.p90 == pytest.approx(4.8)
   assert summary.ci_low < 2.0 < summary.ci_high
   assert summary.num_clients == 5
   assert summary.num_non_finite == 0
@@ -41,63 +35,54 @@ def test_worst_decile_by_hand(losses, expected):
 def test_interval_of_two_values_by_hand():
   # The mean of two draws from {0, 4} is 0, 2 or 4 with probability 1/4, 1/2,
   # 1/4: the lowest 2.5 % of the resamples are all 0, the highest 2.5 % all 4.
-  summary = intervals.summarize(np.array([0.0, 4.0]), seed=3)
+  summary = intervals.summarize(np.array([0.0, 4.0]))
   assert (summary.ci_low, summary.ci_high) == (0.0, 4.0)
 
 
 def test_one_client():
-  summary = intervals.summarize(np.array([2.5]), seed=0)
-  for name in ('mean', 'p10', 'p50', 'p90', 'ci_low', 'ci_high'):
-    assert getattr(summary, name) == 2.5
+  summary = intervals.summarize(np.array([2.5]))
+  assert (summary.mean, summary.ci_low, summary.ci_high) == (2.5,) * 3
 
 
 def test_values_that_are_not_finite_are_counted():
   values = np.array([np.nan, 1.0, np.inf, 3.0, -np.inf])
-  summary = intervals.summarize(values, seed=7)
-  expected = intervals.summarize(np.array([1.0, 3.0]), seed=7)
+  summary = intervals.summarize(values)
+  expected = intervals.summarize(np.array([1.0, 3.0]))
   assert expected.mean == 2.0
   assert summary == dataclasses.replace(expected, num_non_finite=3)
 
 
 @pytest.mark.parametrize('values', [[], [np.nan, np.inf]])
 def test_nothing_to_summarize(values):
-  summary = intervals.summarize(np.array(values), seed=0)
-  none = dict.fromkeys(('mean', 'p10', 'p50', 'p90', 'ci_low', 'ci_high'))
+  summary = intervals.summarize(np.array(values))
   assert summary == intervals.ClientStatistics(
-    **none, num_clients=0, num_non_finite=len(values)
+    num_clients=0, num_non_finite=len(values)
   )
 
 
 def test_interval_has_the_analytic_width():
   # For n normal values the mean has the standard error s / sqrt(n), and the
-  # interval is mean +- 1.96 s / sqrt(n). 20,000 resamples put the percentiles
-  # within about 2 % of the width.
+  # interval is mean +- 1.96 s / sqrt(n). 2,000 resamples put the percentiles
+  # within about 5 % of the width.
   values = np.random.RandomState(5).normal(3.0, 2.0, size=400)
-  summary = intervals.summarize(values, num_bootstrap=20_000, seed=5)
+  summary = intervals.summarize(values)
   half_width = 1.96 * values.std() / np.sqrt(400)
   assert summary.ci_low == pytest.approx(
-    values.mean() - half_width, abs=0.05 * half_width
+    values.mean() - half_width, abs=0.1 * half_width
   )
   assert summary.ci_high == pytest.approx(
-    values.mean() + half_width, abs=0.05 * half_width
+    values.mean() + half_width, abs=0.1 * half_width
   )
-
-
-def test_equal_seeds_give_equal_intervals_and_others_do_not():
-  values = np.random.RandomState(2).normal(size=30)
-  once = intervals.summarize(values, seed=4)
-  assert intervals.summarize(values, seed=4) == once
-  assert intervals.summarize(values, seed=5).ci_low != once.ci_low
 
 
 def test_memory_bound_does_not_change_the_result(monkeypatch):
   values = np.random.RandomState(2).normal(size=30)
-  once = intervals.summarize(values, num_bootstrap=100, seed=4)
+  once = intervals.summarize(values)
   monkeypatch.setattr(intervals, '_MAX_DRAWS', 7 * 30)
-  assert intervals.summarize(values, num_bootstrap=100, seed=4) == once
+  assert intervals.summarize(values) == once
   # Fewer draws than clients are still one resample at a time.
   monkeypatch.setattr(intervals, '_MAX_DRAWS', 1)
-  assert intervals.summarize(values, num_bootstrap=100, seed=4) == once
+  assert intervals.summarize(values) == once
 
 
 def test_paired_difference_by_hand():
@@ -105,7 +90,7 @@ def test_paired_difference_by_hand():
   # two of w and v have no partner. Unpaired, the means would give 4 - 2 = 2.
   a = {b'y': 1.0, b'x': 5.0, b'z': 6.0}
   b = {b'x': 2.0, b'y': 2.0, b'w': 2.0, b'v': 2.0}
-  summary = intervals.paired_difference({7: a}, {7: b}, seed=1)
+  summary = intervals.paired_difference({7: a}, {7: b})
   assert summary == {
     'mean': 1.0,
     'ci_low': -1.0,
@@ -115,25 +100,20 @@ def test_paired_difference_by_hand():
     'seed_low': None,
     'seed_high': None,
     'num_seeds': 1,
-    'num_clients': 2,
-    'num_unmatched_seeds': 0,
-    'num_left_out_clients': 3,
   }
   reordered = dict(reversed(a.items()))
-  assert intervals.paired_difference({7: reordered}, {7: b}, seed=1) == summary
+  assert intervals.paired_difference({7: reordered}, {7: b}) == summary
 
 
 def test_paired_difference_of_diverged_clients():
   a = {b'x': np.float64('inf'), b'y': np.float64('nan'), b'z': 2.0}
   b = {b'x': np.float64('inf'), b'y': 1.0, b'z': 1.5}
-  summary = intervals.paired_difference({0: a}, {0: b}, seed=1)
-  assert (summary['mean'], summary['num_left_out_clients']) == (0.5, 2)
+  summary = intervals.paired_difference({0: a}, {0: b})
+  assert summary['mean'] == 0.5
   # Where it diverged in one seed, a client is left out in all.
   fine = {b'x': 1.0, b'y': 1.0, b'z': 1.0}
-  summary = intervals.paired_difference(
-    {0: a, 1: fine}, {0: b, 1: fine}, seed=1
-  )
-  assert (summary['mean'], summary['num_left_out_clients']) == (0.25, 2)
+  summary = intervals.paired_difference({0: a, 1: fine}, {0: b, 1: fine})
+  assert summary['mean'] == 0.25
 
 
 def test_one_seed_is_the_bootstrap_over_clients():
@@ -141,8 +121,8 @@ def test_one_seed_is_the_bootstrap_over_clients():
   differences = generator.normal(size=50)
   a = {b'%02d' % i: value for i, value in enumerate(differences)}
   zeros = dict.fromkeys(a, 0.0)
-  summary = intervals.paired_difference({1: a}, {1: zeros}, seed=9)
-  expected = intervals.summarize(differences, seed=9)
+  summary = intervals.paired_difference({1: a}, {1: zeros})
+  expected = intervals.summarize(differences)
   for name in ('mean', 'ci_low', 'ci_high'):
     assert summary[name] == pytest.approx(getattr(expected, name), rel=1e-12)
 
@@ -152,10 +132,10 @@ def test_seeds_are_drawn_too():
   # resample holds both with probability 1/2, one of them alone with 1/4 each.
   a = {1: {b'x': 3.0}, 2: {b'x': 5.0}, 3: {b'x': 9.0}}
   b = {1: {b'x': 2.0}, 2: {b'x': 0.0}, 4: {b'x': 0.0}}
-  summary = intervals.paired_difference(a, b, seed=1)
+  summary = intervals.paired_difference(a, b)
   assert summary['mean'] == 3.0
   assert (summary['ci_low'], summary['ci_high']) == (1.0, 5.0)
-  assert (summary['num_seeds'], summary['num_unmatched_seeds']) == (2, 2)
+  assert summary['num_seeds'] == 2
 
 
 def test_interval_over_seeds_and_clients_has_the_analytic_width():
@@ -169,15 +149,15 @@ def test_interval_over_seeds_and_clients_has_the_analytic_width():
     for s in range(30)
   }
   zeros = {s: dict.fromkeys(a[s], 0.0) for s in a}
-  summary = intervals.paired_difference(a, zeros, num_bootstrap=20_000, seed=5)
+  summary = intervals.paired_difference(a, zeros)
   half_width = 1.96 * np.sqrt(by_seed.var() / 30 + by_client.var() / 200)
   mean = by_seed.mean() + by_client.mean()
   assert summary['mean'] == pytest.approx(mean)
   assert summary['ci_low'] == pytest.approx(
-    mean - half_width, abs=0.05 * half_width
+    mean - half_width, abs=0.1 * half_width
   )
   assert summary['ci_high'] == pytest.approx(
-    mean + half_width, abs=0.05 * half_width
+    mean + half_width, abs=0.1 * half_width
   )
 
 
@@ -190,11 +170,8 @@ def test_interval_over_seeds_and_clients_has_the_analytic_width():
   ],
 )
 def test_nothing_to_compare(a, b):
-  summary = intervals.paired_difference(a, b, seed=1)
-  names = ('mean', 'ci_low', 'ci_high', 'share_below_zero')
-  assert [summary[name] for name in names] == [None] * 4
-  assert summary['num_clients'] == 0
-  assert (summary['seed_means'], summary['seed_low']) == ([], None)
+  summary = intervals.paired_difference(a, b)
+  assert summary == {'mean': None}
 
 
 class TestIntervalOverSeeds:
@@ -202,7 +179,7 @@ class TestIntervalOverSeeds:
     """Two clients without any difference between them."""
     a = {seed: {b'a': m, b'b': m} for seed, m in enumerate(means)}
     zeros = {seed: {b'a': 0.0, b'b': 0.0} for seed in a}
-    return intervals.paired_difference(a, zeros, seed=1)
+    return intervals.paired_difference(a, zeros)
 
   def test_three_by_hand(self):
     found = self._difference(1.0, 2.0, 3.0)

@@ -28,9 +28,8 @@ def _client(client_id, fraction, before, after, accuracy=0.5):
   )
 
 
-def _scores(clients, num_scored_bytes=None):
-  table = as_table(ClientEvaluation, clients)
-  return statistics.fraction_scores(table, num_scored_bytes)
+def _scores(clients):
+  return statistics.fraction_scores(as_table(ClientEvaluation, clients))
 
 
 def _barrier(*rows):
@@ -58,26 +57,9 @@ def test_scores_by_hand():
   assert quarter.loss == intervals.summarize([1.5, 3.5, 4.0])
   assert quarter.loss.mean == pytest.approx(3.0)
   assert quarter.accuracy.mean == pytest.approx(0.25)
-  assert quarter.perplexity == pytest.approx(math.exp(3))
   assert quarter.share_of_clients_hurt == pytest.approx(1 / 3)
   # Every order of the clients gives the same intervals.
   assert _scores(clients[::-1]) == [zero, quarter]
-
-
-def test_bits_per_byte_by_hand():
-  clients = [_client(b'a', 0.0, 2.0, 2.0), _client(b'b', 0.0, 3.0, 3.0)]
-  # (2 x 600 + 3 x 600) / ln 2 / 1200 = 2.5 / ln 2.
-  [found] = _scores(clients, 1200)
-  assert found.bits_per_byte == pytest.approx(2.5 / math.log(2))
-  # Images, text without a byte, and a client whose nats are not finite.
-  for num_bytes, more in (
-    (None, []),
-    (0, []),
-    (1800, [_client(b'c', 0.0, _NAN, _NAN)]),
-  ):
-    [found] = _scores(clients + more, num_bytes)
-    assert found.bits_per_byte is None
-    assert found.worst_decile_loss == 3.0
 
 
 def test_diverged_clients_are_counted():
@@ -94,11 +76,6 @@ def test_diverged_clients_are_counted():
   assert half.accuracy.mean == 0.5
   # Of a, b and d, whose loss was finite before, a and d are worse off.
   assert half.share_of_clients_hurt == pytest.approx(2 / 3)
-
-
-def test_perplexity_beyond_a_double():
-  [found] = _scores([_client(b'a', 0.0, 800.0, 800.0)])
-  assert found.perplexity is None
 
 
 def test_barrier_by_hand():

@@ -101,7 +101,7 @@ def test_words_of_bars_are_all_values():
 
 def test_words_of_points_count_those_below_the_diagonal():
   table = {'series': ['a'] * 4, 'x': [6, 7, 5, 6], 'y': [5.0, 6.5, 5.5, 6.0]}
-  found = _plot(table, kind='scatter', diagonal=True)
+  found = _plot(table, kind='scatter')
   # 5 < 6 and 6.5 < 7.
   assert found.words.endswith('a: 2 of 4 points below the diagonal.')
 

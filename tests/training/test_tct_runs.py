@@ -52,10 +52,9 @@ def _rows(run):
 def _weights(run, round_num=None):
   path = run if round_num is None else _checkpoint(run, round_num)
   path = checkpoints.resolve_checkpoint(path)
-  found = checkpoints.load_checkpoint(path)
+  found = checkpoints.load_checkpoint(path, None)
   config = run_directory.read_config(run).in_round(found.round_num)
-  shapes = model_state.server_shapes(config, found)
-  return model_state.model_weights(found.tensors, shapes, path)
+  return model_state.model_weights(config, found)
 
 
 def _checkpoint(run, round_num):

@@ -37,15 +37,8 @@ def replay_round(
 ) -> list[ClientBarrier]:
   """Runs the round after a checkpoint again, bit for bit; measures its clients.
 
-  Args:
-    config: The run's, in the phase of the checkpoint.
-    checkpoint: With all tensors.
-    participating: Clients that may be drawn.
-    client_rows: Their rows.
-    states: What clients kept. None: they keep nothing.
-
-  Returns:
-    An entry for each client that has sequences.
+  `config` is the run's, in the phase of the checkpoint, `states` what clients
+  kept. There is an entry for each client that has sequences.
 
   Raises:
     UserError: If the process does not give its clients' models, or the
@@ -99,8 +92,8 @@ def measure_clients(
     process: The run's learning process.
     state: Its state before the round, with the learning rates of the round.
     new_weights: The server's weights after the round.
-    evaluator: Evaluator of the config.
-    clients: Clients to measure, taken one at a time.
+    evaluator: Scores the models.
+    clients: Taken one at a time.
     on_failure: Called with a client that raises, and its exception; the client
       is left out. None: the exception is raised.
 
@@ -111,7 +104,10 @@ def measure_clients(
   entries = []
   for client in clients:
     try:
-      rows = _rows(client)
+      rows = client.sequences()
+      if rows.is_repeated is not None:
+        # Each of them once.
+        rows = rows.select(~rows.is_repeated)
       if not len(rows):
         continue
       # One such model at a time; its update is as large, or twice that.
@@ -143,11 +139,3 @@ def _advancing(cohort, progress):
 def _train(process, state, client):
   (trained,) = process.trained_models(state, [client])
   return trained
-
-
-def _rows(client):
-  """Returns a client's sequences of the round, each of them once."""
-  rows = client.sequences()
-  if rows.is_repeated is not None:
-    rows = rows.select(~rows.is_repeated)
-  return rows

@@ -26,8 +26,7 @@ def evaluate(
 
   Args:
     checkpoint: A checkpoint, a run directory (its last), 'RUN@best' (its best),
-      or a directory with a GPT-2 of transformers, which no client has been
-      trained by.
+      or a directory with a GPT-2 of transformers.
     data: A corpus of the kind that the run trained on: grouped, or the files
       of the same corpus of images. Of another part of the split that the run
       trained on, such as `validation`, all clients are held out.

@@ -31,24 +31,11 @@ class Score(NamedTuple):
 class ClientEvaluator:
   """Compiles scoring and fine-tuning once and runs them for many clients."""
 
-  def __init__(
-    self,
-    functional_model: Any,
-    client_optimizer: Any,
-    *,
-    evaluation_batch_size: int,
-    local_batch_size: int,
-    micro_batch_size: int | None = None,
-  ):
-    """Builds the graphs at the first call.
-
-    A batch of scoring has `evaluation_batch_size` sequences, a step of
-    fine-tuning `local_batch_size`, of which `micro_batch_size` (None: all) pass
-    through the model at a time. The optimizer's learning rate is given with
-    every call.
-    """
-    self._evaluation_batch_size = evaluation_batch_size
-    self._local_batch_size = local_batch_size
+  def __init__(self, config: TrainConfig):
+    """Builds the graphs at the first call."""
+    self._config = config
+    functional_model = build.build_model(config).functional_model
+    client_optimizer = build.build_client_optimizer(config)
     hparams = client_optimizer.get_hparams(
       client_optimizer.initialize(tf.TensorSpec([], tf.float32))
     )
@@ -73,7 +60,7 @@ class ClientEvaluator:
         non_trainable,
         dataset,
         num_local_epochs=num_local_epochs,
-        micro_batch_size=micro_batch_size,
+        micro_batch_size=config.client_work.micro_batch_size,
       ).trainable
 
     self._score = score
@@ -89,7 +76,7 @@ class ClientEvaluator:
     metrics = self._score(
       trainable,
       non_trainable,
-      sequences_lib.to_dataset(sequences, self._evaluation_batch_size),
+      sequences_lib.to_dataset(sequences, self._config.evaluation.batch_size),
     )
     return Score(
       float(metrics['loss']),
@@ -111,7 +98,9 @@ class ClientEvaluator:
     return self._fine_tune(
       trainable,
       non_trainable,
-      sequences_lib.to_dataset(sequences, self._local_batch_size),
+      sequences_lib.to_dataset(
+        sequences, self._config.client_work.local_batch_size
+      ),
       tf.constant(num_local_epochs, tf.int64),
       tf.constant(learning_rate, tf.float32),
     )
@@ -120,13 +109,7 @@ class ClientEvaluator:
 @build.keep_built
 def build_evaluator(config: TrainConfig) -> ClientEvaluator:
   """Returns what scores and fine-tunes the model of a config."""
-  return ClientEvaluator(
-    build.build_model(config).functional_model,
-    build.build_client_optimizer(config),
-    evaluation_batch_size=config.evaluation.batch_size,
-    local_batch_size=config.client_work.local_batch_size,
-    micro_batch_size=config.client_work.micro_batch_size,
-  )
+  return ClientEvaluator(config)
 
 
 def evaluate_clients(
@@ -142,15 +125,8 @@ def evaluate_clients(
 ) -> Iterator[list[ClientEvaluation]]:
   """Scores every client at every fraction, always on its evaluation half.
 
-  Args:
-    evaluator: Scores and fine-tunes.
-    weights_of: Returns the weights that a client starts from.
-    clients: Client id and halves.
-    fractions: Fractions of the client's data to fine-tune on. 0: none.
-    num_local_epochs: Passes of fine-tuning, >= 1.
-    learning_rate: Its step size, > 0.
-    non_trainable: The model's weights that are held fixed.
-    model: See `ClientEvaluation`.
+  `weights_of` returns the weights that a client starts from; `model` is as in
+  `ClientEvaluation`.
 
   Yields:
     Each client's entries, one per fraction.
@@ -193,8 +169,8 @@ def mean_score(
   trainable: tuple,
   sample: ClientSample,
   *,
-  non_trainable: tuple = (),
-  should_stop: Callable[[], bool] | None = None,
+  non_trainable: tuple,
+  should_stop: Callable[[], bool],
 ) -> dict[str, float | int]:
   """Returns the uniform mean over clients, and the perplexity of its loss.
 
@@ -203,7 +179,7 @@ def mean_score(
   """
   scores = []
   for _, halves in sample.clients:
-    if should_stop is not None and should_stop():
+    if should_stop():
       raise RoundInterrupted
     scores.append(evaluator.score(trainable, halves.evaluation, non_trainable))
   loss = float(np.mean([score.loss for score in scores]))

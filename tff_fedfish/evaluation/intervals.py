@@ -1,4 +1,4 @@
-"""Mean, percentiles and bootstrap intervals over clients and seeds.
+"""Means and bootstrap intervals over clients and seeds.
 
 Every client counts once, however much data it has. The interval is the
 percentile bootstrap's (Efron and Tibshirani, An Introduction to the Bootstrap,
@@ -17,60 +17,37 @@ from numpy.typing import ArrayLike
 
 from tff_fedfish.data import randomness
 
-NUM_BOOTSTRAP = 2000
-"""Bootstrap resamples of an interval."""
-SEED = 0
-"""Seed of the resamples."""
+# Resamples of an interval, and their seed.
+_NUM_BOOTSTRAP, _SEED = 2000, 0
 # Draws held at a time: 8 MiB of indices, and as much of values.
 _MAX_DRAWS = 2**20
-_CONFIDENCE_PERCENTILES = (2.5, 97.5)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClientStatistics:
-  """One number per client, summarized; None where no client has a finite one.
+  """One number per client, summarized; None where none is finite."""
 
-  Percentiles are interpolated linearly.
-  """
-
-  mean: float | None
-  p10: float | None
-  p50: float | None
-  p90: float | None
-  ci_low: float | None
+  mean: float | None = None
+  ci_low: float | None = None
   """Ends of the 95 % interval of the mean."""
-  ci_high: float | None
+  ci_high: float | None = None
   num_clients: int
   """Clients that count."""
   num_non_finite: int
   """Clients left out, as their number is not finite."""
 
 
-def summarize(
-  values: ArrayLike, *, num_bootstrap: int = NUM_BOOTSTRAP, seed: int = SEED
-) -> ClientStatistics:
-  """Summarizes one number per client.
-
-  Args:
-    values: One number per client, [num_clients]; may be non-finite.
-    num_bootstrap: Bootstrap resamples, >= 1.
-    seed: Seed of the resamples. Equal values and seed give equal intervals.
-  """
+def summarize(values: ArrayLike) -> ClientStatistics:
+  """Summarizes one number per client, which may be non-finite."""
   values = np.asarray(values, np.float64)
   finite = values[np.isfinite(values)]
-  numbers = [None] * 6
+  numbers = {}
   if finite.size:
-    means = _bootstrap_means(
-      finite[np.newaxis], np.ones((num_bootstrap, 1)), seed
-    )
-    numbers = [
-      float(np.mean(finite)),
-      *np.percentile(finite, (10, 50, 90)).tolist(),
-      *np.percentile(means, _CONFIDENCE_PERCENTILES).tolist(),
-    ]
-  names = ('mean', 'p10', 'p50', 'p90', 'ci_low', 'ci_high')
+    shares = np.ones((_NUM_BOOTSTRAP, 1))
+    numbers = _interval(finite[np.newaxis], shares)
+    numbers['mean'] = float(np.mean(finite))
   return ClientStatistics(
-    **dict(zip(names, numbers, strict=True)),
+    **numbers,
     num_clients=int(finite.size),
     num_non_finite=int(values.size - finite.size),
   )
@@ -79,11 +56,7 @@ def summarize(
 def worst_decile(losses: ArrayLike) -> float | None:
   """Returns the mean of the tenth that is highest, rounded up.
 
-  Args:
-    losses: One per client; those that are not finite are left out.
-
-  Returns:
-    None where none is finite.
+  Losses that are not finite are left out; None where none is finite.
   """
   losses = np.asarray(losses, np.float64)
   finite = np.sort(losses[np.isfinite(losses)])
@@ -94,9 +67,6 @@ def worst_decile(losses: ArrayLike) -> float | None:
 def paired_difference(
   a: Mapping[Hashable, Mapping[bytes, float]],
   b: Mapping[Hashable, Mapping[bytes, float]],
-  *,
-  num_bootstrap: int = NUM_BOOTSTRAP,
-  seed: int = SEED,
 ) -> dict[str, Any]:
   """Summarizes `a - b` over the seeds and the clients that both have.
 
@@ -109,62 +79,47 @@ def paired_difference(
   Args:
     a: Seed of a run -> a number per client id.
     b: The other side, the same.
-    num_bootstrap: See `summarize`.
-    seed: See `summarize`.
 
   Returns:
-    `mean` over seeds and clients, `ci_low`, `ci_high` and `share_below_zero`,
-    the share of (seed, client) pairs whose difference is negative, all None
-    where nothing is left; `seed_means`, the mean over clients of each seed, and
-    `seed_low` and `seed_high`, the 95 % interval of their mean, Student's t,
-    None with fewer than three seeds; `num_seeds` and `num_clients` that count;
-    `num_unmatched_seeds`, which only one side has; and `num_left_out_clients`,
-    which lack a finite value in some run.
+    `mean` over seeds and clients, None where nothing is left, alone then;
+    `ci_low` and `ci_high`; `share_below_zero`, the share of (seed, client)
+    pairs whose difference is negative; `num_seeds`; `seed_means`, the mean over
+    clients of each seed; and `seed_low` and `seed_high`, the 95 % interval of
+    their mean, Student's t, None with fewer than three seeds.
   """
-  seeds, differences, num_all = _differences(a, b)
-  numbers = [None] * 4
-  if differences.size:
-    # Apart from the clients' generator: one seed changes nothing for them.
-    generator = randomness.generator('bootstrap_seeds', seed)
-    drawn = generator.randint(0, len(seeds), (num_bootstrap, len(seeds)))
-    counts = (drawn[:, :, np.newaxis] == np.arange(len(seeds))).sum(axis=1)
-    means = _bootstrap_means(differences, counts / len(seeds), seed)
-    numbers = [
-      float(differences.mean()),
-      *np.percentile(means, _CONFIDENCE_PERCENTILES).tolist(),
-      float((differences < 0).mean()),
-    ]
-  names = ('mean', 'ci_low', 'ci_high', 'share_below_zero')
-  num_clients = differences.shape[1]
-  seed_means = differences.mean(axis=1).tolist() if differences.size else []
+  differences = _differences(a, b)
+  if not differences.size:
+    return {'mean': None}
+  num_seeds = len(differences)
+  # Apart from the clients' generator: one seed changes nothing for them.
+  generator = randomness.generator('bootstrap_seeds', _SEED)
+  drawn = generator.randint(0, num_seeds, (_NUM_BOOTSTRAP, num_seeds))
+  counts = (drawn[:, :, np.newaxis] == np.arange(num_seeds)).sum(axis=1)
+  mean, seed_means = float(differences.mean()), differences.mean(axis=1)
   half_width = t_half_width(seed_means)
-  ends = [None, None]
-  if half_width is not None:
-    ends = [numbers[0] - half_width, numbers[0] + half_width]
-  return dict(zip(names, numbers, strict=True)) | {
-    'seed_means': seed_means,
-    'seed_low': ends[0],
-    'seed_high': ends[1],
-    'num_seeds': len(seeds),
-    'num_clients': num_clients,
-    'num_unmatched_seeds': len(a.keys() ^ b.keys()),
-    'num_left_out_clients': num_all - num_clients,
+  return {
+    'mean': mean,
+    **_interval(differences, counts / num_seeds),
+    'share_below_zero': float((differences < 0).mean()),
+    'num_seeds': num_seeds,
+    'seed_means': seed_means.tolist(),
+    'seed_low': None if half_width is None else mean - half_width,
+    'seed_high': None if half_width is None else mean + half_width,
   }
 
 
 def _differences(a, b):
-  """Returns common seeds, `a - b` [num_seeds, num_clients], and all clients."""
+  """Returns `a - b`, [num_seeds, num_clients], of those that both have."""
   seeds = sorted(a.keys() & b.keys(), key=repr)
   runs = [side[s] for s in seeds for side in (a, b)]
-  everywhere = set.intersection(*map(set, runs)) if runs else set()
+  everywhere = set.intersection(*map(set, runs)) if runs else ()
   # Sorted: the interval must not depend on the order of evaluation.
   clients = sorted(everywhere)
   differences = np.array(
     # In Python's floats: inf - inf is nan there without a warning.
     [[float(a[s][c]) - float(b[s][c]) for c in clients] for s in seeds]
   ).reshape(len(seeds), len(clients))
-  differences = differences[:, np.isfinite(differences).all(axis=0)]
-  return seeds, differences, len(set().union(*runs))
+  return differences[:, np.isfinite(differences).all(axis=0)]
 
 
 def t_half_width(values: ArrayLike) -> float | None:
@@ -178,17 +133,14 @@ def t_half_width(values: ArrayLike) -> float | None:
   return float(quantile * stats.sem(values))
 
 
-def _bootstrap_means(
-  values: np.ndarray, shares: np.ndarray, seed: int
-) -> np.ndarray:
-  """Returns the mean of each resample of clients, [num_bootstrap].
+def _interval(values: np.ndarray, shares: np.ndarray) -> dict[str, float]:
+  """Returns the ends of the 95 % interval of a mean over clients.
 
   Args:
     values: [num_seeds, num_clients].
     shares: [num_bootstrap, num_seeds], of each seed in each resample.
-    seed: Of the resamples.
   """
-  generator = randomness.generator('bootstrap', seed)
+  generator = randomness.generator('bootstrap', _SEED)
   num_bootstrap, num_clients = len(shares), values.shape[1]
   num_rows = max(1, _MAX_DRAWS // num_clients)
   means = np.empty(num_bootstrap)
@@ -197,4 +149,5 @@ def _bootstrap_means(
     drawn = generator.randint(0, num_clients, (stop - start, num_clients))
     mixed = shares[start:stop] @ values
     means[start:stop] = np.take_along_axis(mixed, drawn, axis=1).mean(1)
-  return means
+  low, high = np.percentile(means, (2.5, 97.5)).tolist()
+  return {'ci_low': low, 'ci_high': high}

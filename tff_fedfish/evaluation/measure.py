@@ -47,19 +47,8 @@ def measure(plan: Plan) -> None:
     UserError: If no client can be scored, or the checkpoint is not of the
       config's model.
   """
-  kept, is_written = UnfinishedRows(plan), False
-  try:
+  with UnfinishedRows(plan) as kept:
     _measure(plan, kept)
-    is_written = True
-  except KeyboardInterrupt as interruption:
-    if kept.client_ids:
-      interruption.add_note(
-        f'{len(kept.client_ids)} of {count(kept.num_clients, "client")} are '
-        'kept; the same command continues.'
-      )
-    raise
-  finally:
-    kept.close(is_written)
 
 
 def num_scored_bytes(rows: Sequences, tokenizer: Tokenizer) -> int:
@@ -155,9 +144,8 @@ def _choose(plan: Plan) -> ClientSample:
   )
   if sample.clients:
     return sample
-  rows = 'documents'
-  if plan.split_unit != rows:
-    rows = plan.corpus.row_name
+  is_by_documents = plan.split_unit == 'documents'
+  rows = 'documents' if is_by_documents else plan.corpus.row_name
   raise UserError(
     f'`--data` {str(plan.data)!r} must have clients with at least '
     f'{MIN_SEQUENCES} {rows}, but none of its {len(plan.client_ids)} has. Name '
@@ -208,14 +196,9 @@ def _open_models(plan: Plan, is_own: bool) -> tuple[Callable, tuple]:
     )
     return models.weights_of, ()
   if plan.run is None:
-    tensors = model_state.trainable_tensors(tuple(checkpoint.tensors.values()))
-  else:
-    tensors = checkpoints.load_checkpoint(
-      checkpoint.path, model_state.WEIGHTS_PREFIX, verify=False
-    ).tensors
-  weights = model_state.model_weights(
-    tensors, model_state.server_shapes(config, checkpoint), checkpoint.path
-  )
+    trainable = tuple(checkpoint.tensors.values())
+    return lambda client_id: trainable, ()
+  weights = model_state.model_weights(config, checkpoint)
   return lambda client_id: weights.trainable, weights.non_trainable
 
 
@@ -274,11 +257,8 @@ def _score(
 ) -> list[Any]:
   """Returns the rows of all clients; shows each client as it is done.
 
-  Args:
-    kept: Clients that are done, and where others are kept.
-    rows_per_client: Rows of each.
-    work: Expected time of each client, in any unit.
-    score: Yields the rows of each of some clients.
+  `work` is the expected time of each client, in any unit; `score` yields the
+  rows of each of some clients.
   """
   kept.begin(len(work), rows_per_client)
   left = [i for i in work if i not in kept.client_ids]

@@ -74,13 +74,15 @@ def _count_documents(plan, client_ids, training, trained):
     if num_read >= _MAX_TRAINING or num_bytes >= _MAX_BYTES:
       break
   documents_of = _reader(plan, plan.corpus, is_tokenized)
-  chosen = (
-    document
-    for client_id in client_ids
-    for document in _sample(documents_of(client_id), seed, client_id)
-  )
-  chosen = itertools.islice(chosen, _MAX_EVALUATED)
-  is_known = [_hash(document) in known for document in chosen]
+  is_known = []
+  for client_id in client_ids:
+    documents = documents_of(client_id)
+    order = randomness.generator('overlap', seed, client_id)
+    numbers = order.permutation(len(documents))[:_MAX_OF_CLIENT]
+    is_known += [_hash(documents[number]) in known for number in numbers]
+    if len(is_known) >= _MAX_EVALUATED:
+      break
+  is_known = is_known[:_MAX_EVALUATED]
   return {
     'documents': sum(is_known),
     'num_documents': len(is_known),
@@ -96,13 +98,6 @@ def _reader(
     rows = row_source(plan.config).client_rows(corpus, plan.tokenizer)
     return rows.documents
   return lambda client_id: example_texts(client_id, corpus.examples(client_id))
-
-
-def _sample(documents, seed, client_id):
-  """Returns some of a client's documents, in a fixed random order."""
-  order = randomness.generator('overlap', seed, client_id)
-  numbers = order.permutation(len(documents))[:_MAX_OF_CLIENT]
-  return [documents[number] for number in numbers]
 
 
 def _hash(document):

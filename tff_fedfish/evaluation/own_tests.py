@@ -5,7 +5,7 @@ training, FedFomo makes one more federated update.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,7 @@ import numpy as np
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data import sequences as sequences_lib
 from tff_fedfish.data.divided_clients import DividedClients
-from tff_fedfish.evaluation.evaluator import (
-  ClientEvaluator,
-  Score,
-  build_evaluator,
-)
+from tff_fedfish.evaluation.evaluator import ClientEvaluator, build_evaluator
 from tff_fedfish.run import build, checkpoints, cohorts, model_state
 from tff_fedfish.run.client_inputs import ClientInputs
 from tff_fedfish.run.client_state import ClientStates
@@ -56,23 +52,21 @@ class OwnTests:
     (weights,) = self.kept.process.personal_models(self.state, [client])
     return tuple(weights)
 
-  def scores(
+  def mean_score(
     self,
     client_ids: Sequence[bytes],
-    *,
-    max_sequences: int | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
-  ) -> Iterator[tuple[bytes, int, Score]]:
-    """Yields (client, number of rows, score) of every client with test rows.
+    max_sequences: int | None,
+    should_stop: Callable[[], bool],
+  ) -> dict[str, float | int | None]:
+    """Returns the uniform mean over clients, as columns of metrics.csv.
 
-    Args:
-      client_ids: The clients.
-      max_sequences: Maximum number of rows per client. None: all.
-      should_stop: Is asked before each client whether to stop.
+    Each is scored on its first `max_sequences` test rows, None: all. Clients
+    without such rows do not count.
 
     Raises:
-      RoundInterrupted: If `should_stop` says so.
+      RoundInterrupted: If `should_stop`, asked before each client, says so.
     """
+    scores = []
     for client_id in client_ids:
       if should_stop():
         raise RoundInterrupted
@@ -80,17 +74,12 @@ class OwnTests:
         self.client_rows.test_sequences(client_id), max_sequences
       )
       if len(rows):
-        weights = self.weights_of(client_id)
-        yield client_id, len(rows), self.evaluator.score(weights, rows)
-
-
-def mean_score(scores: Sequence[Score]) -> dict[str, float | int | None]:
-  """Returns the uniform mean over clients, as columns of metrics.csv."""
-  row = {'personal/num_clients': len(scores)}
-  for name in ('loss', 'accuracy'):
-    values = [getattr(score, name) for score in scores]
-    row[f'personal/{name}'] = float(np.mean(values)) if values else None
-  return row
+        scores.append(self.evaluator.score(self.weights_of(client_id), rows))
+    row = {'personal/num_clients': len(scores)}
+    for name in ('loss', 'accuracy'):
+      values = [getattr(score, name) for score in scores]
+      row[f'personal/{name}'] = float(np.mean(values)) if values else None
+    return row
 
 
 def open_own_tests(
@@ -100,14 +89,9 @@ def open_own_tests(
   checkpoint: checkpoints.Checkpoint,
   states: ClientStates,
 ) -> OwnTests:
-  """Reads the models of a checkpoint.
+  """Reads the models of a checkpoint, whose tensors are read here.
 
-  Args:
-    config: The run's, in the phase of the checkpoint.
-    corpus: Its corpus.
-    tokenizer: Its vocabulary; None with images.
-    checkpoint: The checkpoint; its tensors are read here.
-    states: What clients kept.
+  `config` is the run's, in the phase of the checkpoint.
 
   Raises:
     UserError: If the checkpoint is not of the config's model.

@@ -168,11 +168,7 @@ def require_measurable(
 ) -> None:
   """Checks options against the config of the run that is evaluated.
 
-  Args:
-    config: The run's.
-    options: What to measure.
-    data: Path of the corpus, for errors.
-    is_own_corpus: Whether it is the corpus that the run trained on.
+  `data` is the path of the corpus, for errors.
 
   Raises:
     UserError: For the first option that the run cannot be measured with.

@@ -47,12 +47,6 @@ def write_evaluation(
 ) -> None:
   """Writes the directory of an evaluation; it appears whole or not at all.
 
-  Args:
-    directory: Must not exist, or be empty.
-    summary: Their summary.
-    clients: Rows of per_client.csv; written by client id and fraction.
-    barriers: Rows of barrier.csv, by client id. None: no such file.
-
   Raises:
     UserError: If `directory` holds something, is a file or cannot be written.
   """
@@ -80,8 +74,13 @@ def read_evaluation(directory: str | os.PathLike) -> Evaluation:
     UserError: If it is none, is of a newer version, or a file is damaged.
   """
   directory = pathlib.Path(directory)
+  for name in (_SUMMARY_FILE, tables.CLIENTS_NAME):
+    if not (directory / name).is_file():
+      raise UserError(
+        f'{str(directory)!r} must be the directory of an evaluation, but '
+        f'{name} is not in it. Name a directory that `fedfish evaluate` wrote.'
+      )
   path = directory / _SUMMARY_FILE
-  tables.require_file(path)
   with files.explained(path, 'the summary of an evaluation', tables.ADVICE):
     summary = files.read_json(path, schema=Summary)
   path = directory / tables.CLIENTS_NAME

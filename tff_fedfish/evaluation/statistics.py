@@ -18,13 +18,6 @@ class FractionScores:
   loss: ClientStatistics
   accuracy: ClientStatistics
   """Over the clients with a finite loss."""
-  perplexity: float | None
-  """exp of the mean loss."""
-  worst_decile_loss: float | None
-  """Mean loss of the tenth of the clients that have the highest."""
-  bits_per_byte: float | None
-  """Bits per byte of all scored text together. None: with images, or where a
-  client's loss is not finite."""
   share_of_clients_hurt: float | None
   """Fraction of clients whose loss is higher than before, or not finite; None
   at fraction 0."""
@@ -47,21 +40,14 @@ class BarrierSummary:
   """Clients measured, with whatever loss."""
 
 
-def fraction_scores(
-  clients: pd.DataFrame, num_scored_bytes: int | None = None
-) -> list[FractionScores]:
+def fraction_scores(clients: pd.DataFrame) -> list[FractionScores]:
   """Returns the scores at every fraction, in ascending order.
 
-  Args:
-    clients: Rows of `ClientEvaluation`, in any order.
-    num_scored_bytes: See `Summary`. None: there are no bits per byte.
+  `clients` are rows of `ClientEvaluation`, in any order.
   """
   # Sorted: intervals must not depend on the order of evaluation.
   by_fraction = clients.sort_values('client_id').groupby('fraction')
-  return [
-    _fraction_scores(fraction, rows, num_scored_bytes)
-    for fraction, rows in by_fraction
-  ]
+  return [_fraction_scores(fraction, rows) for fraction, rows in by_fraction]
 
 
 def barrier_scores(barriers: pd.DataFrame) -> BarrierSummary:
@@ -81,38 +67,20 @@ def barrier_scores(barriers: pd.DataFrame) -> BarrierSummary:
   )
 
 
-def _fraction_scores(fraction, rows, num_scored_bytes):
+def _fraction_scores(fraction, rows):
   before, after = rows['loss_before'], rows['loss_after']
-  loss = intervals.summarize(after)
   # A loss that is nan afterwards is worse than one that was finite.
   hurt = ~(after <= before)[np.isfinite(before)]
+  # A diverged model still has an accuracy, that of its NaNs: it goes with the
+  # loss.
+  accuracies = rows['accuracy_after'].where(np.isfinite(after))
   return FractionScores(
     fraction=float(fraction),
-    loss=loss,
-    # A diverged model still has an accuracy, that of its NaNs: it goes with
-    # the loss.
-    accuracy=intervals.summarize(
-      rows['accuracy_after'].where(np.isfinite(after))
-    ),
-    perplexity=_exp(loss.mean),
-    worst_decile_loss=intervals.worst_decile(after),
-    bits_per_byte=(
-      math.fsum(after * rows['num_evaluation_tokens'])
-      / math.log(2)
-      / num_scored_bytes
-      if num_scored_bytes and not loss.num_non_finite
-      else None
-    ),
+    loss=intervals.summarize(after),
+    accuracy=intervals.summarize(accuracies),
     share_of_clients_hurt=_mean(hurt) if fraction > 0 else None,
   )
 
 
 def _mean(values):
   return math.fsum(values) / len(values) if len(values) else None
-
-
-def _exp(value: float | None) -> float | None:
-  try:
-    return None if value is None else math.exp(value)
-  except OverflowError:
-    return None

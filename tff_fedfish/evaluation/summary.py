@@ -28,20 +28,14 @@ class Overlap:
   num_training_documents: int | None = None
   """Documents of training that were read: all, or a sample of many."""
 
-  @property
-  def is_large(self) -> bool:
-    """Whether it is more than a tenth of the clients, or of the documents."""
-    return 10 * self.clients > self.num_clients or 10 * (
-      self.documents or 0
-    ) > (self.num_documents or 0)
-
   def line(self) -> str:
     """Returns the counts as a line to print."""
-    what = (
-      'Overlaps with training'
-      if self.is_large
-      else ('Overlap with the training corpus')
-    )
+    what = 'Overlap with the training corpus'
+    num_documents = self.documents or 0, self.num_documents or 0
+    # More than a tenth of the clients, or of the documents.
+    for known, number in ((self.clients, self.num_clients), num_documents):
+      if 10 * known > number:
+        what = 'Overlaps with training'
     line = f'{what}: {self.clients:,} of {count(self.num_clients, "client")}'
     if self.documents is not None:
       line += (

@@ -55,10 +55,7 @@ class ClientBarrier:
 def csv_of(kind: type, rows: Iterable[Any], without: str = '') -> str:
   """Returns rows as a CSV file, in full precision.
 
-  Args:
-    kind: Dataclass whose fields are the columns.
-    rows: Objects with these fields.
-    without: Field that is left out.
+  Columns are the fields of the dataclass `kind` but for `without`.
   """
   names = [f.name for f in dataclasses.fields(kind) if f.name != without]
   cells = ([_cell(getattr(row, name)) for name in names] for row in rows)
@@ -80,9 +77,8 @@ def read_rows(path: pathlib.Path, kind: type) -> pd.DataFrame:
     A column per field: int64, float64, or objects of `bytes` or `str`.
 
   Raises:
-    UserError: If there is no such file, or a line of it is damaged.
+    UserError: If a line is damaged.
   """
-  require_file(path)
   fields, rows = dataclasses.fields(kind), []
   # Not by pandas: it cuts lines that are too long, and fills those too short.
   with open(path, encoding='utf-8', newline='') as file:
@@ -92,11 +88,12 @@ def read_rows(path: pathlib.Path, kind: type) -> pd.DataFrame:
       for field in fields:
         if field.name not in columns and field.default is dataclasses.MISSING:
           raise ValueError(f'column {field.name!r} is missing')
-      present = [field for field in fields if field.name in columns]
+      parsers = {f.name: f.type for f in fields if f.name in columns}
+      parsers['client_id'] = text_to_client_id
       for cells in reader:
         if None in cells or None in cells.values():
           raise ValueError('it has not one cell per column')
-        values = {f.name: _parse(f.type, cells[f.name]) for f in present}
+        values = {n: parse(cells[n]) for n, parse in parsers.items()}
         rows.append(kind(**values))
       return as_table(kind, rows)
     except (ValueError, OverflowError, csv.Error) as error:
@@ -108,29 +105,11 @@ def read_rows(path: pathlib.Path, kind: type) -> pd.DataFrame:
 
 def as_table(kind: type, rows: Sequence[Any]) -> pd.DataFrame:
   """Returns dataclasses as a table; see `read_rows`."""
-  fields = dataclasses.fields(kind)
-  names = [field.name for field in fields]
+  types = {field.name: field.type for field in dataclasses.fields(kind)}
   # Not of dataclasses: pandas copies each of them deeply.
-  values = map(operator.attrgetter(*names), rows)
-  table = pd.DataFrame(values, columns=names)
-  return table.astype(
-    {f.name: f.type for f in fields if f.type in (int, float)}
-  )
-
-
-def require_file(path: pathlib.Path) -> None:
-  """Raises UserError unless a file of an evaluation is there."""
-  if not path.is_file():
-    raise UserError(
-      f'{str(path.parent)!r} must be the directory of an evaluation, but '
-      f'{path.name} is not in it. Name a directory that `fedfish evaluate` '
-      'wrote.'
-    )
+  table = pd.DataFrame(map(operator.attrgetter(*types), rows), columns=[*types])
+  return table.astype({n: t for n, t in types.items() if t in (int, float)})
 
 
 def _cell(value: bytes | str | float | int) -> str | float | int:
   return client_id_to_cell(value) if isinstance(value, bytes) else value
-
-
-def _parse(kind: type, cell: str) -> bytes | str | float | int:
-  return text_to_client_id(cell) if kind is bytes else kind(cell)

@@ -27,7 +27,6 @@ class UnfinishedRows:
 
   Attributes:
     client_ids: The finished clients.
-    num_clients: Clients of the evaluation; 0 before `begin`.
   """
 
   def __init__(self, plan: Plan):
@@ -39,7 +38,6 @@ class UnfinishedRows:
     )
     self._file = None
     self.client_ids: set[bytes] = set()
-    self.num_clients = 0
 
   def begin(self, num_clients: int, rows_per_client: int) -> None:
     """Opens the file.
@@ -47,7 +45,7 @@ class UnfinishedRows:
     Raises:
       UserError: If another process makes the same evaluation.
     """
-    self.num_clients = num_clients
+    self._clients = count(num_clients, 'client')
     self._path.parent.mkdir(parents=True, exist_ok=True)
     file = open(self._path, 'a+b')
     if not locks.try_lock(file):
@@ -66,10 +64,7 @@ class UnfinishedRows:
     file.truncate(sum(map(len, kept)))
     if kept:
       self.client_ids.update(self.read()['client_id'])
-      print(
-        f'Continuing after {num_kept} of {count(num_clients, "client")}.',
-        file=sys.stderr,
-      )
+      print(f'Continuing after {num_kept} of {self._clients}.', file=sys.stderr)
 
   def add(self, entries: Sequence[ClientEvaluation]) -> None:
     """Appends the rows of a client."""
@@ -85,12 +80,20 @@ class UnfinishedRows:
     """Returns the rows of the finished clients."""
     return tables.read_rows(self._path, ClientEvaluation)
 
-  def close(self, is_written: bool) -> None:
-    """Closes the file; removes it if nothing in it is of use any more."""
+  def __enter__(self) -> 'UnfinishedRows':
+    return self
+
+  def __exit__(self, kind, error, _) -> None:
+    """Removes the file if nothing in it is of use any more."""
     if self._file:
-      if is_written or not self.client_ids:
+      if kind is None or not self.client_ids:
         shutil.rmtree(self._path.parent)
       self._file.close()
+    if isinstance(error, KeyboardInterrupt) and self.client_ids:
+      error.add_note(
+        f'{len(self.client_ids)} of {self._clients} are kept; the same command '
+        'continues.'
+      )
 
 
 def _identity(plan):

@@ -30,8 +30,6 @@ _DEFAULT_FORMATS = ('saved_model', 'safetensors')
 FORMATS = (*_DEFAULT_FORMATS, 'huggingface')
 SUMS_FILE = 'SHA256SUMS'
 
-_SCHEMA_VERSION = 1
-
 
 def export(
   checkpoint: str | os.PathLike,
@@ -80,7 +78,11 @@ def export(
     _write_model(temporary, model, formats)
     with files.write_atomically(temporary / 'README.md') as file:
       file.write(card)
-    sums = ''.join(_sums(temporary))
+    # As `sha256sum --check` reads it.
+    sums = ''.join(
+      f'{files.sha256_of(p)}  {p.relative_to(temporary).as_posix()}\n'
+      for p in sorted(filter(pathlib.Path.is_file, temporary.rglob('*')))
+    )
     with files.write_atomically(temporary / SUMS_FILE) as file:
       file.write(sums)
   return directory, model
@@ -101,17 +103,16 @@ def json_config(model: TrainedModel) -> dict[str, Any]:
     if run[section][name] is not None:
       run[section][name] = model_card.last_name(run[section][name])
   contents = {
-    'schema_version': _SCHEMA_VERSION,
+    'schema_version': 1,
     'fedfish_version': __version__,
     'round': model.round_num,
     'model': dataclasses.asdict(model.shape),
   }
   if not model.is_of_images:
     facts = ('kind', 'size', 'lower_case')
-    special = ('end_of_text_id', 'padding_id', 'unknown_id')
-    contents['vocabulary'] = {
-      name: getattr(model.tokenizer, name) for name in (*facts, *special)
-    }
+    facts += ('end_of_text_id', 'padding_id', 'unknown_id')
+    tokenizer = model.tokenizer
+    contents['vocabulary'] = {name: getattr(tokenizer, name) for name in facts}
   return contents | {'run': run}
 
 
@@ -171,12 +172,6 @@ def _write_tensors(
   safetensors.numpy.save_file(contiguous, path, metadata)
   # The library makes it readable only for its owner.
   path.chmod(0o666 & ~files.umask())
-
-
-def _sums(directory: pathlib.Path) -> Iterator[str]:
-  """Yields a line for every file, as `sha256sum --check` reads it."""
-  for path in sorted(filter(pathlib.Path.is_file, directory.rglob('*'))):
-    yield f'{files.sha256_of(path)}  {path.relative_to(directory).as_posix()}\n'
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from tff_fedfish.data.client_ids import client_id_to_text, text_to_client_id
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.sequences import Rows
 from tff_fedfish.data.token_store import TokenStore, open_text
-from tff_fedfish.data.tokenizer import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.options import GenerationOptions
 from tff_fedfish.exporting.trained_model import TrainedModel, load_trained_model
@@ -76,10 +75,7 @@ def generate(
 
 
 def find_client(corpus: GroupedCorpus | TokenStore, text: str) -> bytes:
-  """Returns the id of a client of a corpus.
-
-  The text is as `fedfish inspect` and per_client.csv write it, with %XX for
-  bytes that are not text.
+  """Returns a client's id, of the text that `fedfish inspect` shows.
 
   Raises:
     UserError: If the corpus has no such client.
@@ -119,12 +115,15 @@ class _Sampler:
     [prompt] = tokenizer.encode_batch([options.prompt])
     # In training, too, a document follows the end of another.
     self._prompt = np.append(np.array([end], np.int32), prompt)
+    pieces = enumerate(tokenizer.pieces(range(tokenizer.size)))
+    without_text = {i for i, piece in pieces if _MARKER.fullmatch(piece)}
+    without_text |= {tokenizer.padding_id, tokenizer.unknown_id}
     self._sample = generation.build_sampler(
       shape,
       num_samples=options.num_samples,
       num_tokens=options.num_tokens,
       end_of_text_id=end,
-      forbidden_ids=_without_text(tokenizer) - {end, None},
+      forbidden_ids=without_text - {end, None},
       temperature=options.temperature,
       top_k=options.top_k,
     )
@@ -146,15 +145,7 @@ class _Sampler:
     return [self._tokenizer.decode([*self._prompt, *row]) for row in rows]
 
 
-def _without_text(tokenizer: Tokenizer) -> set[int | None]:
-  pieces = enumerate(tokenizer.pieces(range(tokenizer.size)))
-  markers = {i for i, piece in pieces if _MARKER.fullmatch(piece)}
-  return {*markers, tokenizer.padding_id, tokenizer.unknown_id}
-
-
-def _client_sequences(
-  model: TrainedModel, corpus: GroupedCorpus | TokenStore, client_id: bytes
-) -> Rows:
+def _client_sequences(model, corpus, client_id):
   rows = row_source(model.config).client_rows(corpus, model.tokenizer)
   sequences = rows.sequences(client_id)
   if not len(sequences):
@@ -174,14 +165,13 @@ def _fine_tune(
   from tff_fedfish.runtime.in_process_context import set_in_process_context
 
   set_in_process_context()
-  epochs, rate = options.personalization_epochs, options.learning_rate
-  if epochs is None:
-    epochs = EvaluationOptions.personalization_epochs
-  if rate is None:
-    rate = model.config.client_work.learning_rate
+  default = EvaluationOptions.personalization_epochs
   return build_evaluator(model.config).fine_tune(
     tuple(model.weights.values()),
     sequences,
-    num_local_epochs=epochs,
-    learning_rate=rate,
+    # Neither may be 0.
+    num_local_epochs=options.personalization_epochs or default,
+    learning_rate=(
+      options.learning_rate or model.config.client_work.learning_rate
+    ),
   )

@@ -123,14 +123,15 @@ def _data(model):
 
 
 def _rounds(model, rows):
-  def total(name):
-    return sum(int(row.get(name) or 0) for row in rows)
-
+  # A client counts once per round that it took part in.
+  num_clients, num_tokens = (
+    sum(int(row.get(f'train/{name}') or 0) for row in rows)
+    for name in ('num_clients', 'num_tokens')
+  )
   return {
     'round': f'{model.round_num} of {model.config.training.num_rounds}',
-    # A client counts once per round that it took part in.
-    'client-rounds': total('train/num_clients'),
-    'tokens or images trained on': total('train/num_tokens'),
+    'client-rounds': num_clients,
+    'tokens or images trained on': num_tokens,
   }
 
 

@@ -28,15 +28,13 @@ class TrainedModel:
   config: TrainConfig
   """The run's config, in the phase of the checkpoint."""
   shape: ModelShape
-  """The model's shape: of a transformer, or of an image model."""
   weights: dict[str, np.ndarray]
   """Float32, by the names and in the order of `weight_shapes`."""
   tokenizer: Tokenizer | None
   """Tokenizer of the run's vocabulary; None for an image model."""
   round_num: int
-  """Number of rounds that the model was trained for."""
+  """Rounds that the model was trained for."""
   run: pathlib.Path
-  """The run's directory."""
   client: str | None = None
   """Id, as text, of the client with this personal model. None: the global
   model."""
@@ -54,10 +52,10 @@ def load_trained_model(
   client: str | None = None,
   language_only: bool = False,
 ) -> TrainedModel:
-  """Reads the weights of a checkpoint; does not train.
+  """Reads the weights of a checkpoint, a run (its last) or 'RUN@best'.
 
   Args:
-    checkpoint: A checkpoint, a run directory (its last) or 'RUN@best'.
+    checkpoint: Its path.
     client: Id, as text, of the client whose personal model to read: the one
       with which it would begin the next round. Only for methods with personal
       models, which require it.
@@ -120,11 +118,8 @@ def _server_weights(config, opened):
   # Late: errors must not wait for TFF.
   from tff_fedfish.run import model_state
 
-  loaded = checkpoints.load_checkpoint(
-    opened.path, model_state.WEIGHTS_PREFIX, verify=False
-  )
   shapes = model_state.server_shapes(config, opened)
-  weights = model_state.model_weights(loaded.tensors, shapes, opened.path)
+  weights = model_state.model_weights(config, opened)
   names = (*shapes.trainable, *shapes.non_trainable)
   arrays = weights.trainable + weights.non_trainable
   return dict(zip(names, arrays, strict=True))

@@ -94,11 +94,7 @@ def to_config(shape: TransformerConfig, end_of_text_id: int) -> dict[str, Any]:
 
 
 def to_shape(config: Mapping[str, Any], source: str) -> TransformerConfig:
-  """Returns the shape of the model that a `config.json` describes.
-
-  Args:
-    config: The contents of the file.
-    source: Its name, for errors.
+  """Returns the shape of the model that a `config.json`, `source`, describes.
 
   Raises:
     UserError: If it is not of GPT-2's arrangement.
@@ -131,12 +127,7 @@ def to_shape(config: Mapping[str, Any], source: str) -> TransformerConfig:
 def to_tensors(
   shape: TransformerConfig, weights: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-  """Returns the weights by their names in `transformers`.
-
-  Args:
-    shape: The model's shape.
-    weights: By the names of `weight_shapes`.
-  """
+  """Returns the weights by their names in `transformers`."""
   tensors = {}
   for ours, weight in weights.items():
     rows = weight if ours in _BLOCK_NAMES else [weight]

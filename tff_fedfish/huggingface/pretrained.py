@@ -40,13 +40,11 @@ def read_shape(
   Args:
     path: The directory.
     option: The option that named it, for errors.
-    sequence_length: Positions to use, at most those that the model has. None:
-      all.
+    sequence_length: Positions to use, at most those of the model. None: all.
 
   Raises:
-    UserError: If there is no such model or no vocabulary, or it is of another
-      arrangement than GPT-2's, has fewer positions, or embeds many more
-      tokens than there are.
+    UserError: If there is no such model or vocabulary, or it is no GPT-2, has
+      fewer positions, or embeds many more tokens than there are.
   """
   file = pathlib.Path(path) / CONFIG_FILE
   config = _config_or_none(file)
@@ -116,14 +114,9 @@ def read_weights(
 ) -> dict[str, np.ndarray]:
   """Returns the weights of the model in a directory, float32.
 
-  A line on standard error says if the embeddings of tokens are cut.
-
-  Args:
-    path: The directory.
-    shape: As `read_shape` returned it.
-
-  Returns:
-    The weights by the names, and in the order, of `weight_shapes`.
+  They have the names, and the order, of `weight_shapes`; `shape` is that of
+  `read_shape`. A line on standard error says if the embeddings of tokens are
+  cut.
 
   Raises:
     UserError: If they are missing, damaged, of another shape or type, not all
@@ -188,8 +181,14 @@ def _tensors(
         names = file.keys() if names is None else names
         tensors |= {name: _Tensor(file, name, path) for name in names}
       found = gpt2.find_tensors(shape, tensors, str(path))
-      if gpt2.HEAD in tensors:
-        _require_tied(tensors[gpt2.HEAD], found['token_embedding'][0], path)
+      embedding = found['token_embedding'][0]
+      head = tensors.get(gpt2.HEAD)
+      if head and not np.array_equal(head.read(), embedding.read()):
+        raise UserError(
+          f"{str(path)!r}: tensor {gpt2.HEAD!r} must equal the tokens' "
+          'embedding, as the model has one matrix for both, but differs. Name '
+          'a model with tied embeddings.'
+        )
       yield found
   except (OSError, ValueError, safetensors.SafetensorError) as error:
     raise UserError(
@@ -217,13 +216,3 @@ def _file_to_tensors(path: pathlib.Path) -> dict[str, list[str] | None]:
   for name, file in sorted(file_of.items()):
     file_to_tensors.setdefault(pathlib.Path(file).name, []).append(name)
   return file_to_tensors
-
-
-def _require_tied(head, embedding, path):
-  """Raises UserError if the head is another matrix than the embedding."""
-  if not np.array_equal(head.read(), embedding.read()):
-    raise UserError(
-      f"{str(path)!r}: tensor {gpt2.HEAD!r} must equal the tokens' embedding, "
-      'as the model has one matrix for both, but differs. Name a model with '
-      'tied embeddings.'
-    )

@@ -16,10 +16,7 @@ def write(
 ) -> None:
   """Writes `tokenizer.json` and `tokenizer_config.json`.
 
-  Args:
-    tokenizer: The vocabulary.
-    directory: Where to write.
-    sequence_length: Tokens that the model takes at most.
+  `sequence_length` is the most tokens that the model takes.
 
   Raises:
     UserError: If the library has no such vocabulary.

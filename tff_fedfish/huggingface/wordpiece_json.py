@@ -34,11 +34,7 @@ def build(pieces: Sequence[str], *, lower_case: bool) -> Tokenizer:
   They differ in a word of more than 100 bytes but at most 100 characters, which
   is unknown there and divided here; in letters that case folding does not turn
   into their lower case, such as those of Cherokee; and in signs that a later
-  version of Unicode added.
-
-  Args:
-    pieces: The vocabulary, in the order of ids.
-    lower_case: Whether texts are lower-cased and stripped of accents.
+  version of Unicode added. `lower_case` also strips texts of accents.
   """
   tokenizer = Tokenizer(
     models.WordPiece(

@@ -54,7 +54,7 @@ def draw(plot: 'Plot') -> matplotlib_figure.Figure:
       axes.set_yscale('log')
       axes.yaxis.set_major_formatter(labels.short_tick)
       axes.yaxis.set_minor_formatter(ticker.LogFormatter())
-    if plot.zero_line:
+    if plot.kind == 'bar':
       axes.axhline(0, color='0.35', linewidth=0.9)
     if position + columns >= len(names):
       axes.tick_params(labelbottom=True)
@@ -129,7 +129,8 @@ def _line(axes, table: pd.DataFrame, plot) -> None:
       rows['y'],
       label=labels.of_series(name),
       markevery=max(1, len(rows) // 12),
-      **look.line_arguments(),
+      linestyle=look.line,
+      **look.marker_arguments(),
     )
   axes.margins(x=0.06)
   if plot.log_x and len(places) <= _MAX_TICKS:
@@ -152,7 +153,6 @@ def _bar(axes, table: pd.DataFrame, plot) -> None:
   if pd.api.types.is_numeric_dtype(plot.table['x']):
     places.sort()
   width = 0.84 / len(names)
-  is_labelled = len(table) <= _MAX_LABELLED_BARS
   for position, name in enumerate(names):
     rows, look = table[table['series'] == name], plot.looks.get(name, PLAIN)
     x = np.array([places.index(place) for place in rows['x']])
@@ -166,7 +166,7 @@ def _bar(axes, table: pd.DataFrame, plot) -> None:
     if _has_ends(rows):
       _whiskers(axes, x, rows, '#222222')
     for place, row in zip(x, rows.itertuples(), strict=True):
-      if is_labelled:
+      if len(table) <= _MAX_LABELLED_BARS:
         _label_bar(axes, place, row, plot)
   # Whole labels stand above and below the last bars.
   axes.margins(y=0.14)
@@ -181,8 +181,8 @@ def _bar(axes, table: pd.DataFrame, plot) -> None:
 
 
 def _label_bar(axes, x: float, row: Any, plot) -> None:
-  sign = '+' if plot.zero_line else ''
-  is_below = plot.zero_line and row.y < 0
+  sign = '+' if plot.kind == 'bar' else ''
+  is_below = plot.kind == 'bar' and row.y < 0
   end = getattr(row, 'low' if is_below else 'high', None)
   axes.annotate(
     f'{row.y:{sign}.{row.places}f}'.replace('-', '−'),
@@ -208,12 +208,11 @@ def _scatter(axes, table: pd.DataFrame, plot) -> None:
       | {'markersize': 4.2, 'markeredgewidth': 0.9},
     )
   axes.locator_params(nbins={1: 6, 2: 4}.get(_num_columns(plot), 2))
-  if plot.diagonal:
-    values = plot.table[['x', 'y']].to_numpy(float)
-    pad = 0.05 * (values.max() - values.min()) or 0.5
-    limits = values.min() - pad, values.max() + pad
-    axes.plot(limits, limits, '--', color='#777777', linewidth=1, zorder=1)
-    axes.set(xlim=limits, ylim=limits, aspect='equal')
+  values = plot.table[['x', 'y']].to_numpy(float)
+  pad = 0.05 * (values.max() - values.min()) or 0.5
+  limits = values.min() - pad, values.max() + pad
+  axes.plot(limits, limits, '--', color='#777777', linewidth=1, zorder=1)
+  axes.set(xlim=limits, ylim=limits, aspect='equal')
 
 
 _DRAWERS: dict[str, Callable] = {

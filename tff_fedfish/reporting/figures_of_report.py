@@ -1,27 +1,23 @@
 """Which plots a report has: each is a table of the findings, and its words."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
 from tff_fedfish.data.client_ids import client_id_to_cell
-from tff_fedfish.reporting import figures_of_curves, keys, local_epochs
+from tff_fedfish.reporting import figures_of_curves, keys
 from tff_fedfish.reporting.arms import subjects
-from tff_fedfish.reporting.comparisons import (
-  Comparison,
-  of_question,
-)
+from tff_fedfish.reporting.comparisons import Comparison, of_question
 from tff_fedfish.reporting.estimates import MEASURES
 from tff_fedfish.reporting.findings import Findings
 from tff_fedfish.reporting.pairs import QUESTIONS, Pair
 from tff_fedfish.reporting.plots import Plot, plot
 from tff_fedfish.reporting.runs import HELD_OUT, OWN_TEST, Subject
-from tff_fedfish.reporting.style import Look, method_looks
+from tff_fedfish.reporting.style import method_looks
 from tff_fedfish.reporting.words import (
   PLACES,
   SCALES,
-  Words,
   capitalized,
   estimate_columns,
   words_of,
@@ -33,49 +29,42 @@ _MAX_SCATTERS = 9
 
 def all_plots(findings: Findings) -> dict[str, list[Plot]]:
   """Returns the plots of a report by the anchor of their section."""
-  words, scored = words_of(findings.runs), subjects(findings.runs)
-  looks = method_looks(
-    (arm.label, arm.algorithm, arm.num_local_epochs) for arm in findings.arms
-  )
 
   def of_subject(subject, name):
-    return [
-      fractions(findings, subject, name, words, looks),
-      before_and_after(findings, subject, name, words, looks),
-    ]
+    return [draw(findings, subject, name) for draw in (fractions, before_after)]
 
+  scored = subjects(findings.runs)
   further = [s for s in scored if s not in (HELD_OUT, OWN_TEST)]
   sections = {
-    'answer': [differences(findings, words)],
+    'answer': [differences(findings)],
     'personalization': of_subject(HELD_OUT, 'held_out'),
     'transfer': itertools.chain(
       *(of_subject(s, f'transfer_{n}') for n, s in enumerate(further, start=1))
     ),
-    'own-tests': [fractions(findings, OWN_TEST, 'own_test', words, looks)],
+    'own-tests': [fractions(findings, OWN_TEST, 'own_test')],
     'curves': [
-      figures_of_curves.learning_curves(findings, words, looks),
-      figures_of_curves.cost_curves(findings, words, looks),
+      figures_of_curves.learning_curves(findings),
+      figures_of_curves.cost_curves(findings),
     ],
-    'local-epochs': local_epochs.plots(findings, words),
+    'local-epochs': figures_of_curves.local_epochs(findings),
   }
   return {name: [p for p in found if p] for name, found in sections.items()}
 
 
-def differences(findings: Findings, words: Words) -> Plot | None:
+def differences(findings: Findings) -> Plot | None:
   """Returns loss and accuracy of each method minus what it is compared with.
 
   The clients are those that the first sentence is about. A pair without a
   verdict for a missing client or seed has no bar.
   """
-  rows = []
-  for subject in subjects(findings.runs):
-    for question in QUESTIONS:
-      rows = of_question(findings.comparisons, question, subject)
-      rows = [r for r in rows if r.pair.is_against_baseline] or rows
-      if rows:
-        break
-    if rows:
-      break
+  words = words_of(findings.runs)
+  answers = (
+    of_question(findings.comparisons, question, subject)
+    for subject in subjects(findings.runs)
+    for question in QUESTIONS
+  )
+  rows = next(filter(None, answers), [])
+  rows = [r for r in rows if r.pair.is_against_baseline] or rows
   points = [
     {
       'panel': label,
@@ -116,23 +105,16 @@ def differences(findings: Findings, words: Words) -> Plot | None:
     x='',
     y='',
     panels='y',
-    zero_line=True,
     looks=method_looks((*item, None) for item in names.items()),
   )
 
 
-def fractions(
-  findings: Findings,
-  subject: Subject,
-  name: str,
-  words: Words,
-  looks: Mapping[str, Look],
-) -> Plot | None:
+def fractions(findings: Findings, subject: Subject, name: str) -> Plot | None:
   """Returns loss and accuracy by fraction of the clients' data, ascending.
 
   Runs that were evaluated on other clients have panels of their own.
   """
-  is_own = subject == OWN_TEST
+  words, is_own = words_of(findings.runs), subject == OWN_TEST
   samples = sorted(findings.shown_of(subject), key=lambda s: s.fraction)
   groups = keys.grouped(samples, lambda s: is_own or _rows_of(s))
   rows = [
@@ -158,16 +140,12 @@ def fractions(
     x='' if is_own else 'Client’s data used for personalization (%)',
     y='',
     panels='y',
-    looks=looks,
+    looks=figures_of_curves.arm_looks(findings),
   )
 
 
-def before_and_after(
-  findings: Findings,
-  subject: Subject,
-  name: str,
-  words: Words,
-  looks: Mapping[str, Look],
+def before_after(
+  findings: Findings, subject: Subject, name: str
 ) -> Plot | None:
   """Returns each client's loss before and after personalization.
 
@@ -194,10 +172,9 @@ def before_and_after(
     caption='A point per client. Above the diagonal personalization hurt it.'
     + few * (len(last) > _MAX_SCATTERS),
     kind='scatter',
-    x=f'Loss before (nats per {words.unit})',
+    x=f'Loss before (nats per {words_of(findings.runs).unit})',
     y='Loss after',
-    diagonal=True,
-    looks=looks,
+    looks=figures_of_curves.arm_looks(findings),
   )
 
 
@@ -227,9 +204,6 @@ def _rows_of(sample) -> tuple:
 
 
 def _whiskers(findings: Findings) -> str:
-  over = (
-    'clients'
-    if all(a.num_seeds == 1 for a in findings.arms)
-    else ('seeds and clients')
-  )
+  is_one = all(arm.num_seeds == 1 for arm in findings.arms)
+  over = 'clients' if is_one else 'seeds and clients'
   return f'Whiskers: 95 % intervals over {over}.'

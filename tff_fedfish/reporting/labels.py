@@ -39,11 +39,6 @@ def of_series(name: str) -> str:
   return drawable(f' {name}' if name.startswith('_') else name, 60)
 
 
-def at(place: Any) -> str:
-  """Returns ' at PLACE', as the ticks name it; '' where it has no name."""
-  return f' at {tick(place)}' if place != '' else ''
-
-
 def tick(place: Any) -> str:
   """Returns the name of a place on the horizontal axis."""
   return place if isinstance(place, str) else f'{place:g}'

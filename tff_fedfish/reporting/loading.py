@@ -3,13 +3,11 @@
 import collections
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import os
 import pathlib
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -70,49 +68,33 @@ def _runs_in(path: pathlib.Path) -> list[pathlib.Path]:
 
 def _load_run(directory: pathlib.Path) -> Run:
   _require_run(directory)
-  config = _read_object(directory / CONFIG_NAME)
+  path = directory / CONFIG_NAME
+  advice = 'Restore the file, or leave this run out.'
+  with files.explained(path, 'a JSON object of a run', advice):
+    config = files.parse_json(path.read_text(encoding='utf-8'))
+    json_values.require(isinstance(config, dict), '', 'an object', config)
   config = {k: v for k, v in config.items() if k != given.DIRECTORY}
   remarks: list[str] = []
   timings = directory / 'timings.csv'
+  vocabulary = directory / VOCABULARY_NAME / METADATA_FILE
   return Run(
     directory=directory,
     config=config,
-    train_config=config_loading.from_json_dict(
-      config, str(directory / CONFIG_NAME)
-    ),
+    train_config=config_loading.from_json_dict(config, str(path)),
     metrics=tuple(read_metrics(directory / 'metrics.csv')),
     timings=tuple(read_metrics(timings)) if timings.exists() else (),
     environment=starts.last_environment(directory),
     identity=read_identity(directory),
-    vocabulary=_vocabulary(directory),
+    vocabulary=(files.sha256_of(vocabulary) if vocabulary.is_file() else None),
     search=_search(directory),
     evaluations=tuple(_load_evaluations(directory, remarks)),
     remarks=tuple(remarks),
   )
 
 
-def _read_object(path: pathlib.Path) -> dict[str, Any]:
-  advice = 'Restore the file, or leave this run out.'
-  with files.explained(path, 'a JSON object of a run', advice):
-    value = files.parse_json(path.read_text(encoding='utf-8'))
-    json_values.require(isinstance(value, dict), '', 'an object', value)
-  return value
-
-
-def _vocabulary(directory: pathlib.Path) -> str | None:
-  """Returns `Run.vocabulary`."""
-  path = directory / VOCABULARY_NAME / METADATA_FILE
-  if not path.is_file():
-    return None
-  return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
 def _require_run(directory: pathlib.Path) -> None:
-  missing = [
-    name
-    for name in (CONFIG_NAME, 'metrics.csv')
-    if not (directory / name).is_file()
-  ]
+  names = (CONFIG_NAME, 'metrics.csv')
+  missing = [name for name in names if not (directory / name).is_file()]
   if not missing:
     return
   advice = 'Name the workdir of a run.'
@@ -157,11 +139,9 @@ def _load_evaluations(
       accuracy = clients[f'accuracy_{when}'].where(is_finite)
       clients[f'accuracy_{when}'] = accuracy
     yield NamedEvaluation(
+      **vars(found) | {'clients': clients},
       name=entry.name,
       corpus=found.summary.corpus,
-      summary=found.summary,
-      clients=clients,
-      barriers=found.barriers,
       written=(entry / 'summary.json').stat().st_mtime,
     )
 
@@ -188,19 +168,16 @@ def _with_unique_corpora(runs: Sequence[Run]) -> list[Run]:
   """Returns the runs with one name for each evaluated corpus."""
   first = {}
   for evaluation in itertools.chain(*(run.evaluations for run in runs)):
-    identity = evaluation.summary.corpus_identity
-    first.setdefault(identity.fingerprint, evaluation)
+    first.setdefault(evaluation.fingerprint, evaluation)
   counts = collections.Counter(e.corpus for e in first.values())
-  corpora = {
-    fingerprint: e.corpus
-    + f' ({e.summary.corpus_identity.name}, {fingerprint[:8]})'
-    * (counts[e.corpus] > 1)
-    for fingerprint, e in first.items()
-  }
 
   def named(evaluation):
-    fingerprint = evaluation.summary.corpus_identity.fingerprint
-    return dataclasses.replace(evaluation, corpus=corpora[fingerprint])
+    same = first[evaluation.fingerprint]
+    corpus = same.corpus
+    if counts[corpus] > 1:
+      name = same.summary.corpus_identity.name
+      corpus += f' ({name}, {same.fingerprint[:8]})'
+    return dataclasses.replace(evaluation, corpus=corpus)
 
   return [
     dataclasses.replace(run, evaluations=tuple(map(named, run.evaluations)))

@@ -26,6 +26,14 @@ GENERATOR = 'fedfish report'
 SCRIPT = 'reproduce.sh'
 """File with all commands, beside the page."""
 
+_JINJA = jinja2.Environment(
+  loader=jinja2.PackageLoader('tff_fedfish.reporting'),
+  autoescape=True,
+  undefined=jinja2.StrictUndefined,
+  trim_blocks=True,
+  lstrip_blocks=True,
+  keep_trailing_newline=True,
+)
 _MAX_NOTES = 5
 # Rows of a table on top.
 _MAX_ROWS = 8
@@ -99,7 +107,7 @@ def render_page(
   config = settings.compare([settings.published(run.config) for run in runs])
   environments = settings.compare([run.environment for run in runs])
   methods = dict.fromkeys(run.method for run in runs)
-  return _template().render(
+  return _JINJA.get_template('report.html.j2').render(
     generator=f'{GENERATOR} {__version__}',
     version=__version__,
     title=f'Federated pretraining: {listed(list(methods))}',
@@ -122,18 +130,6 @@ def render_page(
     absent=_absent(sections),
     files=files,
   )
-
-
-def _template() -> jinja2.Template:
-  environment = jinja2.Environment(
-    loader=jinja2.PackageLoader('tff_fedfish.reporting'),
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-  )
-  return environment.get_template('report.html.j2')
 
 
 def _first_plot(
@@ -225,7 +221,8 @@ def _differing(
     'data.vocabulary': {run.vocabulary for run in runs},
   }
   same = [n for n, c in contents.items() if len(c) == 1 and c != {None}]
-  table = settings.differing(config).drop(same, errors='ignore')
+  table = config[config.nunique(axis='columns') > 1]
+  table = table.drop(same, errors='ignore')
   labels = [run.label for run in runs]
   table.columns = labels
   name = 'Setting'

@@ -22,9 +22,8 @@ from tff_fedfish.files import csv_file
 from tff_fedfish.reporting import drawing, labels
 from tff_fedfish.reporting.style import RC_PARAMS, Look
 
-COLUMNS = ('panel', 'series', 'point', 'x', 'y', 'low', 'high')
-"""Columns of a plot's table, and of its CSV file; empty ones are left out."""
-
+# Columns of a plot's table, and of its CSV file; empty ones are left out.
+_COLUMNS = ('panel', 'series', 'point', 'x', 'y', 'low', 'high')
 _MAX_SAID = 12
 _NOUNS = {
   'line': 'Line chart',
@@ -44,9 +43,10 @@ class Plot:
   caption: str
   """Text on how to read the plot."""
   kind: str
-  """'line', 'bar', 'point' (at the end of a bar) or 'scatter'."""
+  """'line'; 'bar', of a difference from 0; 'point', at the end of a bar; or
+  'scatter', with the diagonal."""
   table: pd.DataFrame
-  """Columns `series`, `x`, `y`, any other of `COLUMNS`, and `places`, decimal
+  """Columns `series`, `x`, `y`, any other of `_COLUMNS`, and `places`, decimal
   places in words."""
   x: str
   """Label of the horizontal axis, with its unit."""
@@ -58,8 +58,6 @@ class Plot:
   panels then do not share; '' if it is a title."""
   log_x: bool = False
   log_y: bool = False
-  zero_line: bool = False
-  diagonal: bool = False
 
   @property
   def panel_names(self) -> list[str]:
@@ -69,7 +67,7 @@ class Plot:
   @property
   def csv(self) -> str:
     """The table as a CSV file, in full precision."""
-    table = self.table.reindex(columns=list(COLUMNS)).dropna(axis=1, how='all')
+    table = self.table.reindex(columns=list(_COLUMNS)).dropna(axis=1, how='all')
     if self.panel_names == ['']:
       table = table.drop(columns='panel')
     table = table.astype(object).where(table.notna(), None)
@@ -121,19 +119,16 @@ class Plot:
       return drawing.draw(self)
 
   def _say(self, rows: pd.DataFrame) -> str:
-    values = rows['y'].astype(float)
-    if self.diagonal:
-      num_below = int((values < rows['x'].astype(float)).sum())
-      return f'{num_below} of {len(rows)} points below the diagonal'
     if self.kind == 'scatter':
-      places = rows['places'].iloc[0]
-      ends = (f'{end:.{places}f}' for end in (values.min(), values.max()))
-      return f'{len(rows)} values from {" to ".join(ends)}'
+      num_below = (rows['y'].astype(float) < rows['x'].astype(float)).sum()
+      return f'{num_below} of {len(rows)} points below the diagonal'
     if len(rows) > _MAX_SAID or self.kind == 'line':
       # The first and the last.
       rows = rows.iloc[:: max(len(rows) - 1, 1)]
     return ', '.join(
-      f'{row.y:.{row.places}f}{labels.at(row.x)}' for row in rows.itertuples()
+      f'{row.y:.{row.places}f}'
+      + (f' at {labels.tick(row.x)}' if row.x != '' else '')
+      for row in rows.itertuples()
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tff_fedfish.config.schema import TrainConfig
-from tff_fedfish.evaluation.summary import Summary
+from tff_fedfish.evaluation.results import Evaluation
 from tff_fedfish.methods import registry
 from tff_fedfish.run.corpus_identity import CorpusIdentity
 from tff_fedfish.run.divergence import RoundHistory
@@ -48,18 +48,16 @@ OWN_TEST = Subject('own_test')
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class NamedEvaluation:
-  """One directory `evaluations/NAME` of a run."""
+class NamedEvaluation(Evaluation):
+  """One directory `evaluations/NAME` of a run.
+
+  The accuracy of a non-finite loss is NaN.
+  """
 
   name: str
   corpus: str
   """Name of the corpus whose clients were scored; in a report, different for
   different corpora."""
-  summary: Summary
-  clients: pd.DataFrame
-  """Rows of per_client.csv; the accuracy of a non-finite loss is NaN."""
-  barriers: pd.DataFrame | None
-  """Rows of barrier.csv; None: not measured."""
   written: float = 0.0
   """Time at which it was written, in seconds; the newest of equals counts."""
 
@@ -67,6 +65,11 @@ class NamedEvaluation:
   def round_num(self) -> int:
     """Round of the checkpoint."""
     return self.summary.round_num
+
+  @property
+  def fingerprint(self) -> str:
+    """That of the corpus."""
+    return self.summary.corpus_identity.fingerprint
 
   @property
   def model(self) -> str:
@@ -237,20 +240,15 @@ class Run(Measured):
       return None
     if kind == OWN_TEST.kind:
       return OWN_TEST  # Always of the run's own corpus.
-    fingerprint = evaluation.summary.corpus_identity.fingerprint
-    if kind == 'held_out' and fingerprint == self._held_out_fingerprint:
-      return HELD_OUT
+    if kind == 'held_out':
+      others = [e for e in self.evaluations if e.summary.kind == kind]
+      fingerprints = [e.fingerprint for e in others]
+      own = self.identity and self.identity.fingerprint
+      if own not in fingerprints:
+        own = fingerprints[0]
+      if evaluation.fingerprint == own:
+        return HELD_OUT
     return Subject(kind, evaluation.corpus)
-
-  @functools.cached_property
-  def _held_out_fingerprint(self):
-    fingerprints = [
-      e.summary.corpus_identity.fingerprint
-      for e in self.evaluations
-      if e.summary.kind == 'held_out'
-    ]
-    own = self.identity and self.identity.fingerprint
-    return own if own in fingerprints else next(iter(fingerprints), None)
 
 
 def is_finite(value: float | None) -> bool:

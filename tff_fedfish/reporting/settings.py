@@ -30,11 +30,6 @@ def compare(objects: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
   return pd.DataFrame(flat, dtype=object).T.fillna('(not set)')
 
 
-def differing(compared: pd.DataFrame) -> pd.DataFrame:
-  """Returns the rows of `compare` in which not all objects are equal."""
-  return compared[compared.nunique(axis='columns') > 1]
-
-
 def flatten(item: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:
   """Returns {'a.b': value} for {'a': {'b': value}}; lists are values."""
   flat = {}

@@ -12,9 +12,11 @@ from typing import Any
 
 from tff_fedfish.methods import registry
 
-_HUES = ('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000')
-_FURTHER_HUES = (*_HUES, '#882255', '#332288', '#999933')
-_FURTHER_HATCHES = (
+_HUES = (
+  *('#009E73', '#CC79A7', '#E69F00', '#56B4E9', '#000000'),
+  *('#882255', '#332288', '#999933'),
+)
+_HATCHES = (
   *('....', 'xxxx', '\\\\\\\\', '++++', 'oooo'),
   *('----', '||||', '**'),
 )
@@ -82,10 +84,6 @@ class Look:
     mixed = (round(255 - (255 - c) * self.strength) for c in channels)
     return '#' + ''.join(f'{channel:02x}' for channel in mixed)
 
-  def line_arguments(self) -> dict[str, Any]:
-    """Returns keyword arguments of `Axes.plot` for a line."""
-    return {'linestyle': self.line, **self.marker_arguments()}
-
   def marker_arguments(self) -> dict[str, Any]:
     """Returns keyword arguments of `Axes.plot` for markers."""
     return {
@@ -114,18 +112,15 @@ def method_looks(
 ) -> dict[str, Look]:
   """Returns the look of each series.
 
-  It depends on the other series: two of one method differ in marker, line style
-  and shade.
-
-  Args:
-    series: (label, `algorithm.name`, local epochs or None) of each.
+  It depends on the other series, each (label, `algorithm.name`, local epochs or
+  None): two of one method differ in marker, line style and shade.
   """
   series = list(series)
   names = {algorithm for _, algorithm, _ in series}
   methods = {name: registry.find_or_none(name) for name in names}
   hues, hatches = (
     _assign({n: m and getattr(m, look) for n, m in methods.items()}, further)
-    for look, further in (('hue', _FURTHER_HUES), ('hatch', _FURTHER_HATCHES))
+    for look, further in (('hue', _HUES), ('hatch', _HATCHES))
   )
   # None comes first.
   epochs = sorted({e for *_, e in series}, key=lambda e: -1 if e is None else e)

@@ -69,23 +69,22 @@ def server_shapes(
 
 
 def model_weights(
-  tensors: Mapping[str, np.ndarray],
-  shapes: ServerShapes,
-  source: str | os.PathLike,
+  config: TrainConfig, checkpoint: checkpoints.Checkpoint
 ) -> tff.learning.models.ModelWeights:
-  """Returns the weights in a checkpoint, in the order of the model.
+  """Returns the server's weights in a checkpoint, in the order of the model.
 
-  Args:
-    tensors: Of the checkpoint; those that are no weights are left out.
-    shapes: As `server_shapes` returns them.
-    source: Where the tensors come from, for the error.
+  The config is in the phase of the checkpoint, whose tensors are read here.
 
   Raises:
     UserError: If they are of another model.
   """
-  trainable = trainable_by_name(tensors, shapes.trainable, source)
+  path, shapes = checkpoint.path, server_shapes(config, checkpoint)
+  tensors = checkpoints.load_checkpoint(
+    path, WEIGHTS_PREFIX, verify=False
+  ).tensors
+  trainable = trainable_by_name(tensors, shapes.trainable, path)
   fixed = trainable_by_name(
-    tensors, shapes.non_trainable, source, prefix=_FIXED_PREFIX
+    tensors, shapes.non_trainable, path, prefix=_FIXED_PREFIX
   )
   return tff.learning.models.ModelWeights(
     tuple(trainable.values()), tuple(fixed.values())

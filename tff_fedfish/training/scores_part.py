@@ -73,12 +73,11 @@ class ScoresPart:
       state=done.state,
       round_num=done.round_num,
     )
-    scores = tests.scores(
+    return tests.mean_score(
       run.participating[: settings.num_clients],
-      max_sequences=settings.max_sequences_per_client or None,
-      should_stop=self._should_stop,
+      settings.max_sequences_per_client or None,
+      self._should_stop,
     )
-    return own_tests.mean_score([score for *_, score in scores])
 
 
 def score_of(row: Mapping[str, Any], with_accuracy: bool) -> tuple[str, str]:
