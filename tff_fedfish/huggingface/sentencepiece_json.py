@@ -40,15 +40,7 @@ def build(data: bytes) -> Tokenizer:
     )
   tokenizer = Tokenizer((_unigram if kind == _UNIGRAM else _bpe)(model))
   tokenizer.normalizer = _normalizer(model.normalizer_spec)
-  tokenizer.decoder = decoders.Sequence(
-    [
-      decoders.Replace(_SPACE, ' '),
-      decoders.ByteFallback(),
-      decoders.Fuse(),
-      # Of the space that was put before the text.
-      decoders.Strip(' ', left=1, right=0),
-    ]
-  )
+  tokenizer.decoder = _decoder(model.normalizer_spec)
   return tokenizer
 
 
@@ -91,22 +83,45 @@ def _bpe(model: Any) -> models.BPE:
   )
 
 
-def _normalizer(spec: Any) -> normalizers.Normalizer:
-  def is_set(name):
-    # All three are on unless the model says otherwise.
-    return [*getattr(spec, name)] != [0]
+def _is_set(spec: Any, name: str) -> bool:
+  # All flags are on unless the model says otherwise.
+  return [*getattr(spec, name)] != [0]
 
+
+def _normalizer(spec: Any) -> normalizers.Normalizer:
   steps = []
+  is_escaped = _is_set(spec, 'escape_whitespaces')
   if spec.precompiled_charsmap:
     steps.append(normalizers.Precompiled(spec.precompiled_charsmap))
-  if is_set('remove_extra_whitespaces'):
+  if _is_set(spec, 'remove_extra_whitespaces'):
+    last = f'[ {_SPACE}]' if is_escaped else ' '
     steps += [
       # No other white space.
-      normalizers.Replace(Regex(r'\A +| +\z'), ''),
+      normalizers.Replace(Regex(rf'\A +|{last}+\z'), ''),
       normalizers.Replace(Regex(' {2,}'), ' '),
     ]
-  if is_set('add_dummy_prefix'):
+  if _is_set(spec, 'add_dummy_prefix'):
     steps.append(normalizers.Prepend(' '))
-  if is_set('escape_whitespaces'):
+  if is_escaped:
     steps.append(normalizers.Replace(' ', _SPACE))
   return normalizers.Sequence(steps)
+
+
+def _decoder(spec: Any) -> decoders.Decoder:
+  """Removes the space before a text that the flags say is none of its own.
+
+  With `remove_extra_whitespaces` that is one sign of each of the first pieces,
+  with `add_dummy_prefix` alone one in all. SentencePiece before 0.1.97, as in
+  tensorflow-text, removes the former in both cases, and spaces of the text.
+  """
+  steps = [
+    # The first sign of a piece stays: it may have to go.
+    decoders.Replace(Regex(rf'(?<!\A){_SPACE}'), ' '),
+    decoders.ByteFallback(),
+    decoders.Fuse(),
+  ]
+  if _is_set(spec, 'remove_extra_whitespaces'):
+    steps.append(decoders.Replace(Regex(rf'\A{_SPACE}+'), ''))
+  elif _is_set(spec, 'add_dummy_prefix'):
+    steps.append(decoders.Replace(Regex(rf'\A{_SPACE}'), ''))
+  return decoders.Sequence([*steps, decoders.Replace(_SPACE, ' ')])
