@@ -77,7 +77,7 @@ def test_model_card(exported):
     '| `images` | mnist_by_writer |',
     '| `values 0 to 255` | 0 is background and 255 ink |',
     # Three rounds of two local epochs, 5 + 6 + 6 + 6 images each.
-    '| `tokens or images trained on` | 138 |',
+    '| `images trained on` | 138 |',
   ):
     assert row in card
   assert 'vocabulary' not in card

@@ -1,8 +1,9 @@
 """The model card: facts of a run in tables, and three paragraphs."""
 
 import dataclasses
+import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish import fields
@@ -11,6 +12,7 @@ from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.trained_model import TrainedModel
 from tff_fedfish.methods import registry
+from tff_fedfish.printing import count
 from tff_fedfish.run import corpus_identity, tables
 from tff_fedfish.version import __version__
 
@@ -59,14 +61,11 @@ def render(model: TrainedModel, formats: Sequence[str]) -> str:
     'Data': _data(model),
     'Rounds': _rounds(model, rows),
     'Settings': _settings(config),
-    'Scores': _scores(rows),
   }.items():
-    lines = [f'## {heading}\n\n| | |\n| --- | --- |\n']
-    for name, value in facts.items():
-      cell = str(value).replace('|', '\\|')
-      lines.append(f'| `{name}` | {cell} |\n')
-    parts.append(''.join(lines))
+    named = ((f'`{name}`', value) for name, value in facts.items())
+    parts.append(f'## {heading}\n\n{_table(("", ""), named)}')
   for heading, text in {
+    'Scores': _scores(model, rows[-1]),
     'Privacy': _privacy(config, rows[-1]),
     'Memorization': _MEMORIZATION,
     'Licence': _LICENCE,
@@ -78,6 +77,12 @@ def render(model: TrainedModel, formats: Sequence[str]) -> str:
 def last_name(path: str) -> str:
   """Returns the name of what a path leads to, as config.json has it."""
   return pathlib.Path(path).resolve().name
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+  lines = [headings, ['---'] * len(headings), *rows]
+  cells = ([str(cell).replace('|', '\\|') for cell in line] for line in lines)
+  return ''.join(f'| {" | ".join(line)} |\n' for line in cells)
 
 
 def _metrics(model):
@@ -124,11 +129,13 @@ def _rounds(model, rows):
   def total(name):
     return sum(int(row.get(name) or 0) for row in rows)
 
+  unit = 'images' if model.is_of_images else 'tokens'
   return {
     'round': f'{model.round_num} of {model.config.training.num_rounds}',
-    # A client counts once per round that it took part in.
-    'clients that took part': total('train/num_clients'),
-    'tokens or images trained on': total('train/num_tokens'),
+    'client-rounds (clients drawn, summed over rounds)': total(
+      'train/num_clients'
+    ),
+    f'{unit} trained on': total('train/num_tokens'),
   }
 
 
@@ -150,14 +157,71 @@ def _settings(config: TrainConfig) -> dict[str, Any]:
   return facts
 
 
-def _scores(rows):
-  """Returns the last row, and the last scores of held-out clients."""
-  facts = {n: v for n, v in rows[-1].items() if n != 'round' and v is not None}
-  scored = [row for row in rows if row.get('held_out/loss') is not None]
-  if scored and scored[-1] is not rows[-1]:
-    facts['held-out clients were scored at round'] = scored[-1]['round']
-    facts |= {n: v for n, v in scored[-1].items() if n.startswith('held_out/')}
-  return facts
+def _scores(model: TrainedModel, last: Mapping[str, Any]) -> str:
+  """Returns the scores of the model's round, of training and evaluations."""
+  rows = []
+  for kind in ('held_out', 'personal'):
+    loss, accuracy, num_clients = (
+      last.get(f'{kind}/{name}') for name in ('loss', 'accuracy', 'num_clients')
+    )
+    if loss is not None:
+      # A diverged model still has an accuracy, that of its NaNs.
+      accuracy = accuracy if math.isfinite(loss) else None
+      scores = (_number(loss, '.4f'), '', _number(accuracy, '.2%'))
+      corpus = _data(model)['corpus']
+      rows.append(('in training', corpus, kind, num_clients, '0%', *scores))
+  unread = []
+  for path in sorted(model.run.glob('evaluations/[!.]*')):
+    try:
+      rows += _rows_of_evaluation(path, model.round_num)
+    except UserError:
+      unread.append(f'Evaluation {path.name} could not be read.')
+  if not rows:
+    return ' '.join([f'Round {model.round_num} was not evaluated.', *unread])
+  caption = (
+    'Means over clients of one run: one seed. The 95 % intervals are over '
+    'clients and do not cover other seeds.'
+  )
+  if model.client:
+    caption += ' Each client was scored with its own model, not with this one.'
+  headings = ('evaluation', 'corpus', 'split', 'clients', 'data used')
+  headings += ('loss (nats)', '95 % interval', 'accuracy')
+  return '\n'.join([_table(headings, rows), ' '.join([caption, *unread])])
+
+
+def _rows_of_evaluation(
+  path: pathlib.Path, round_num: int
+) -> Iterator[Sequence[Any]]:
+  """Yields a row per fraction, if the evaluation is of the round."""
+  # Late: the errors of an export need not wait for pandas.
+  from tff_fedfish.evaluation.results import read_evaluation
+
+  evaluation = read_evaluation(path)
+  summary = evaluation.summary
+  if summary.round_num != round_num:
+    return
+  tuning = summary.personalization
+  for scores in summary.fractions:
+    loss, used = scores.loss, f'{scores.fraction:.0%}'
+    if scores.fraction:
+      epochs = count(tuning['epochs'], 'epoch')
+      used += f', {epochs} at rate {tuning["learning_rate"]:g}'
+    clients, interval = str(loss.num_clients), ''
+    if loss.num_non_finite:
+      total = loss.num_clients + loss.num_non_finite
+      clients = f'{loss.num_clients} of {total} finite'
+    if loss.num_clients > 1:
+      interval = f'{loss.ci_low:.4f} to {loss.ci_high:.4f}'
+    yield (
+      *(path.name, summary.corpus, summary.kind, clients, used),
+      *(_number(loss.mean, '.4f'), interval),
+      _number(scores.accuracy.mean, '.2%'),
+    )
+
+
+def _number(value: float | None, spec: str) -> str:
+  is_finite = value is not None and math.isfinite(value)
+  return format(value, spec) if is_finite else 'not finite'
 
 
 def _privacy(config: TrainConfig, last: Mapping[str, Any]) -> str:
