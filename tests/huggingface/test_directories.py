@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import ml_dtypes
 import numpy as np
@@ -133,7 +134,15 @@ def _write_index(directory, file_of):
 
 
 def test_each_tensor_from_the_file_that_the_index_names(sharded):
-  _assert_is_the_model(sharded[0])
+  directory, file_of = sharded
+  _assert_is_the_model(directory)
+  # One in another directory, and a file of its name that holds old tensors.
+  (directory / 'more').mkdir()
+  (directory / '1.safetensors').rename(directory / 'more' / '1.safetensors')
+  shutil.copy(directory / '0.safetensors', directory / '1.safetensors')
+  moved = {n: file.replace('1.', 'more/1.') for n, file in file_of.items()}
+  _write_index(directory, moved)
+  _assert_is_the_model(directory)
 
 
 def test_index_that_does_not_fit_the_files(sharded):

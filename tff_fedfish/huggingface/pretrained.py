@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 import sys
@@ -180,16 +181,26 @@ def _tensors(
   shape = gpt2.to_shape(_config_or_none(file) or {}, str(file))
   try:
     with contextlib.ExitStack() as stack:
-      tensors = {}
-      for file_name, names in _file_to_tensors(path).items():
-        file = stack.enter_context(
-          safetensors.safe_open(path / file_name, framework='np')
-        )
-        names = file.keys() if names is None else names
-        tensors |= {name: _Tensor(file, name, path) for name in names}
+
+      @functools.cache
+      def opened(name):
+        file = safetensors.safe_open(path / name, framework='np')
+        return stack.enter_context(file)
+
+      file_of = _file_of(path)
+      if file_of is None:
+        file_of = dict.fromkeys(opened(WEIGHTS_FILE).keys(), WEIGHTS_FILE)
+      # A file may also hold an old tensor that the index has in another one.
+      tensors = {n: _Tensor(opened(file_of[n]), n, path) for n in file_of}
       found = gpt2.find_tensors(shape, tensors, str(path))
-      if gpt2.HEAD in tensors:
-        _require_tied(tensors[gpt2.HEAD], found['token_embedding'][0], path)
+      [embedding] = found['token_embedding']
+      head = tensors.get(gpt2.HEAD)
+      if head and not np.array_equal(head.read(), embedding.read()):
+        raise UserError(
+          f"{str(path)!r}: tensor {gpt2.HEAD!r} must equal the tokens' "
+          'embedding, as the model has one matrix for both, but differs. Name '
+          'a model with tied embeddings.'
+        )
       yield found
   except (OSError, ValueError, safetensors.SafetensorError) as error:
     raise UserError(
@@ -198,10 +209,10 @@ def _tensors(
     ) from error
 
 
-def _file_to_tensors(path: pathlib.Path) -> dict[str, list[str] | None]:
-  """Returns file -> the tensors to read from it, None for all."""
+def _file_of(path: pathlib.Path) -> dict[str, str] | None:
+  """Returns the file of each tensor by the index; None: there is one file."""
   if (path / WEIGHTS_FILE).is_file():
-    return {WEIGHTS_FILE: None}
+    return None
   if not (path / _INDEX_FILE).is_file():
     raise UserError(
       f'{str(path)!r} must hold {WEIGHTS_FILE} or {_INDEX_FILE}, but does not. '
@@ -209,21 +220,6 @@ def _file_to_tensors(path: pathlib.Path) -> dict[str, list[str] | None]:
     )
   index = files.parse_json((path / _INDEX_FILE).read_bytes())
   index = json_values.from_json(dict[str, Any], index, _INDEX_FILE)
-  file_of = json_values.from_json(
+  return json_values.from_json(
     dict[str, str], index.get('weight_map'), 'weight_map'
   )
-  # A file may also hold an old tensor that the index has in another one.
-  file_to_tensors = {}
-  for name, file in sorted(file_of.items()):
-    file_to_tensors.setdefault(pathlib.Path(file).name, []).append(name)
-  return file_to_tensors
-
-
-def _require_tied(head, embedding, path):
-  """Raises UserError if the head is another matrix than the embedding."""
-  if not np.array_equal(head.read(), embedding.read()):
-    raise UserError(
-      f"{str(path)!r}: tensor {gpt2.HEAD!r} must equal the tokens' embedding, "
-      'as the model has one matrix for both, but differs. Name a model with '
-      'tied embeddings.'
-    )
