@@ -12,6 +12,7 @@ from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting import generate
 from tff_fedfish.exporting.generate import GenerationOptions
+from tff_fedfish.exporting.trained_model import find_client
 from tff_fedfish.run import checkpoint_writer, checkpoints
 
 _CLIENT = 'host4.org'  # Has 5 documents.
@@ -40,18 +41,13 @@ def test_options_that_are_refused(options, words):
 
 
 def test_clients_by_their_text():
-  corpus = types.SimpleNamespace(
-    client_ids=[b'a%b\xff\n', b'host3.org'], directory='corpora/x'
-  )
-  assert generate.find_client(corpus, 'host3.org') == b'host3.org'
-  assert generate.find_client(corpus, 'a%25b%FF%0A') == b'a%b\xff\n'
-  for text, words in (
-    ('100%', "in which a percent sign is %25, found '100%'. Copy it"),
-    ('host.org', "2 clients of 'corpora/x', but 'host.org' is none of them"),
-  ):
-    with pytest.raises(UserError) as error:
-      generate.find_client(corpus, text)
-    assert words in str(error.value)
+  clients = [b'a%b\xff\n', b'host3.org']
+  for client, text in zip(clients, ('a%25b%FF%0A', 'host3.org'), strict=True):
+    assert find_client(clients, text, '--client', '') == client
+  for text in ('100%', 'host.org'):
+    words = f"one of the 2 clients of 'x', found '{text}'. Copy an id"
+    with pytest.raises(UserError, match=words):
+      find_client(clients, text, '--client', "of 'x'")
 
 
 def _generate(run, **options):

@@ -216,6 +216,7 @@ def test_privacy_of_dp_sgd(run):
     local_privacy={'clip_norm': 0.5, 'noise_multiplier': 2.0},
     algorithm={'name': 'fed_fish', 'fisher_estimator': 'last_epoch'},
     seeds={'privacy_seed': 12345678},
+    training={'start_from': 'gpt2'},
   )
   metrics = run / 'metrics.csv'
   head, *lines = metrics.read_text().splitlines()
@@ -224,6 +225,7 @@ def test_privacy_of_dp_sgd(run):
   metrics.write_text('\n'.join([f'{head},{names}', *lines, '']))
   card = _card(run)
   assert 'epsilon is at most 1.25 at delta 1e-05.' in card
+  assert 'Nor is the training of the model that the run began with.' in card
   assert 'batches were shuffled: it is not a guarantee.' in card
   assert _rows(card)['local_privacy.noise_multiplier'] == '2.0'
   assert '12345678' not in card

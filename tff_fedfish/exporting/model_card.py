@@ -29,14 +29,16 @@ tags:
 ---
 
 """
-_MEMORIZATION = (
-  'The model may have memorized data of its clients, personal data among them, '
-  'and may repeat it. Test for that before you publish the model.'
-)
-_LICENCE = (
-  'A run does not record the licence of its data. Name it here, and a licence '
-  'for the weights, before you publish the model.'
-)
+_WARNINGS = {
+  'Memorization': (
+    'The model may have memorized data of its clients, personal data among '
+    'them, and may repeat it. Test for that before you publish the model.'
+  ),
+  'Licence': (
+    'A run does not record the licence of its data. Name it here, and a '
+    'licence for the weights, before you publish the model.'
+  ),
+}
 
 
 def render(model: TrainedModel, formats: Sequence[str]) -> str:
@@ -67,8 +69,7 @@ def render(model: TrainedModel, formats: Sequence[str]) -> str:
   for heading, text in {
     'Scores': _scores(model, rows[-1]),
     'Privacy': _privacy(config, rows[-1]),
-    'Memorization': _MEMORIZATION,
-    'Licence': _LICENCE,
+    **_WARNINGS,
   }.items():
     parts.append(f'## {heading}\n\n{text}\n')
   return '\n'.join(parts)
@@ -126,16 +127,15 @@ def _data(model):
 
 
 def _rounds(model, rows):
-  def total(name):
-    return sum(int(row.get(name) or 0) for row in rows)
-
+  num_clients, num_units = (
+    sum(int(row.get(f'train/num_{name}') or 0) for row in rows)
+    for name in ('clients', 'tokens')
+  )
   unit = 'images' if model.is_of_images else 'tokens'
   return {
     'round': f'{model.round_num} of {model.config.training.num_rounds}',
-    'client-rounds (clients drawn, summed over rounds)': total(
-      'train/num_clients'
-    ),
-    f'{unit} trained on': total('train/num_tokens'),
+    'client-rounds (clients drawn, summed over rounds)': num_clients,
+    f'{unit} trained on': num_units,
   }
 
 
@@ -171,7 +171,7 @@ def _scores(model: TrainedModel, last: Mapping[str, Any]) -> str:
       corpus = _data(model)['corpus']
       rows.append(('in training', corpus, kind, num_clients, '0%', *scores))
   unread = []
-  for path in sorted(model.run.glob('evaluations/[!.]*')):
+  for path in sorted(model.run.glob('evaluations/[!.]*/')):
     try:
       rows += _rows_of_evaluation(path, model.round_num)
     except UserError:
@@ -196,8 +196,7 @@ def _rows_of_evaluation(
   # Late: the errors of an export need not wait for pandas.
   from tff_fedfish.evaluation.results import read_evaluation
 
-  evaluation = read_evaluation(path)
-  summary = evaluation.summary
+  summary = read_evaluation(path).summary
   if summary.round_num != round_num:
     return
   tuning = summary.personalization
@@ -208,8 +207,7 @@ def _rows_of_evaluation(
       used += f', {epochs} at rate {tuning["learning_rate"]:g}'
     clients, interval = str(loss.num_clients), ''
     if loss.num_non_finite:
-      total = loss.num_clients + loss.num_non_finite
-      clients = f'{loss.num_clients} of {total} finite'
+      clients += f' of {loss.num_clients + loss.num_non_finite} finite'
     if loss.num_clients > 1:
       interval = f'{loss.ci_low:.4f} to {loss.ci_high:.4f}'
     yield (
@@ -238,6 +236,8 @@ def _privacy(config: TrainConfig, last: Mapping[str, Any]) -> str:
       'Numbers of rows, training losses, and what validation and evaluations '
       'read are not covered.'
     )
+    if config.training.start_from:
+      parts.append('Nor is the training of the model that the run began with.')
     if not privacy.draws_batches:
       parts.append(
         'This assumes Poisson sampling, but batches were shuffled: it is not a '
