@@ -7,6 +7,7 @@ import pytest
 
 from tff_fedfish.data import sentencepiece
 from tff_fedfish.data.sentencepiece import SentencePieceTokenizer
+from tff_fedfish.errors import UserError
 from tff_fedfish.huggingface import sentencepiece_json
 
 _SPECIAL = [('<unk>', 2), ('<s>', 3), ('</s>', 3)]
@@ -60,3 +61,19 @@ def test_spaces_that_are_not_removed_come_back(kind, has_prefix):
   built = sentencepiece_json.build(_model(kind, has_prefix, 0, 1))
   for text in ('ab', ' ab', '  a', 'ab ab ', 'a  b', ' ', ''):
     assert built.decode(built.encode(text).ids) == text
+
+
+@pytest.mark.parametrize(
+  ('change', 'words'),
+  [
+    # The trainer with `treat_whitespace_as_suffix`, field 24.
+    (bytes([0x12, 3, 0xC0, 1, 1]), '`treat_whitespace_as_suffix` is True.'),
+    (bytes([0x12, 2, 0x18, 3]), 'is of model type 3 with pieces of the types'),
+    # A piece 'c' that users defined.
+    (bytes([0x0A, 5, 0x0A, 1, 0x63, 0x18, 4]), 'the types 1, 2, 3, 4, 6,'),
+  ],
+)
+def test_models_that_are_refused(change, words):
+  with pytest.raises(UserError) as error:
+    sentencepiece_json.build(_model(1, 1, 1, 1) + change)
+  assert words in str(error.value)

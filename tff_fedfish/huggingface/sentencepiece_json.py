@@ -2,13 +2,17 @@
 
 from typing import Any
 
+from google.protobuf.unknown_fields import UnknownFieldSet
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers
 
 from tff_fedfish.data import sentencepiece
 from tff_fedfish.errors import UserError
 
 _UNIGRAM, _BPE = 1, 2
-_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+_NORMAL, _UNKNOWN = 1, 2
+# With pieces of control and of bytes.
+_KINDS = {_NORMAL, _UNKNOWN, 3, 6}
+_WHITESPACE_AS_SUFFIX = 24
 # SentencePiece's sign for a space.
 _SPACE = '▁'
 
@@ -20,23 +24,24 @@ def build(data: bytes) -> Tokenizer:
     data: The bytes of the `.model` file.
 
   Raises:
-    UserError: If the model is neither of unigrams nor of byte pairs, or has
-      pieces that users defined.
+    UserError: If the model is neither of unigrams nor of byte pairs, has pieces
+      that users defined, or puts spaces at the end of words.
   """
   model = sentencepiece.model_class().FromString(data)
   kinds = {piece.type or _NORMAL for piece in model.pieces}
   kind = model.trainer_spec.model_type or _UNIGRAM
-  if kind not in (_UNIGRAM, _BPE) or kinds - {
-    _NORMAL,
-    _UNKNOWN,
-    _CONTROL,
-    _BYTE,
-  }:
+  has_suffixes = any(
+    field.field_number == _WHITESPACE_AS_SUFFIX and field.data
+    for field in UnknownFieldSet(model.trainer_spec)
+  )
+  if kind not in (_UNIGRAM, _BPE) or kinds - _KINDS or has_suffixes:
     raise UserError(
       "`--format` 'huggingface' needs a SentencePiece model of unigrams or of "
-      'byte pairs without pieces that users defined or that are not used; the '
-      f'vocabulary is of model type {kind} with pieces of the types '
-      f'{", ".join(map(str, sorted(kinds)))}. Export it as safetensors.'
+      'byte pairs without pieces that users defined or that are not used and '
+      'without `treat_whitespace_as_suffix`; the vocabulary is of model type '
+      f'{kind} with pieces of the types {", ".join(map(str, sorted(kinds)))}, '
+      f'its `treat_whitespace_as_suffix` is {has_suffixes}. Export it as '
+      'safetensors.'
     )
   tokenizer = Tokenizer((_unigram if kind == _UNIGRAM else _bpe)(model))
   tokenizer.normalizer = _normalizer(model.normalizer_spec)
@@ -108,11 +113,11 @@ def _normalizer(spec: Any) -> normalizers.Normalizer:
 
 
 def _decoder(spec: Any) -> decoders.Decoder:
-  """Removes the space before a text that the flags say is none of its own.
+  """Removes the signs before a text that the flags say are none of its own.
 
   With `remove_extra_whitespaces` that is one sign of each of the first pieces,
-  with `add_dummy_prefix` alone one in all. SentencePiece before 0.1.97, as in
-  tensorflow-text, removes the former in both cases, and spaces of the text.
+  with `add_dummy_prefix` alone one in all. Older versions of SentencePiece,
+  such as that of tensorflow-text, do the former in both cases.
   """
   steps = [
     # The first sign of a piece stays: it may have to go.
