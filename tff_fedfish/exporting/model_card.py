@@ -196,7 +196,8 @@ def _rows_of_evaluation(
   # Late: the errors of an export need not wait for pandas.
   from tff_fedfish.evaluation.results import read_evaluation
 
-  summary = read_evaluation(path).summary
+  evaluation = read_evaluation(path)
+  summary = evaluation.summary
   if summary.round_num != round_num:
     return
   tuning = summary.personalization
