@@ -220,6 +220,11 @@ def _file_of(path: pathlib.Path) -> dict[str, str] | None:
     )
   index = files.parse_json((path / _INDEX_FILE).read_bytes())
   index = json_values.from_json(dict[str, Any], index, _INDEX_FILE)
-  return json_values.from_json(
+  file_of = json_values.from_json(
     dict[str, str], index.get('weight_map'), 'weight_map'
   )
+  for name in file_of.values():
+    # A run records the hashes of the files beside config.json, and no others.
+    if pathlib.Path(name).name != name:
+      raise ValueError(f'{name!r} in {_INDEX_FILE} is in another directory')
+  return file_of
