@@ -21,8 +21,6 @@ _CLIENT = 'host4.org'  # Has 5 documents.
 @pytest.mark.parametrize(
   ('options', 'words'),
   [
-    (dict(num_tokens=0), '`--num_tokens` must be at least 1, found 0'),
-    (dict(temperature=-0.5), 'be finite and at least 0, found -0.5'),
     (dict(temperature=float('nan')), 'be finite and at least 0, found nan'),
     (dict(temperature=1e-38), 'or at least 0.001, found 1e-38'),
     (dict(seed=2**31), 'below 2147483648, found 2147483648'),
@@ -30,6 +28,7 @@ _CLIENT = 'host4.org'  # Has 5 documents.
     (dict(client='x'), '`--client` needs `--personalize_on`, which is not'),
     (dict(learning_rate=0.1), '`--learning_rate` needs `--personalize_on`'),
     # All at once.
+    (dict(num_tokens=0, seed=-1), '`--num_tokens` must be at least 1, found 0'),
     (dict(num_tokens=0, seed=-1), 'found 0; `--seed` must be'),
   ],
 )

@@ -54,21 +54,13 @@ def test_saved_model_is_the_network_of_the_checkpoint(exported, weights):
 
 
 @pytest.mark.slow
-def test_config(exported):
+def test_config_and_card(exported):
   assert not (exported / 'vocabulary').exists()
   config = json.loads((exported / 'config.json').read_text())
-  assert config['model'] == {
-    'name': 'emnist_cnn',
-    'num_classes': 10,
-    'image_shape': [28, 28, 1],
-    'widths': None,
-  }
+  shape = {'image_shape': [28, 28, 1], 'num_classes': 10, 'widths': None}
+  assert config['model'] == {'name': 'emnist_cnn', **shape}
   assert 'vocabulary' not in config
   assert config['run']['data']['directory'] == 'raw'
-
-
-@pytest.mark.slow
-def test_model_card(exported):
   card = (exported / 'README.md').read_text()
   assert card.startswith('# Image classifier: FedFish, round 3\n')
   for row in (
