@@ -215,30 +215,19 @@ def test_metrics_that_end_too_early(copy, tmp_path, capsys):
   assert not (tmp_path / 'out').exists()
 
 
-class TestFailure:
+@pytest.mark.parametrize('name', ['saved_model', 'safetensors'])
+def test_a_write_that_fails(small_run, tmp_path, name):
   """Nothing is left, and one line says why."""
-
-  @pytest.mark.parametrize('name', ['saved_model', 'safetensors'])
-  def test_a_write_that_fails(self, small_run, tmp_path, name):
-    # As a full disk does, a limit fails the libraries' writes in the middle.
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
-    try:
-      with pytest.raises(FailedError) as failure:
-        export.export(small_run, tmp_path / 'out', [name])
-    finally:
-      resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    message = str(failure.value)
-    assert message.startswith(f"'{tmp_path / 'out'}' could not be written (")
-    assert 'File too large' in message and '\n' not in message
-    assert message.endswith('); nothing of it is left.')
-    assert not list(tmp_path.iterdir())
-
-  def test_interruption(self, small_run, tmp_path, monkeypatch):
-    def write(*_, **__):
-      raise KeyboardInterrupt
-
-    monkeypatch.setattr(saved_model, 'write_saved_model', write)
-    with pytest.raises(KeyboardInterrupt):
-      export.export(small_run, tmp_path / 'out')
-    assert not list(tmp_path.iterdir())
+  # As a full disk does, a limit fails the libraries' writes in the middle.
+  limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+  try:
+    with pytest.raises(FailedError) as failure:
+      export.export(small_run, tmp_path / 'out', [name])
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+  message = str(failure.value)
+  assert message.startswith(f"'{tmp_path / 'out'}' could not be written (")
+  assert 'File too large' in message and '\n' not in message
+  assert message.endswith('); nothing of it is left.')
+  assert not list(tmp_path.iterdir())

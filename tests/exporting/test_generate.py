@@ -12,6 +12,7 @@ from tff_fedfish.data.tokenizers import load_tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting import generate
 from tff_fedfish.exporting.generate import GenerationOptions
+from tff_fedfish.exporting.trained_model import find_client
 from tff_fedfish.run import checkpoint_writer, checkpoints
 
 _CLIENT = 'host4.org'  # Has 5 documents.
@@ -20,8 +21,6 @@ _CLIENT = 'host4.org'  # Has 5 documents.
 @pytest.mark.parametrize(
   ('options', 'words'),
   [
-    (dict(num_tokens=0), '`--num_tokens` must be at least 1, found 0'),
-    (dict(temperature=-0.5), 'be finite and at least 0, found -0.5'),
     (dict(temperature=float('nan')), 'be finite and at least 0, found nan'),
     (dict(temperature=1e-38), 'or at least 0.001, found 1e-38'),
     (dict(seed=2**31), 'below 2147483648, found 2147483648'),
@@ -29,6 +28,7 @@ _CLIENT = 'host4.org'  # Has 5 documents.
     (dict(client='x'), '`--client` needs `--personalize_on`, which is not'),
     (dict(learning_rate=0.1), '`--learning_rate` needs `--personalize_on`'),
     # All at once.
+    (dict(num_tokens=0, seed=-1), '`--num_tokens` must be at least 1, found 0'),
     (dict(num_tokens=0, seed=-1), 'found 0; `--seed` must be'),
   ],
 )
@@ -40,18 +40,13 @@ def test_options_that_are_refused(options, words):
 
 
 def test_clients_by_their_text():
-  corpus = types.SimpleNamespace(
-    client_ids=[b'a%b\xff\n', b'host3.org'], directory='corpora/x'
-  )
-  assert generate.find_client(corpus, 'host3.org') == b'host3.org'
-  assert generate.find_client(corpus, 'a%25b%FF%0A') == b'a%b\xff\n'
-  for text, words in (
-    ('100%', "in which a percent sign is %25, found '100%'. Copy it"),
-    ('host.org', "2 clients of 'corpora/x', but 'host.org' is none of them"),
-  ):
-    with pytest.raises(UserError) as error:
-      generate.find_client(corpus, text)
-    assert words in str(error.value)
+  clients = [b'a%b\xff\n', b'host3.org']
+  for client, text in zip(clients, ('a%25b%FF%0A', 'host3.org'), strict=True):
+    assert find_client(clients, text, '--client', '') == client
+  for text in ('100%', 'host.org'):
+    words = f"one of the 2 clients of 'x', found '{text}'. Copy an id"
+    with pytest.raises(UserError, match=words):
+      find_client(clients, text, '--client', "of 'x'")
 
 
 def _generate(run, **options):

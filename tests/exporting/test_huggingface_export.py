@@ -37,8 +37,7 @@ def test_weights_come_back_bit_for_bit(small_export, small_run):
   assert list(weights) == list(model.weights)
   for name, weight in model.weights.items():
     np.testing.assert_array_equal(weights[name], weight)
-  path = small_export / 'model.safetensors'
-  with safetensors.safe_open(path, framework='np') as file:
+  with safetensors.safe_open(small_export / 'model.safetensors', 'np') as file:
     assert file.metadata() == {'format': 'pt'}
 
 

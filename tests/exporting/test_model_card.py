@@ -5,11 +5,12 @@ import json
 import re
 import shutil
 
+import pandas as pd
 import planned_configs
 import pytest
 import small_runs
-from report_runs import write_evaluation
 
+from tff_fedfish.cli.main import main
 from tff_fedfish.exporting import export, model_card
 from tff_fedfish.exporting.trained_model import load_trained_model
 from tff_fedfish.run import tables
@@ -49,8 +50,8 @@ def _change(run, **sections):
 def test_headings(card):
   assert card.startswith('# Language model: FedFish, round 4\n')
   assert re.findall('^## (.*)$', card, re.MULTILINE) == [
-    *('Model', 'Data', 'Rounds', 'Settings', 'Scores of one seed'),
-    *('Privacy', 'Memorization', 'Licence'),
+    *('Model', 'Data', 'Rounds', 'Settings'),
+    *('Scores', 'Privacy', 'Memorization', 'Licence'),
   ]
 
 
@@ -64,10 +65,11 @@ def test_model_data_and_rounds(card, small_run):
   assert rows['vocabulary'] == 'wordpiece, 256 pieces'
   assert rows['round'] == '4 of 4'
   # 4 rounds of 3 clients.
-  assert rows['client-rounds'] == '12'
+  name = 'client-rounds (clients drawn, summed over rounds)'
+  assert rows[name] == '12'
   metrics = tables.read_metrics(small_run / 'metrics.csv')
   total = sum(row['train/num_tokens'] for row in metrics[1:])
-  assert rows['tokens or images trained on'] == str(total)
+  assert rows['tokens trained on'] == str(total)
 
 
 def test_settings_that_are_read(card, run):
@@ -86,31 +88,59 @@ def test_settings_that_are_read(card, run):
   assert not [name for name in rows if 'fisher_e' in name or 'beta' in name]
 
 
-def test_scores_are_those_of_the_round(card, run, small_run):
-  metrics = tables.read_metrics(small_run / 'metrics.csv')
-  loss = f'{metrics[-1]["held_out/loss"]:.4f}'
-  assert _rows(card)['held_out/loss while training, round 4'] == loss
+def _scores(card):
+  """The section of scores: cells of each line of its table, and the rest."""
+  section = card.split('## Scores')[1].split('## Privacy')[0]
+  lines = [line for line in section.splitlines() if line]
+  rows = [line[2:-2].split(' | ') for line in lines if line.startswith('|')]
+  return rows[2:], ' '.join(lines[len(rows) :])
+
+
+def test_scores_of_the_round(card, run, small_run):
+  last = tables.read_metrics(small_run / 'metrics.csv')[-1]
+  [[*words, loss, interval, accuracy]], _ = _scores(card)
+  assert words == ['in training', 'grouped12', 'held_out', '1', '0%']
+  assert (loss, interval) == (f'{last["held_out/loss"]:.4f}', '')
+  assert accuracy == f'{last["held_out/accuracy"]:.2%}'
+  assert 'train/loss' not in card
   # Held-out clients are scored at rounds 0, 2 and 4.
-  rows = _rows(_card(run / 'checkpoints' / 'round_00000003'))
-  assert rows['round'] == '3 of 4'
-  loss = f'{metrics[2]["held_out/loss"]:.4f}'
-  assert rows['held_out/loss while training, round 2'] == loss
-  assert not [name for name in rows if name.startswith('train/')]
+  card = _card(run / 'checkpoints' / 'round_00000003')
+  assert _scores(card) == ([], 'Round 3 was not evaluated.')
 
 
-def test_evaluations_of_the_round_are_on_the_card(run):
-  # Means 5.0 and 4.0; accuracies 5 % and 6 % (write_evaluation).
-  losses = {0.0: (4.0, 6.0), 0.5: (3.0, float('nan'))}
-  ids = ('a.org', 'b.org')
-  write_evaluation(run, 'e', round_num=4, client_ids=ids, losses=losses)
-  write_evaluation(run, 'old', round_num=2, client_ids=ids, losses=losses)
-  rows = _rows(_card(run))
-  place = 'debian_descriptions, held_out, personalized on'
-  assert rows[f'{place} 0 % (e)'] == (
-    'loss 5.0000 (4.0000 to 6.0000 over 2 clients), accuracy 5.00%'
-  )
-  assert rows[f'{place} 50 % (e)'].endswith('1 clients without a finite loss')
-  assert not [name for name in rows if '(old)' in name]
+def test_scores_that_are_not_finite(run):
+  metrics = run / 'metrics.csv'
+  loss = tables.read_metrics(metrics)[-1]['held_out/loss']
+  metrics.write_text(metrics.read_text().replace(str(loss), 'nan'))
+  [row], _ = _scores(_card(run))
+  assert row[-3:] == ['not finite', '', 'not finite']
+
+
+def test_evaluations_of_the_round(run, small_inputs):
+  argv = ['evaluate', '--data', str(small_inputs[0]), '--fractions', '0,0.5']
+  argv += ['--client_split', 'participating', '--checkpoint']
+  output = run / 'evaluations'
+  for name, round_num, rate in (
+    ('last', 4, '0.1'),
+    ('other', 3, '0.1'),
+    ('steep', 4, '1e30'),
+  ):
+    checkpoint = run / 'checkpoints' / f'round_0000000{round_num}'
+    names = [str(checkpoint), '--output', str(output / name)]
+    assert main([*argv, *names, '--learning_rate', rate]) == 0
+  clients = pd.read_csv(output / 'last' / 'per_client.csv')
+  (_, before, after, _, diverged), caption = _scores(_card(run))
+  for row, fraction in ((before, 0), (after, 0.5)):
+    scored = clients[clients['fraction'] == fraction]
+    assert row[:4] == ['last', 'grouped12', 'participating', str(len(scored))]
+    assert row[5] == f'{scored["loss_after"].mean():.4f}'
+    low, high = map(float, row[6].split(' to '))
+    assert low < float(row[5]) < high
+    assert row[7] == f'{scored["accuracy_after"].mean():.2%}'
+  assert (before[4], after[4]) == ('0%', '50%, 4 epochs at rate 0.1')
+  assert diverged[3] == f'0 of {len(scored)} finite'
+  assert diverged[5:] == ['not finite', '', 'not finite']
+  assert caption.startswith('Means over clients of one run: one seed.')
 
 
 def test_only_the_run_is_read(run, tmp_path):
@@ -130,6 +160,7 @@ def test_only_the_run_is_read(run, tmp_path):
   (run / 'corpus.json').write_text(json.dumps(identity))
   export.export(run, tmp_path / 'out', ['safetensors'])
   card = (tmp_path / 'out' / 'README.md').read_text()
+  assert _scores(card)[1].endswith('Evaluation own could not be read.')
   rows = _rows(card)
   assert (rows['corpus'], rows['source']) == ('posts, train', 'posts')
   assert rows['trained from'] == 'gpt2'
@@ -185,6 +216,7 @@ def test_privacy_of_dp_sgd(run):
     local_privacy={'clip_norm': 0.5, 'noise_multiplier': 2.0},
     algorithm={'name': 'fed_fish', 'fisher_estimator': 'last_epoch'},
     seeds={'privacy_seed': 12345678},
+    training={'start_from': 'gpt2'},
   )
   metrics = run / 'metrics.csv'
   head, *lines = metrics.read_text().splitlines()
@@ -193,6 +225,7 @@ def test_privacy_of_dp_sgd(run):
   metrics.write_text('\n'.join([f'{head},{names}', *lines, '']))
   card = _card(run)
   assert 'epsilon is at most 1.25 at delta 1e-05.' in card
+  assert 'Nor is the training of the model that the run began with.' in card
   assert 'batches were shuffled: it is not a guarantee.' in card
   assert _rows(card)['local_privacy.noise_multiplier'] == '2.0'
   assert '12345678' not in card

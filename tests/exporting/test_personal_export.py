@@ -68,7 +68,7 @@ def test_the_model_of_the_client(run, tmp_path, monkeypatch):
   [
     ([], "`--client_id` is required with algorithm.name 'local_only'"),
     (['--client_id', 'x.org'], 'must be one of the 12 clients that the run tr'),
-    (['--client_id', '%'], "found '%'. Name a client of per_client.csv"),
+    (['--client_id', '%'], "found '%'. Copy an id"),
   ],
 )
 def test_no_such_client(run, capsys, option, words):

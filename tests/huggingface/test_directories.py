@@ -133,7 +133,12 @@ def _write_index(directory, file_of):
 
 
 def test_each_tensor_from_the_file_that_the_index_names(sharded):
-  _assert_is_the_model(sharded[0])
+  directory, file_of = sharded
+  _assert_is_the_model(directory)
+  # No file of that name in place of one in another directory.
+  moved = {n: file.replace('1.', 'more/1.') for n, file in file_of.items()}
+  _write_index(directory, moved)
+  assert "'more/1.safetensors' in model.saf" in _refusal(directory)
 
 
 def test_index_that_does_not_fit_the_files(sharded):

@@ -17,46 +17,26 @@ _VOCABULARY = (
 )
 
 
-def _sentencepiece(texts, model_type):
-  """A SentencePiece model of byte pairs (2) or unigrams (1), as its bytes."""
-  normalizer = tokenizers.normalizers.Replace(' ', '▁')
-  if model_type == 2:
-    trained = tokenizers.Tokenizer(tokenizers.models.BPE())
-    trainer = tokenizers.trainers.BpeTrainer(
-      vocab_size=600, show_progress=False, max_token_length=16
-    )
-  else:
-    trained = tokenizers.Tokenizer(tokenizers.models.Unigram())
-    trainer = tokenizers.trainers.UnigramTrainer(
-      vocab_size=600, show_progress=False
-    )
-  trained.normalizer = normalizer
+def _sentencepiece(texts):
+  """A SentencePiece model of unigrams, as its bytes."""
+  trained = tokenizers.Tokenizer(tokenizers.models.Unigram())
+  trained.normalizer = tokenizers.normalizers.Replace(' ', '▁')
   trained.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+  trainer = tokenizers.trainers.UnigramTrainer(
+    vocab_size=600, show_progress=False
+  )
   trained.train_from_iterator(texts, trainer)
-  model = json.loads(trained.to_str())['model']
-  if model_type == 2:
-    # The score falls with the order of the merges; letters come last.
-    merges = {''.join(pair): -i for i, pair in enumerate(model['merges'])}
-    pieces = [
-      (piece, merges.get(piece, -len(merges) - i))
-      for piece, i in model['vocab'].items()
-    ]
-  else:
-    pieces = [tuple(piece) for piece in model['vocab']]
   special = [('<unk>', 0.0, 2), ('<s>', 0.0, 3), ('</s>', 0.0, 3)]
-  special += [(f'<0x{byte:02X}>', 0.0, 6) for byte in range(256)]
-  if model_type == 1:
-    special = special[:3]
   # SentencePiece ends at a NUL.
   names = {'\0', *(piece for piece, _, _ in special)}
+  pieces = json.loads(trained.to_str())['model']['vocab']
   proto = sentencepiece.model_class()()
   for piece, score, kind in [
     *special,
     *((piece, score, 1) for piece, score in pieces if piece not in names),
   ]:
     proto.pieces.add(piece=piece, score=score, type=kind)
-  proto.trainer_spec.model_type = model_type
-  proto.trainer_spec.byte_fallback = int(model_type == 2)
+  proto.trainer_spec.model_type = 1
   return proto.SerializeToString()
 
 
@@ -83,13 +63,6 @@ def test_ids_of_wordpiece(transformers, texts, tmp_path, lower_case):
   _require_equal_ids(transformers, tokenizer, tmp_path / 'v', texts)
 
 
-def test_ids_of_byte_pairs(transformers, texts, tmp_path):
-  path = tmp_path / 'v.model'
-  path.write_bytes(_sentencepiece(texts[:300], 2))
-  tokenizer = load_tokenizer(path)
-  _require_equal_ids(transformers, tokenizer, tmp_path / 'v', texts)
-
-
 def test_ids_of_unigrams(transformers, texts, tmp_path):
   """Equal but for divisions of equal score, such as 0 00 and 00 0.
 
@@ -97,7 +70,7 @@ def test_ids_of_unigrams(transformers, texts, tmp_path):
   them; the library does in float64.
   """
   path = tmp_path / 'v.model'
-  path.write_bytes(_sentencepiece(texts[:300], 1))
+  path.write_bytes(_sentencepiece(texts[:300]))
   tokenizer = load_tokenizer(path)
   tokenizer_files.write(tokenizer, tmp_path, sequence_length=10**6)
   found = transformers.AutoTokenizer.from_pretrained(tmp_path)
@@ -118,7 +91,7 @@ def test_ids_of_unigrams(transformers, texts, tmp_path):
   assert num_different <= 0.02 * len(texts)
 
 
-def test_ids_of_a_published_vocabulary(
+def test_ids_of_byte_pairs_that_were_published(
   transformers, texts, tmp_path, shared_data
 ):
   path = shared_data('vocab') / 'mistral-tokenizer.model.v1'

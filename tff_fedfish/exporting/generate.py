@@ -6,13 +6,16 @@ import re
 
 import numpy as np
 
-from tff_fedfish.data.client_ids import client_id_to_text, text_to_client_id
-from tff_fedfish.data.grouped_corpus import GroupedCorpus
+from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.data.sequences import Rows
-from tff_fedfish.data.token_store import TokenStore, open_text
+from tff_fedfish.data.token_store import open_text
 from tff_fedfish.errors import UserError
 from tff_fedfish.exporting.options import GenerationOptions
-from tff_fedfish.exporting.trained_model import TrainedModel, load_trained_model
+from tff_fedfish.exporting.trained_model import (
+  TrainedModel,
+  find_client,
+  load_trained_model,
+)
 from tff_fedfish.run.row_source import row_source
 
 # Pieces without text: BERT's [CLS], [MASK] and [unused7], SentencePiece's <s>.
@@ -52,7 +55,10 @@ def generate(
   """
   if options.personalize_on is not None:
     corpus = open_text(options.personalize_on)
-    client_id = find_client(corpus, options.client)
+    where = f'of {str(corpus.directory)!r}'
+    client_id = find_client(
+      corpus.client_ids, options.client, '--client', where
+    )
   model = load_trained_model(
     checkpoint, client=options.client_id, language_only=True
   )
@@ -72,28 +78,6 @@ def generate(
   )
   client = client_id_to_text(client_id)
   return Samples(model.round_num, before, after, client, len(sequences))
-
-
-def find_client(corpus: GroupedCorpus | TokenStore, text: str) -> bytes:
-  """Returns a client's id, of the text that `fedfish inspect` shows.
-
-  Raises:
-    UserError: If the corpus has no such client.
-  """
-  try:
-    client_id = text_to_client_id(text)
-  except ValueError as error:
-    raise UserError(
-      f'`--client` must be a client id, in which a percent sign is %25, found '
-      f'{text!r}. Copy it from `fedfish inspect` or per_client.csv.'
-    ) from error
-  if client_id not in corpus.client_ids:
-    raise UserError(
-      f'`--client` must be one of the {len(corpus.client_ids):,} clients of '
-      f'{str(corpus.directory)!r}, but {text!r} is none of them. Copy one from '
-      '`fedfish inspect`.'
-    )
-  return client_id
 
 
 class _Sampler:
@@ -166,12 +150,10 @@ def _fine_tune(
 
   set_in_process_context()
   default = EvaluationOptions.personalization_epochs
+  rate = model.config.client_work.learning_rate
   return build_evaluator(model.config).fine_tune(
     tuple(model.weights.values()),
     sequences,
-    # Neither may be 0.
     num_local_epochs=options.personalization_epochs or default,
-    learning_rate=(
-      options.learning_rate or model.config.client_work.learning_rate
-    ),
+    learning_rate=options.learning_rate or rate,
   )

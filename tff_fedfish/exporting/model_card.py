@@ -1,18 +1,18 @@
 """The model card: facts of a run in tables, and three paragraphs."""
 
-import contextlib
 import dataclasses
+import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tff_fedfish import fields
 from tff_fedfish.config.schema import TrainConfig
 from tff_fedfish.data.images.image_corpora import IMAGE_CORPORA
 from tff_fedfish.errors import UserError
-from tff_fedfish.evaluation import results, statistics
 from tff_fedfish.exporting.trained_model import TrainedModel
 from tff_fedfish.methods import registry
+from tff_fedfish.printing import count
 from tff_fedfish.run import corpus_identity, tables
 from tff_fedfish.version import __version__
 
@@ -29,14 +29,16 @@ tags:
 ---
 
 """
-_MEMORIZATION = (
-  'The model may have memorized data of its clients, personal data among them, '
-  'and may repeat it. Test for that before you publish the model.'
-)
-_LICENCE = (
-  'A run does not record the licence of its data. Name it here, and a licence '
-  'for the weights, before you publish the model.'
-)
+_WARNINGS = {
+  'Memorization': (
+    'The model may have memorized data of its clients, personal data among '
+    'them, and may repeat it. Test for that before you publish the model.'
+  ),
+  'Licence': (
+    'A run does not record the licence of its data. Name it here, and a '
+    'licence for the weights, before you publish the model.'
+  ),
+}
 
 
 def render(model: TrainedModel, formats: Sequence[str]) -> str:
@@ -61,17 +63,13 @@ def render(model: TrainedModel, formats: Sequence[str]) -> str:
     'Data': _data(model),
     'Rounds': _rounds(model, rows),
     'Settings': _settings(config),
-    'Scores of one seed': _scores(model, rows),
   }.items():
-    lines = [f'## {heading}\n\n| | |\n| --- | --- |\n']
-    for name, value in facts.items():
-      cell = str(value).replace('|', '\\|')
-      lines.append(f'| `{name}` | {cell} |\n')
-    parts.append(''.join(lines))
+    named = ((f'`{name}`', value) for name, value in facts.items())
+    parts.append(f'## {heading}\n\n{_table(("", ""), named)}')
   for heading, text in {
+    'Scores': _scores(model, rows[-1]),
     'Privacy': _privacy(config, rows[-1]),
-    'Memorization': _MEMORIZATION,
-    'Licence': _LICENCE,
+    **_WARNINGS,
   }.items():
     parts.append(f'## {heading}\n\n{text}\n')
   return '\n'.join(parts)
@@ -80,6 +78,12 @@ def render(model: TrainedModel, formats: Sequence[str]) -> str:
 def last_name(path: str) -> str:
   """Returns the name of what a path leads to, as config.json has it."""
   return pathlib.Path(path).resolve().name
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+  lines = [headings, ['---'] * len(headings), *rows]
+  cells = ([str(cell).replace('|', '\\|') for cell in line] for line in lines)
+  return ''.join(f'| {" | ".join(line)} |\n' for line in cells)
 
 
 def _metrics(model):
@@ -123,15 +127,15 @@ def _data(model):
 
 
 def _rounds(model, rows):
-  # A client counts once per round that it took part in.
-  num_clients, num_tokens = (
-    sum(int(row.get(f'train/{name}') or 0) for row in rows)
-    for name in ('num_clients', 'num_tokens')
+  num_clients, num_units = (
+    sum(int(row.get(f'train/num_{name}') or 0) for row in rows)
+    for name in ('clients', 'tokens')
   )
+  unit = 'images' if model.is_of_images else 'tokens'
   return {
     'round': f'{model.round_num} of {model.config.training.num_rounds}',
-    'client-rounds': num_clients,
-    'tokens or images trained on': num_tokens,
+    'client-rounds (clients drawn, summed over rounds)': num_clients,
+    f'{unit} trained on': num_units,
   }
 
 
@@ -153,40 +157,71 @@ def _settings(config: TrainConfig) -> dict[str, Any]:
   return facts
 
 
-def _scores(model, rows):
-  """Returns the evaluations of the checkpoint, and the loss of training."""
-  facts = {}
-  directory = model.run / 'evaluations'
-  for path in sorted(directory.iterdir()) if directory.is_dir() else ():
-    # A damaged one stops no export.
-    with contextlib.suppress(UserError):
-      found = results.read_evaluation(path)
-      if found.summary.round_num == model.round_num:
-        facts |= _evaluation(path.name, found)
-  for name in ('held_out/loss', 'personal/loss'):
-    scored = [row for row in rows if row.get(name) is not None]
-    if scored:
-      at = f'{name} while training, round {scored[-1]["round"]}'
-      facts[at] = f'{scored[-1][name]:.4f}'
-  return facts
+def _scores(model: TrainedModel, last: Mapping[str, Any]) -> str:
+  """Returns the scores of the model's round, of training and evaluations."""
+  rows = []
+  for kind in ('held_out', 'personal'):
+    loss, accuracy, num_clients = (
+      last.get(f'{kind}/{name}') for name in ('loss', 'accuracy', 'num_clients')
+    )
+    if loss is not None:
+      # A diverged model still has an accuracy, that of its NaNs.
+      accuracy = accuracy if math.isfinite(loss) else None
+      scores = (_number(loss, '.4f'), '', _number(accuracy, '.2%'))
+      corpus = _data(model)['corpus']
+      rows.append(('in training', corpus, kind, num_clients, '0%', *scores))
+  unread = []
+  for path in sorted(model.run.glob('evaluations/[!.]*/')):
+    try:
+      rows += _rows_of_evaluation(path, model.round_num)
+    except UserError:
+      unread.append(f'Evaluation {path.name} could not be read.')
+  if not rows:
+    return ' '.join([f'Round {model.round_num} was not evaluated.', *unread])
+  caption = (
+    'Means over clients of one run: one seed. The 95 % intervals are over '
+    'clients and do not cover other seeds.'
+  )
+  if model.client:
+    caption += ' Each client was scored with its own model, not with this one.'
+  headings = ('evaluation', 'corpus', 'split', 'clients', 'data used')
+  headings += ('loss (nats)', '95 % interval', 'accuracy')
+  return '\n'.join([_table(headings, rows), ' '.join([caption, *unread])])
 
 
-def _evaluation(name: str, found: results.Evaluation) -> dict[str, str]:
-  """Returns a line for each fraction; intervals are over the clients."""
-  summary, lines = found.summary, {}
-  for scores in statistics.fraction_scores(found.clients):
-    loss, place = scores.loss, f'{summary.corpus}, {summary.kind}'
-    text = 'no finite loss'
-    if loss.mean is not None:
-      text = (
-        f'loss {loss.mean:.4f} ({loss.ci_low:.4f} to {loss.ci_high:.4f} over '
-        f'{loss.num_clients} clients), accuracy {scores.accuracy.mean:.2%}'
-      )
+def _rows_of_evaluation(
+  path: pathlib.Path, round_num: int
+) -> Iterator[Sequence[Any]]:
+  """Yields a row per fraction, if the evaluation is of the round."""
+  # Late: the errors of an export need not wait for pandas.
+  from tff_fedfish.evaluation import statistics
+  from tff_fedfish.evaluation.results import read_evaluation
+
+  evaluation = read_evaluation(path)
+  summary = evaluation.summary
+  if summary.round_num != round_num:
+    return
+  tuning = summary.personalization
+  for scores in statistics.fraction_scores(evaluation.clients):
+    loss, used = scores.loss, f'{scores.fraction:.0%}'
+    if scores.fraction:
+      epochs = count(tuning['epochs'], 'epoch')
+      used += f', {epochs} at rate {tuning["learning_rate"]:g}'
+    clients, interval = str(loss.num_clients), ''
     if loss.num_non_finite:
-      text += f'; {loss.num_non_finite} clients without a finite loss'
-    share = f'personalized on {100 * scores.fraction:g} %'
-    lines[f'{place}, {share} ({name})'] = text
-  return lines
+      clients += f' of {loss.num_clients + loss.num_non_finite} finite'
+    if loss.num_clients > 1:
+      interval = f'{loss.ci_low:.4f} to {loss.ci_high:.4f}'
+    yield (
+      *(path.name, summary.corpus, summary.kind, clients, used),
+      *(_number(loss.mean, '.4f'), interval),
+      _number(scores.accuracy.mean, '.2%'),
+    )
+
+
+def _number(value: float | None, spec: str) -> str:
+  is_finite = value is not None and math.isfinite(value)
+  return format(value, spec) if is_finite else 'not finite'
 
 
 def _privacy(config: TrainConfig, last: Mapping[str, Any]) -> str:
@@ -203,6 +238,8 @@ def _privacy(config: TrainConfig, last: Mapping[str, Any]) -> str:
       'Numbers of rows, training losses, and what validation and evaluations '
       'read are not covered.'
     )
+    if config.training.start_from:
+      parts.append('Nor is the training of the model that the run began with.')
     if not privacy.draws_batches:
       parts.append(
         'This assumes Poisson sampling, but batches were shuffled: it is not a '

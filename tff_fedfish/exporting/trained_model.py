@@ -1,8 +1,10 @@
 """Reads the model of a checkpoint, with its vocabulary."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
+from collections.abc import Collection
 
 import numpy as np
 
@@ -97,6 +99,27 @@ def load_trained_model(
   )
 
 
+def find_client(
+  client_ids: Collection[bytes], text: str, option: str, where: str
+) -> bytes:
+  """Returns a client's id, given as per_client.csv writes it.
+
+  Raises:
+    UserError: If it is none of `client_ids`; the words `where` say whose they
+      are.
+  """
+  client_id = None
+  with contextlib.suppress(ValueError):
+    client_id = text_to_client_id(text)
+  if client_id not in client_ids:
+    raise UserError(
+      f'`{option}` must be one of the {len(client_ids):,} clients {where}, '
+      f'found {text!r}. Copy an id, with its %XX for bytes that are not text, '
+      'from `fedfish inspect` or per_client.csv.'
+    )
+  return client_id
+
+
 def _require_client(config, client):
   """Raises UserError unless exactly personal models are asked for by client."""
   name, is_personal = config.algorithm.name, config.method.personal(config)
@@ -135,18 +158,10 @@ def _weights_of_client(config, opened, tokenizer, client):
       "A client's personal model needs the corpus of the run, but "
       f'{directory!r} holds another one. Restore it.'
     )
-  split = row_source(config).split(corpus)
-  participating = row_source(config).training_clients(split)
-  try:
-    client_id = text_to_client_id(client)
-  except ValueError:
-    client_id = None
-  if client_id not in participating:
-    raise UserError(
-      f'`--client_id` must be one of the {len(participating)} clients that the '
-      f'run trained, found {client!r}. Name a client of per_client.csv of '
-      '`fedfish evaluate`.'
-    )
+  rows = row_source(config)
+  participating = rows.training_clients(rows.split(corpus))
+  where = 'that the run trained'
+  client_id = find_client(participating, client, '--client_id', where)
   # Late: the errors above must not wait for TFF.
   from tff_fedfish.evaluation.own_tests import open_own_tests
 

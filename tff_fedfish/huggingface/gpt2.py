@@ -155,23 +155,21 @@ def find_tensors(
       is a tensor that the model does not use, such as a layer too many.
   """
   prefix = _PREFIX if _PREFIX + _NAMES['token_embedding'] in tensors else ''
-  used, found = {HEAD}, {}
+  found = {}
   for ours, wanted in weight_shapes(shape).items():
     wanted = list(wanted[1:] if ours in _BLOCK_NAMES else wanted)
-    found[ours] = []
-    for name in _their_names(shape, ours):
-      tensor = tensors.get(prefix + name)
-      is_float = tensor is not None and tensor.dtype in _DTYPES
-      if not is_float or list(tensor.shape) != wanted:
-        is_there = 'is missing'
-        if tensor is not None:
-          is_there = f'is {tensor.dtype} {list(tensor.shape)}'
+    names = [prefix + name for name in _their_names(shape, ours)]
+    found[ours] = {name: tensors.get(name) for name in names}
+    for name, tensor in found[ours].items():
+      is_there = 'is missing'
+      if tensor is not None:
+        is_there = f'is {tensor.dtype} {list(tensor.shape)}'
+      if is_there not in [f'is {dtype} {wanted}' for dtype in _DTYPES]:
         raise UserError(
-          f'{source!r}: tensor {prefix + name!r} must be of floats, of shape '
-          f'{wanted}, but {is_there}. {_REMEDY}'
+          f'{source!r}: tensor {name!r} must be of floats, of shape {wanted}, '
+          f'but {is_there}. {_REMEDY}'
         )
-      used.add(prefix + name)
-      found[ours].append(tensor)
+  used = {HEAD}.union(*found.values())
   unused = [n for n in tensors if n not in used and not n.endswith(_MASKS)]
   if unused:
     raise UserError(
@@ -179,7 +177,7 @@ def find_tensors(
       f'{shape.num_layers} layers and no others, but also holds {len(unused)} '
       f'more, such as {min(unused)!r}. {_REMEDY}'
     )
-  return found
+  return {ours: [*of_weight.values()] for ours, of_weight in found.items()}
 
 
 def to_weights(

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 import sys
@@ -40,11 +41,13 @@ def read_shape(
   Args:
     path: The directory.
     option: The option that named it, for errors.
-    sequence_length: Positions to use, at most those of the model. None: all.
+    sequence_length: Positions to use, at most those that the model has. None:
+      all.
 
   Raises:
-    UserError: If there is no such model or vocabulary, or it is no GPT-2, has
-      fewer positions, or embeds many more tokens than there are.
+    UserError: If there is no such model or no vocabulary, or it is of another
+      arrangement than GPT-2's, has fewer positions, or embeds many more
+      tokens than there are.
   """
   file = pathlib.Path(path) / CONFIG_FILE
   config = _config_or_none(file)
@@ -114,9 +117,14 @@ def read_weights(
 ) -> dict[str, np.ndarray]:
   """Returns the weights of the model in a directory, float32.
 
-  They have the names, and the order, of `weight_shapes`; `shape` is that of
-  `read_shape`. A line on standard error says if the embeddings of tokens are
-  cut.
+  A line on standard error says if the embeddings of tokens are cut.
+
+  Args:
+    path: The directory.
+    shape: As `read_shape` returned it.
+
+  Returns:
+    The weights by the names, and in the order, of `weight_shapes`.
 
   Raises:
     UserError: If they are missing, damaged, of another shape or type, not all
@@ -173,15 +181,19 @@ def _tensors(
   shape = gpt2.to_shape(_config_or_none(file) or {}, str(file))
   try:
     with contextlib.ExitStack() as stack:
-      tensors = {}
-      for file_name, names in _file_to_tensors(path).items():
-        file = stack.enter_context(
-          safetensors.safe_open(path / file_name, framework='np')
-        )
-        names = file.keys() if names is None else names
-        tensors |= {name: _Tensor(file, name, path) for name in names}
+
+      @functools.cache
+      def opened(name):
+        file = safetensors.safe_open(path / name, framework='np')
+        return stack.enter_context(file)
+
+      file_of = _file_of(path)
+      if file_of is None:
+        file_of = dict.fromkeys(opened(WEIGHTS_FILE).keys(), WEIGHTS_FILE)
+      # A file may also hold an old tensor that the index has in another one.
+      tensors = {n: _Tensor(opened(file_of[n]), n, path) for n in file_of}
       found = gpt2.find_tensors(shape, tensors, str(path))
-      embedding = found['token_embedding'][0]
+      [embedding] = found['token_embedding']
       head = tensors.get(gpt2.HEAD)
       if head and not np.array_equal(head.read(), embedding.read()):
         raise UserError(
@@ -197,10 +209,10 @@ def _tensors(
     ) from error
 
 
-def _file_to_tensors(path: pathlib.Path) -> dict[str, list[str] | None]:
-  """Returns file -> the tensors to read from it, None for all."""
+def _file_of(path: pathlib.Path) -> dict[str, str] | None:
+  """Returns the file of each tensor by the index; None: there is one file."""
   if (path / WEIGHTS_FILE).is_file():
-    return {WEIGHTS_FILE: None}
+    return None
   if not (path / _INDEX_FILE).is_file():
     raise UserError(
       f'{str(path)!r} must hold {WEIGHTS_FILE} or {_INDEX_FILE}, but does not. '
@@ -211,8 +223,8 @@ def _file_to_tensors(path: pathlib.Path) -> dict[str, list[str] | None]:
   file_of = json_values.from_json(
     dict[str, str], index.get('weight_map'), 'weight_map'
   )
-  # A file may also hold an old tensor that the index has in another one.
-  file_to_tensors = {}
-  for name, file in sorted(file_of.items()):
-    file_to_tensors.setdefault(pathlib.Path(file).name, []).append(name)
-  return file_to_tensors
+  for name in file_of.values():
+    # A run records the hashes of the files beside config.json, and no others.
+    if pathlib.Path(name).name != name:
+      raise ValueError(f'{name!r} in {_INDEX_FILE} is in another directory')
+  return file_of

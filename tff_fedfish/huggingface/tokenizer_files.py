@@ -5,8 +5,6 @@ import pathlib
 from tff_fedfish import files
 from tff_fedfish.data import tokenizer_json, tokenizers
 
-TOKENIZER_FILE = 'tokenizer.json'
-
 
 def write(
   tokenizer: tokenizers.Tokenizer,
@@ -35,7 +33,7 @@ def write(
     text = sentencepiece_json.build(tokenizer.vocabulary).to_str(pretty=True)
   else:
     text = tokenizer.vocabulary.decode()
-  with files.write_atomically(directory / TOKENIZER_FILE) as file:
+  with files.write_atomically(directory / tokenizers.METADATA_FILE) as file:
     file.write(text)
   special = {
     # In training, too, a document follows the end of another.
