@@ -208,7 +208,7 @@ class Run(Measured):
 
   @functools.cached_property
   def history(self) -> RoundHistory:
-    """What metrics.csv says of the run's end."""
+    """The run's end, as metrics.csv has it."""
     training = self.train_config.training
     return RoundHistory(
       self.directory,
