@@ -1,14 +1,18 @@
-"""The committed results are whole, and the documents say what they hold."""
+"""The committed results are whole, and the pages say what they hold."""
 
+import collections
 import csv
+import gzip
 import hashlib
+import itertools
 import json
 import pathlib
+import random
 import re
 import subprocess
+import urllib.parse
 
-import adamw_tables
-import coarse_fisher_tables
+import numpy as np
 import pytest
 import result_tables
 
@@ -16,8 +20,13 @@ from tff_fedfish.sweeping.expand import expand_arms
 from tff_fedfish.sweeping.sweep_file import read_sweep_file
 
 _ROOT = pathlib.Path(__file__).parents[1]
-_PAGES = _ROOT / 'docs' / 'experiments'
-_MANIFEST = json.loads((result_tables.RESULTS / 'manifest.json').read_text())
+_RESULTS = _ROOT / 'docs' / 'results'
+# Their clients are owners.
+_CODE_HOSTS = (
+  *('github.com', 'gitlab.com', 'salsa.debian.org'),
+  *('bitbucket.org', 'codeberg.org'),
+)
+_MANIFEST = json.loads((_RESULTS / 'manifest.json').read_text())
 
 
 def _sweep(name):
@@ -25,13 +34,9 @@ def _sweep(name):
   return _ROOT / directory / f'{name}_sweep.py'
 
 
-def _page(name):
-  return (_PAGES / f'{name}.md').read_text('utf-8')
-
-
 @pytest.mark.parametrize('name', _MANIFEST)
 def test_files_are_those_that_were_made(name):
-  directory = result_tables.RESULTS / name
+  directory = _RESULTS / name
   files = _MANIFEST[name]['files']
   assert sorted(path.name for path in directory.iterdir()) == sorted(files)
   for file, made in files.items():
@@ -44,8 +49,8 @@ def test_files_are_those_that_were_made(name):
 
 
 def test_results_are_small():
-  paths = [p for p in result_tables.RESULTS.rglob('*') if p.is_file()]
-  assert len(paths) <= 70
+  paths = [p for p in _RESULTS.rglob('*') if p.is_file()]
+  assert len(paths) <= 60
   assert sum(path.stat().st_size for path in paths) <= 3 * 2**20
 
 
@@ -59,7 +64,7 @@ def test_results_are_small():
   ],
 )
 def test_runs_are_those_of_the_sweep(name):
-  sweep = json.loads((result_tables.RESULTS / name / 'sweep.json').read_text())
+  sweep = json.loads((_RESULTS / name / 'sweep.json').read_text())
   file = read_sweep_file(_sweep(name))
   chosen = {
     repr(sorted(choice['for'].items())): choice['chosen']
@@ -76,145 +81,106 @@ def test_runs_are_those_of_the_sweep(name):
     group = sorted(search.group_of(arm.point).items()) if search else None
     rates = chosen[repr(group)] if search else {}
     assert entry['settings'] == arm.point | rates
-  with open(result_tables.RESULTS / name / 'summary.csv', newline='') as file:
+  with open(_RESULTS / name / 'summary.csv', newline='') as file:
     runs = {row['directory'] for row in csv.DictReader(file)}
   assert runs == {arm.name for arm in arms}
 
 
-def test_tables_of_adamw_clients():
-  text = _page('adamw_clients')
-  one_model = 'debian_one_model', 'debian_one_model_nesterov'
-  for rows in (
-    coarse_fisher_tables.table('debian_coarse_adamw'),
-    coarse_fisher_tables.table('debian_coarse_adamw', against='debian_coarse'),
-    adamw_tables.controls_table('debian_adamw_controls'),
-    adamw_tables.losses_table(*one_model),
-    adamw_tables.differences_table(*one_model),
-  ):
-    assert len(rows) >= 3
-    assert '\n'.join(rows) in text
+class TestPages:
+  """The pages with tables of results."""
+
+  @pytest.fixture(params=result_tables.PAGES, ids=lambda path: path.stem)
+  def page(self, request):
+    return request.param.read_text('utf-8')
+
+  def test_tables_are_those_of_the_results(self, page):
+    assert result_tables.with_tables(page) == page
+
+  def test_a_changed_number_is_found(self, page):
+    changed = re.sub(r'(\| [^|]*)5 \|$', r'\g<1>6 |', page, flags=re.MULTILINE)
+    assert changed != page
+    assert result_tables.with_tables(changed) == page
+
+  def test_intervals_in_sentences_stand_in_a_table(self, page):
+    lines = page.splitlines()
+    tables = '\n'.join(line for line in lines if line.startswith('|'))
+    text = ' '.join(line for line in lines if not line.startswith('|'))
+    for number in re.findall(r'[+−][\d.]+ ± [\d.]*\d', text):
+      assert number in tables
 
 
-def test_tables_of_coarse_weights():
-  text = _page('coarse_fisher')
-  for rows in (
-    coarse_fisher_tables.table('debian_coarse'),
-    coarse_fisher_tables.table('debian_coarse_sgd'),
-    coarse_fisher_tables.table('mnist_coarse', accuracy=True),
-    coarse_fisher_tables.bits_table('debian_bits', 'debian_coarse'),
-  ):
-    assert len(rows) >= 3
-    assert '\n'.join(rows) in text
+def test_every_listed_comparison_is_shown():
+  with open(_ROOT / 'docs' / 'experiments' / 'tables.csv', newline='') as file:
+    listed = {row['table'] for row in csv.DictReader(file)}
+  shown = [
+    name
+    for path in result_tables.PAGES
+    for name in re.findall(r'<!-- (\w+):', path.read_text('utf-8'))
+  ]
+  assert sorted(shown) == sorted(listed)
 
 
-def test_tables_of_the_laboratory():
-  text = _page('fedfish')
-  for rows in result_tables.laboratory('mnist_laboratory'):
-    assert len(rows) == 6
-    assert '\n'.join(rows) in text
-
-
-def test_table_of_regimes():
-  for rows, count in (
-    (result_tables.regimes('mnist_regime', (0.0, 0.5)), 6),
-    (result_tables.equal_bytes('mnist_regime'), 6),
-    (result_tables.controls('mnist_controls', 'mnist_regime'), 8),
-  ):
-    assert len(rows) == count
-    assert '\n'.join(rows) in _page('fedfish')
-
-
-@pytest.mark.parametrize('name', ['debian_regime', 'debian_small_rate'])
-def test_table_of_text(name):
-  columns = [('held_out', fraction) for fraction in (0.0, 0.25, 0.5)]
-  columns += [('transfer/sotu_by_president', f) for f in (0.0, 0.5)]
-  rows = result_tables.arms(name, tuple(columns))
-  assert len(rows) == 4
-  assert '\n'.join(rows) in _page('fedfish_text')
-
-
-def test_table_of_baselines():
-  rows = result_tables.baselines('fashion_mnist_baselines')
-  assert len(rows) == 9
-  assert '\n'.join(rows) in _page('baselines')
-
-
-def test_table_of_server_rates():
-  rows = result_tables.server_rates('debian_small_rate', 'debian_controls')
-  assert len(rows) == 13
-  assert '\n'.join(rows) in _page('fedfish_text')
-
-
-def test_cohorts_of_the_laboratory():
-  path = result_tables.RESULTS / 'mnist_laboratory' / 'laboratory.csv'
-  with open(path, newline='') as opened:
-    cohorts = {
-      (row['client_work.learning_rate'], row['seeds.cohort_seed'])
-      for row in csv.DictReader(opened)
-    }
-  assert len(cohorts) == _MANIFEST['mnist_laboratory']['num_cohorts']
-
-
-def test_tables_of_mnist_by_writer():
-  found, text = (
-    result_tables.numbers('mnist_by_writer'),
-    _page('mnist_by_writer'),
+def test_interval_over_writers_and_seeds():
+  with open(_RESULTS / 'mnist_regime' / 'comparisons.csv') as file:
+    (row,) = (
+      row
+      for row in csv.DictReader(file)
+      if row['setting'] == 'E = 16'
+      and row['method'].startswith('FedFish (fisher_power 1.0')
+      and 'client learning rate 0.001' in row['method']
+      and row['baseline'] == 'FedAvg (client learning rate 0.001)'
+      and (row['fraction'], row['measure']) == ('0.0', 'accuracy')
+    )
+  mean, low, high = (
+    f'{100 * float(row[name]):.2f}'.replace('-', '−')
+    for name in ('mean', 'ci_low', 'ci_high')
   )
-  for fraction in (0.0, 0.25, 0.5):
-    assert '\n'.join(result_tables.local_epochs(found, fraction)) in text
-  assert '\n'.join(result_tables.rounds(found)) in text
-  assert '\n'.join(result_tables.search(found)) in text
+  text = (_ROOT / 'docs' / 'experiments' / 'images.md').read_text('utf-8')
+  assert f'by {mean} ({low} to {high})' in ' '.join(text.split())
 
 
-def test_readme_quotes_the_answer():
-  readme, index = (
-    ' '.join((_ROOT / name).read_text('utf-8').split())
-    for name in ('README.md', 'docs/experiments.md')
+def _sentences(text):
+  parts = re.split(r'\n\s*\n|(?<=[.!?])\s+', text)
+  return [part.strip() for part in parts if len(part.strip()) >= 40]
+
+
+def test_overlap_of_hosts():
+  documents, homes = collections.defaultdict(list), collections.defaultdict(set)
+  shards = _ROOT / 'tff_fedfish' / 'corpora' / 'debian_descriptions'
+  for path in sorted(shards.glob('c4-train.*.json.gz')):
+    for line in gzip.open(path, 'rt'):
+      row = json.loads(line)
+      url = urllib.parse.urlsplit(row['url'])
+      host = url.netloc.lower()
+      if host in _CODE_HOSTS:
+        host += '/' + url.path.strip('/').split('/')[0].lower()
+      sentences = _sentences(row['text'])
+      documents[host].append(sentences)
+      for sentence in sentences:
+        homes[sentence].add(host)
+  generator, rows = random.Random(1), []
+  for host, texts in documents.items():
+    if len(texts) < 4:
+      continue
+    generator.shuffle(texts)
+    half = -(-len(texts) // 2)
+    tuned = set(itertools.chain(*texts[half:]))
+    scored = list(itertools.chain(*texts[:half]))
+    own = sum(len(s) for s in scored if s in tuned)
+    others = sum(len(s) for s in scored if homes[s] != {host})
+    if scored:
+      rows.append((sum(map(len, scored)), own, others))
+  lengths, own, others = np.array(rows).T
+  # Over all characters, and the mean over hosts.
+  low, high = sorted((own.sum() / lengths.sum(), (own / lengths).mean()))
+  other = sorted((others.sum() / lengths.sum(), (others / lengths).mean()))
+  top = np.quantile(own / lengths, 0.9)
+  text = (_ROOT / 'docs' / 'experiments' / 'text.md').read_text('utf-8')
+  assert re.search(
+    f'{100 * low:.0f} to {high:.0%} stand .*{top:.0%} or more.*'
+    f'{100 * other[0]:.0f} to {other[1]:.0%} in another client',
+    ' '.join(text.replace(' %', '%').split()),
   )
-  [answer] = re.findall(
-    r'\*\*(With SGD clients and Adam at the server, .*?)\*\*', index
-  )
-  assert f'**{answer}**' in readme
-
-
-def test_tables_of_the_paper():
-  _, *sections = re.split('^## Table ', _page('paper'), flags=re.MULTILINE)
-  lines = {text[0]: text.splitlines() for text in sections}
-  path = result_tables.RESULTS / 'paper' / 'fed_fish_results.csv'
-  with open(path, newline='') as file:
-    for row in csv.DictReader(file):
-      start = f'| {row["corpus"]} | {row["num_local_epochs"]} | '
-      found = [x for x in lines[row['table']] if x.startswith(start)]
-      for share in ('0', '0.25', '0.5'):
-        scores = [row[f'{score} {share}'] for score in ('accuracy', 'loss')]
-        cell = ' / '.join(filter(None, scores))
-        assert any(f'| {cell}' in line for line in found), (row, cell)
-
-
-def test_tables_of_debian():
-  found, text = result_tables.numbers('debian'), _page('debian')
-  for corpus in ('', 'sotu_by_president', 'stack_exchange'):
-    for fraction in (0.0, 0.5):
-      rows = result_tables.local_epochs(found, fraction, corpus)
-      assert len(rows) == 5
-      assert '\n'.join(rows) in text, (corpus, fraction)
-  assert '\n'.join(result_tables.rounds(found)) in text
-  assert '\n'.join(result_tables.search(found)) in text
-
-
-@pytest.mark.parametrize(
-  ('name', 'page', 'num_variants'),
-  [
-    ('debian_ablations', 'debian', 4),
-    ('mnist_by_writer_ablations', 'fed_fish_choices', 9),
-  ],
-)
-def test_tables_of_ablations(name, page, num_variants):
-  found = result_tables.numbers(name)
-  for fraction in (0.0, 0.5):
-    rows = result_tables.variants(found, fraction)
-    assert len(rows) == num_variants
-    assert '\n'.join(rows) in _page(page)
 
 
 class TestArchive:
@@ -238,9 +204,11 @@ class TestArchive:
     assert 'COMMIT 0000000 is not in this clone' in answer.stderr
 
 
-@pytest.mark.parametrize('path', sorted(_PAGES.glob('*.md')), ids=str)
-def test_pages_are_short_and_named_in_the_index(path):
-  index = (_ROOT / 'docs' / 'experiments.md').read_text('utf-8')
-  assert len(path.read_text('utf-8').splitlines()) <= 200
-  assert f'(experiments/{path.name})' in index
-  assert len(index.splitlines()) <= 150
+def test_pages_are_short_and_named_in_the_index():
+  paths = [_ROOT / 'docs' / 'experiments.md']
+  paths += sorted((_ROOT / 'docs' / 'experiments').glob('*.md'))
+  texts = [path.read_text('utf-8') for path in paths]
+  assert len(texts[0].split()) <= 500
+  assert sum(len(text.split()) for text in texts) <= 9000
+  for path in paths[1:]:
+    assert f'(experiments/{path.name})' in texts[0]

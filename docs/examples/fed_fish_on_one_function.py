@@ -7,8 +7,14 @@ overlap fully, in part, or not at all. FedAvg takes the mean of their weights;
 FedFish weighs each by F, the sum over the client's inputs of (df / dtheta)^2.
 The table has the Client-Server Barrier, the error of the global model minus
 that of the clients' own; the picture has the functions of seed 0. After figures
-1 and 2 of Dhawan et al. (2024). docs/experiments/one_function.md has the
-result.
+1 and 2 of Dhawan et al. (2024). The last column is the barrier of a model that
+predicts one number:
+
+  | inputs | FedAvg | FedFish | FedFish - FedAvg | best constant |
+  |---|---|---|---|---|
+  | full overlap | 0.091 | 0.048 | -0.043 +- 0.062 | 0.441 |
+  | partial overlap | 0.936 | 0.613 | -0.323 +- 0.210 | 0.461 |
+  | no overlap | 0.968 | 0.428 | -0.540 +- 0.134 | 0.393 |
 """
 
 import sys

@@ -91,6 +91,7 @@ def test_purposes_keep_their_names():
     'delta_rounding',
     'downloads',
     'merge',
+    'overlap',
     'partition/fixed_classes',
     'partition/latent_distributions',
     'partition/matching_split',

@@ -38,7 +38,7 @@ def small_site(tmp_path):
 
 
 def test_built_site(site):
-  assert len(list(site.rglob('*.html'))) > 40
+  assert len(list(site.rglob('*.html'))) > 35
   found = site_checks.problems(site)
   assert not found, '\n'.join(found)
 

@@ -1,4 +1,4 @@
-"""What a page may say of runs that are easily compared wrongly."""
+"""The rules of a page: true sentences, or refusals."""
 
 import io
 

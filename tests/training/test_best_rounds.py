@@ -10,6 +10,7 @@ import pytest
 import small_runs
 
 from tff_fedfish.cli.main import main
+from tff_fedfish.evaluation.results import read_evaluation
 from tff_fedfish.run import checkpoints, run_directory, tables
 from tff_fedfish.run.row_source import row_source
 from tff_fedfish.sweeping.runs import Run
@@ -17,6 +18,7 @@ from tff_fedfish.sweeping.runs import Run
 # A rate at which losses go up and down.
 _SETTINGS = dict(
   server__learning_rate=0.5,
+  server__epsilon=1e-7,
   training__num_rounds=12,
   evaluation__every_num_rounds=1,
   evaluation__num_clients=20,
@@ -212,10 +214,11 @@ def test_personal_models_of_the_best_round(small_mnist, tmp_path, capsys):
   assert 0 < best < 4
   assert sorted(_saved(tmp_path)) == [0, best, 4, 5]
   summary, _ = _evaluate(f'{tmp_path}@best', small_mnist)
+  clients = read_evaluation(small_mnist.parent / 'evaluation').clients
   assert summary['checkpoint'] == {
     'round': best,
     'best_of_rounds': 6,
     'chosen_on': 'own_test_rows',
   }
-  assert summary['fractions'][0]['loss']['mean'] == pytest.approx(losses[best])
+  assert clients['loss_after'].mean() == pytest.approx(losses[best])
   assert f'round {best} was chosen on' in capsys.readouterr().err

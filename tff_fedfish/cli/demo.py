@@ -129,7 +129,7 @@ def print_results(runs: Sequence[str]) -> None:
   from tff_fedfish.reporting.tables import main_table
 
   print_table(
-    'Loss in nats per token; best of a column: *',
+    'Loss in nats per token, of one seed: not a finding',
     *main_table(load_runs(runs), measures=('loss', 'barrier', 'cost')),
   )
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from tff_fedfish.reporting import keys
-from tff_fedfish.reporting.arms import Arm
+from tff_fedfish.reporting.arms import Arm, mean
 from tff_fedfish.reporting.runs import HELD_OUT, Subject
 from tff_fedfish.reporting.scores import Sample, Scores
 
@@ -54,8 +54,7 @@ def _same_settings(arms: Sequence[Arm]) -> Iterator[Pair]:
   pairs = [
     pair
     for pair in itertools.combinations(_without_copies(arms), 2)
-    if pair[0].algorithm != pair[1].algorithm
-    and keys.are_same_settings(pair[0].first, pair[1].first)
+    if _is_same(*pair)
   ]
   # Words for a pair are those of the settings that its sides share.
   firsts = [_ordered(pair)[1].first for pair in pairs]
@@ -178,8 +177,13 @@ def _by_validation(
   """Returns the loss of validation clients; None unless all samples have it."""
 
   def loss(sample):
-    value = sample.arm.in_round('validation/loss', sample.round_num)
-    return math.inf if sample.problem else value
+    # Each seed's best round is another.
+    losses = [
+      run.in_round('validation/loss', sample.evaluations[run.seeds].round_num)
+      for run in sample.arm.runs
+      if run.seeds in sample.evaluations
+    ]
+    return math.inf if sample.problem else mean(losses)
 
   if any(loss(sample) is None for own in candidates for sample in own):
     return None

@@ -208,7 +208,7 @@ class Run(Measured):
 
   @functools.cached_property
   def history(self) -> RoundHistory:
-    """The run's end, as metrics.csv has it."""
+    """The history that metrics.csv has: divergence, early stop."""
     training = self.train_config.training
     return RoundHistory(
       self.directory,

@@ -15,7 +15,7 @@ Expected, in nats minus FedAvg's with AdamW clients, where nothing else is said:
   the lead is left;
 - power 1: behind the root by 0.05 to 0.3, as only the root cancels;
 - a server with Nesterov momentum at 0.3, the better one with AdamW clients
-  (docs/experiments/optimizers.md): FedFish ahead of FedAvg by 0.1 to 0.4;
+  (docs/experiments/other_methods.md): FedFish ahead of FedAvg by 0.1 to 0.4;
 - SGD clients at 0.1 and an extra pass: not ahead of FedAvg with SGD clients.
 
 6 runs; 10 minutes on two CPU cores. debian_sweep.py says how the corpora are

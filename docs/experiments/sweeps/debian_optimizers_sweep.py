@@ -2,8 +2,8 @@
 
 For `fedfish sweep`: FedAvg with SGD and AdamW clients, Adam and Nesterov
 momentum on the server, 3 x 3 learning rates each: 36 runs of 60 rounds, an hour
-or two on two CPU cores. docs/experiments/optimizers.md has the results. Clients
-are web hosts, on code hosts their owners:
+or two on two CPU cores. docs/experiments/other_methods.md has the results.
+Clients are web hosts, on code hosts their owners:
 
   fedfish group c4 --key owner --output corpora/debian_by_owner \
       --input 'tff_fedfish/corpora/debian_descriptions/c4-train.*.json.gz'
