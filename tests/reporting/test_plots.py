@@ -195,8 +195,8 @@ def test_panels_that_lack_a_place_share_the_axis():
 
 
 def test_drawable_keeps_what_the_font_has():
-  assert labels.drawable('é – µ $x$') == 'é – µ $x$'
-  assert labels.drawable('日\n\u202e') == '???'
+  assert labels.drawable('é – µ $x$', 9) == 'é – µ $x$'
+  assert labels.drawable('日\n\u202e', 9) == '???'
   assert labels.drawable('abcdefg', 6) == 'abcde…'
 
 

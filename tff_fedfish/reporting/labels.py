@@ -11,14 +11,13 @@ MAX_CHARACTERS = 44
 """Characters of a label that fit below a figure."""
 
 
-def drawable(text: str, max_characters: int = MAX_CHARACTERS) -> str:
+def drawable(text: str, max_characters: int) -> str:
   """Returns `text` for a plot: short, without what its font cannot draw.
 
   An ellipsis is the last character of what is cut; '?' stands for one that the
   font lacks.
   """
-  path = font_manager.findfont(RC_PARAMS['font.family'])
-  font = ft2font.FT2Font(path)
+  font = ft2font.FT2Font(font_manager.findfont(RC_PARAMS['font.family']))
   if len(text) > max_characters:
     text = f'{text[: max_characters - 1]}…'
   return ''.join(
