@@ -17,7 +17,7 @@ def get_config() -> dict:
       max_sequences_per_client=8,
       learning_rate=0.1,
     ),
-    server=dict(optimizer='adam', learning_rate=1e-3, epsilon=1e-8),
+    server=dict(optimizer='adam', learning_rate=1e-3),
     model=dict(preset='tiny'),
     data=dict(
       directory='runs/demo/corpora/debian_descriptions',

@@ -7,7 +7,7 @@ docs/experiments/ says where it was measured. With images leave out
 plain_mean_tensors. FedFish as printed has none of the three settings.
 
 Data and vocabulary are those of demo.py, which `fedfish demo` makes; the
-server's rate is the best of four at epsilon 1e-7 (docs/experiments/text.md).
+server's rate is the best of four (docs/experiments/text.md).
 """
 
 
@@ -26,7 +26,7 @@ def get_config() -> dict:
       max_sequences_per_client=8,
       learning_rate=0.1,
     ),
-    server=dict(optimizer='adam', learning_rate=2e-3, epsilon=1e-8),
+    server=dict(optimizer='adam', learning_rate=2e-3),
     model=dict(preset='tiny'),
     data=dict(
       directory='runs/demo/corpora/debian_descriptions',
