@@ -245,6 +245,24 @@ def test_stopped_it_continues(small_run, tmp_path, monkeypatch, capsys):
     assert _evaluate(*arguments, *flags) == 143
   line = 'interrupted. 2 of 4 clients are kept; the same command continues.\n'
   assert capsys.readouterr().err.endswith(f'fedfish: {line}')
+  # Another process ended it between the check of its output and its turn.
+  begin = UnfinishedRows.begin
+
+  def begin_late(self, *args):
+    (tmp_path / 'out').mkdir()
+    (tmp_path / 'out' / 'summary.json').touch()
+    begin(self, *args)
+
+  [kept] = tmp_path.glob('.*.unfinished/per_client.csv')
+  aside = kept.parent.rename(tmp_path / 'aside')
+  with monkeypatch.context() as patch:
+    patch.setattr(UnfinishedRows, 'begin', begin_late)
+    assert _evaluate(*arguments, *flags) == 2
+  shown = capsys.readouterr().err
+  assert 'must be empty or new' in shown and 'evaluate: client' not in shown
+  assert not [*tmp_path.glob('.*.unfinished')]
+  shutil.rmtree(tmp_path / 'out')
+  aside.rename(kept.parent)
   # Other options neither continue nor end it.
   assert _evaluate(*arguments[:2], tmp_path / 'out', '--fractions', '0') == 0
   assert 'Continuing' not in capsys.readouterr().err

@@ -134,6 +134,8 @@ def test_without_its_checkpoint(losses, saved, words, tmp_path):
 
 def test_no_run_has_no_best(tmp_path):
   path = save_checkpoint(tmp_path / 'checkpoints', 1, _tensors(1), {})
-  for name in (tmp_path / 'nothing', path):
-    with pytest.raises(UserError, match='run directory'):
+  file = tmp_path / 'file'
+  file.touch()
+  for name in (tmp_path / 'nothing', path, file):
+    with pytest.raises(UserError, match='`--checkpoint`.* run directory'):
       divergence.resolve_checkpoint(f'{name}@best')

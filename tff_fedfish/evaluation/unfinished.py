@@ -43,7 +43,8 @@ class UnfinishedRows:
     """Opens the file.
 
     Raises:
-      UserError: If another process makes the same evaluation.
+      UserError: If another process makes the same evaluation, or has just
+        made it.
     """
     self._clients = count(num_clients, 'client')
     self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,6 +56,7 @@ class UnfinishedRows:
         'command. Wait until it ends, or name another directory.'
       )
     self._file = file
+    files.require_usable_output(self._output, '--output')
     file.seek(0)
     # A process that was killed may have left some of a client's rows, and half
     # a line.

@@ -91,8 +91,15 @@ def best_checkpoint(run: pathlib.Path, option: str) -> pathlib.Path:
   Raises:
     UserError: If it is no run, or there is none.
   """
-  best, directory = _scored_rounds(run).best, run / store.CHECKPOINTS
+  directory = run / store.CHECKPOINTS
   rounds = checkpoints.list_rounds(directory)
+  if not rounds:
+    raise UserError(
+      f'`{option}` {str(run) + _SUFFIX!r} must name a run directory before '
+      f'{_SUFFIX!r}, but {str(run)!r} holds no checkpoints/round_*. Name a '
+      'directory that `fedfish train` wrote.'
+    )
+  best = _scored_rounds(run).best
   if best in rounds:
     return checkpoints.path_of(directory, best)
   problem = 'no evaluated round has a finite loss'
