@@ -64,7 +64,7 @@ class TestDifferences:
     assert plot.caption == (
       'Same settings, on held-out clients. Below 0 in loss and above 0 in '
       'accuracy the side named first is ahead. Whiskers: 95 % intervals over '
-      'clients of one seed each.'
+      'clients.'
     )
 
   def test_methods_and_settings(self, tmp_path):

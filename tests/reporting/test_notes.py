@@ -40,8 +40,8 @@ def test_notes_of_a_troubled_run(tmp_path):
     label + '2 of 9 rounds so far.',
     label + '3 clients with non-finite results counted with weight 0 in '
     'training.',
-    label + 'evaluation first on held-out clients is not shown: a larger or '
-    'newer one is.',
+    label + 'evaluation first on held-out clients is not shown: another '
+    'one is.',
     label + 'evaluation later is of round 1, not of the last round.',
     label + 'evaluation later left out clients: 7 (too few documents).',
     label + 'evaluation russian has 98.71 % unknown tokens: the vocabulary '
@@ -161,8 +161,46 @@ def test_the_training_that_would_make_runs_comparable(tmp_path):
   ours = write_scored(tmp_path / 'fish', 6.0, held_out_losses=curve, **early)
   reason, command = _not_compared(tmp_path, ours)
   assert reason == (
-    'it has 1 round, FedAvg, E = 1 was evaluated after 2. ... continues it.'
+    'FedFish, E = 1 has 1 round, FedAvg, E = 1 was evaluated after 2. ... '
+    'continues it.'
   )
   assert command[:4] == ['fedfish', 'train', '--workdir', str(ours)]
   config = config_loading.load_config(ours / 'config.json', command[4:])
   assert config.training.num_rounds == 2
+
+
+def test_no_command_for_a_model_that_is_not_there(tmp_path):
+  early = {'evaluation': {'round_num': 2}, 'num_rounds': 9}
+  late = {'evaluation': {'round_num': 9}, 'held_out_losses': (8.0,) * 10}
+  stops = {'training.patience': 1}
+  runs = [
+    write_scored(
+      tmp_path / 'fish',
+      (6.0, 6.0, 6.0),
+      settings=stops,
+      held_out_losses=(8.0, 7.0, 7.5),
+      **early,
+    ),
+    write_scored(
+      tmp_path / 'average',
+      6.0,
+      algorithm='fed_avg',
+      settings={'training.patience': 9},
+      **late,
+    ),
+  ]
+  assert _notes(runs)[0] == (
+    'FedAvg, E = 1 is not compared: FedFish, E = 1 has 2 rounds, FedAvg, E = 1 '
+    'was evaluated after 9.'
+  )
+  shutil.rmtree(runs[0])
+  # In progress, without an evaluation.
+  runs[0] = write_run(tmp_path / 'fish', num_rounds=9)
+  assert 'num_rounds=9` continues it.' in _notes(runs)[0]
+
+
+def test_losses_of_which_none_is_finite(tmp_path):
+  losses = dict.fromkeys(('fed_avg', 'fed_fish'), [float('nan')])
+  assert _notes(write_methods(tmp_path, losses))[0] == (
+    'FedFish, E = 1 is not compared: no client has a finite loss on both sides.'
+  )

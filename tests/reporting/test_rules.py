@@ -279,3 +279,44 @@ def test_cells_are_numbers_and_zero_has_no_sign(tmp_path):
   assert lines['difference_2'].tolist() == pytest.approx([-0.3, 0.003])
   [[row]] = _tables(read_report([runs[0], runs[2]])).values()
   assert row[1] == '+0.000 | +0.000 to +0.000'
+
+
+def test_own_rows_of_fewer_clients_have_no_star(tmp_path):
+  few, many = (5.0, 5.1), (6.0, 6.0, 3.0, 2.0)
+  losses = {'local_only': [few] * 3, 'fed_fomo': [many] * 3}
+  own = {'all': {'evaluation': {'kind': 'own_test'}}}
+  findings = read_report(write_methods(tmp_path, losses, **own))
+  [table] = tables.score_tables(findings).values()
+  assert not any(cell.is_best for row in table.rows for cell in row)
+  plots = figures_of_report.all_plots(findings)['own-tests']
+  assert len(plots[0].panel_names) == 4
+
+
+def test_a_best_checkpoint_has_neither_star_nor_interval(tmp_path):
+  best = {'round': 2, 'best_of_rounds': 9, 'chosen_on': 'held_out_clients'}
+  chosen = {'evaluation': {'facts': {'checkpoint': best}}}
+  findings = read_report(_write_pair(tmp_path, *[-0.2] * 3, fed_fish=chosen))
+  [table] = tables.score_tables(findings).values()
+  assert not any(cell.is_best for row in table.rows for cell in row)
+  assert [bool(row[1].interval) for row in table.rows] == [True, False]
+
+
+def test_a_title_names_the_personalization(tmp_path):
+  losses = dict.fromkeys(('fed_avg', 'fed_fish'), [{0.5: _BASE}])
+  losses['fed_prox'] = [{0.5: _BASE}] * 3
+  losses['fed_avg'] = losses['fed_avg'] * 3
+  findings = read_report(write_methods(tmp_path, losses))
+  title = 'Same settings: held-out clients, personalized on 50 %'
+  assert list(_tables(findings)) == [title]
+  [plot] = figures_of_report.all_plots(findings)['answer']
+  assert 'held-out clients, personalized on 50 %. ' in plot.caption
+  assert plot.caption.endswith('seeds and clients, of one seed over clients.')
+
+
+def test_models_of_two_sizes_are_no_unit_of_traffic(tmp_path):
+  wide = {'settings': {'model.width': 256}, 'units_per_round': 2}
+  findings = read_report(_write_pair(tmp_path, *[-0.2] * 3, fed_fish=wide))
+  assert findings.comparisons
+  assert not findings.at_equal_bytes
+  cost = figures_of_report.all_plots(findings)['curves'][1]
+  assert len(cost.panel_names) == 4

@@ -25,6 +25,7 @@ from tff_fedfish.reporting.words import (
   capitalized,
   interval_words,
   listed,
+  said_fraction,
   shown,
   words_of,
 )
@@ -65,6 +66,8 @@ def _comparison_table(
   if any(later):
     headings += ['Loss after personalization', 'Hurt (first / second)']
   title = f'{capitalized(first.pair.question)}: {first.subject}'
+  if first.fraction:
+    title += f', {said_fraction(first.fraction)}'
   chosen_on = dict.fromkeys(str(r.pair.chosen_on) for r in rows)
   if chosen := listed([name for name in chosen_on if name]):
     title += f', chosen on {chosen}'

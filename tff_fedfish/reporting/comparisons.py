@@ -112,8 +112,7 @@ def compare_samples(
   )
   if has_choice:
     differences = {
-      m: d and dataclasses.replace(d, low=None, high=None)
-      for m, d in differences.items()
+      m: d and d.without_interval() for m, d in differences.items()
     }
   return Comparison(
     pair=pair,

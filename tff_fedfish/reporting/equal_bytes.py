@@ -63,7 +63,10 @@ def compare(comparisons: Sequence[Comparison]) -> list[AtEqualBytes]:
 def _compare(pair: Pair) -> AtEqualBytes | None:
   arms = pair.arms
   totals = [arm.last(_TRAFFIC) for arm in arms]
-  samples = {keys.curve_key(arm.first) for arm in arms}
+  # Traffic is in models, which are as large only where they are the same.
+  samples = {
+    keys.curve_key(arm.first) + keys.model_key(arm.first) for arm in arms
+  }
   if len(samples) > 1 or None in totals or totals[0] == totals[1]:
     return None
   curves = [_curves(arm) for arm in arms]

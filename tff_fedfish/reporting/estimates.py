@@ -34,6 +34,10 @@ class Estimate:
     """Whether enough seeds say the same for an interval over them."""
     return len(self.by_seed) >= MIN_SEEDS and self.low is not None
 
+  def without_interval(self) -> 'Estimate':
+    """Returns the same without an interval, as of a choice among trials."""
+    return dataclasses.replace(self, low=None, high=None)
+
 
 def estimate(
   scores: Mapping[str, Mapping[bytes, float]],

@@ -64,9 +64,7 @@ def cost_curves(findings: Findings) -> Plot | None:
     source, name = 'personal', 'Own test'
   panels = {}
   for cost, label in _COSTS.items():
-    panels |= _panels(
-      findings.arms, cost, f'{source}/loss', label, keys.curve_key
-    )
+    panels |= _panels(findings.arms, cost, f'{source}/loss', label, _cost_key)
   return _curves_plot(
     panels,
     name='cost',
@@ -128,6 +126,11 @@ def local_epochs(findings: Findings) -> Iterator[Plot | None]:
       log_x=True,
       looks=looks,
     )
+
+
+def _cost_key(run: Run) -> keys.Key:
+  """Returns what runs share on an axis that counts models."""
+  return keys.curve_key(run) + keys.model_key(run)
 
 
 def _panels(

@@ -1,7 +1,7 @@
 """Which plots a report has: each is a table of the findings, and its words."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
@@ -20,6 +20,7 @@ from tff_fedfish.reporting.words import (
   SCALES,
   capitalized,
   estimate_columns,
+  said_fraction,
   words_of,
 )
 
@@ -84,15 +85,13 @@ def differences(findings: Findings) -> Plot | None:
   ]
   if not points:
     return None
+  share = rows[0].fraction and f', {said_fraction(rows[0].fraction)}'
   notes = [
-    f'{capitalized(rows[0].pair.question)}, on {rows[0].subject}.',
+    f'{capitalized(rows[0].pair.question)}, on {rows[0].subject}{share or ""}.',
     'Below 0 in loss and above 0 in accuracy the side named first is ahead.',
   ]
   if any(p['low'] is not None for p in points):
-    over = 'over clients of one seed each'
-    if max(row.num_seeds for row in rows) > 1:
-      over = 'over seeds and clients'
-    notes.append(f'Whiskers: 95 % intervals {over}.')
+    notes.append(_whiskers(row.num_seeds for row in rows))
   if len(rows) > _MAX_BARS:
     notes.append(f'The first {_MAX_BARS} of {len(rows)} pairs.')
   names = {row.pair.names[0]: row.sides[0].arm.algorithm for row in rows}
@@ -116,7 +115,7 @@ def fractions(findings: Findings, subject: Subject, name: str) -> Plot | None:
   """
   words, is_own = words_of(findings.runs), subject == OWN_TEST
   samples = sorted(findings.shown_of(subject), key=lambda s: s.fraction)
-  groups = keys.grouped(samples, lambda s: is_own or _rows_of(s))
+  groups = keys.grouped(samples, _rows_of)
   rows = [
     {
       'panel': words.label(measure) + f', sample {number}' * (len(groups) > 1),
@@ -135,7 +134,7 @@ def fractions(findings: Findings, subject: Subject, name: str) -> Plot | None:
     pd.DataFrame(rows),
     name=f'{name}_scores',
     title=f'Scores on {subject}',
-    caption=f'{caption} {_whiskers(findings)}',
+    caption=f'{caption} {_whiskers(len(s.by_seed) for s in samples)}',
     kind='point',
     x='' if is_own else 'Client’s data used for personalization (%)',
     y='',
@@ -203,7 +202,9 @@ def _rows_of(sample) -> tuple:
   return *sample.clients, *(p for p in sample.key if p[0] in names)
 
 
-def _whiskers(findings: Findings) -> str:
-  is_one = all(arm.num_seeds == 1 for arm in findings.arms)
-  over = 'clients' if is_one else 'seeds and clients'
-  return f'Whiskers: 95 % intervals over {over}.'
+def _whiskers(nums_seeds: Iterable[int]) -> str:
+  """Returns what the whiskers of points of so many seeds are over."""
+  are_one = {number == 1 for number in nums_seeds}
+  over = 'clients' if are_one == {True} else 'seeds and clients'
+  others = ', of one seed over clients' * (len(are_one) > 1)
+  return f'Whiskers: 95 % intervals over {over}{others}.'

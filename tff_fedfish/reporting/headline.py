@@ -257,7 +257,7 @@ def _without_comparison(findings: Findings) -> list[str]:
       reason = 'an evaluation: `fedfish evaluate` makes one'
     return [f'{number} without {reason}.']
   if len(findings.arms) > 1:
-    return [f'None of {number} is compared: no two were evaluated alike.']
+    return [f'None of {number} is compared; the notes say why.']
   least = [s for s in scored if s.subject == scored[0].subject]
   found = [_mean_loss(findings, least[0])]
   first, last = least[0], least[-1]

@@ -50,6 +50,7 @@ _CLIENTS = (
   *('corpus', 'vocabulary', 'data.', 'partition.', 'client_splits.'),
   *('model.vocabulary_size', 'seeds.split_seed', 'seeds.partition_seed'),
 )
+_MODEL = ('model.',)
 _WITHOUT_RESULTS = frozenset(
   name
   for method in registry.BUILT_IN.values()
@@ -102,6 +103,12 @@ def curve_key(run: Run) -> Key:
   scored = dataclasses.asdict(run.train_config.evaluation)
   sample = {f'evaluation.{name}': scored[name] for name in _SAMPLE}
   return client_key(run) + _key(sample)
+
+
+def model_key(run: Run) -> Key:
+  """Returns what runs must share to count traffic in models of one size."""
+  own = settings_of(run)
+  return _key({name: own[name] for name in own if _is_among(name, _MODEL)})
 
 
 def are_same_settings(run: Run, other: Run) -> bool:

@@ -8,6 +8,7 @@ from tff_fedfish.planning.client_steps import cap_line
 from tff_fedfish.printing import count
 from tff_fedfish.reporting import keys
 from tff_fedfish.reporting.arms import Arm, subjects
+from tff_fedfish.reporting.comparisons import shared_seeds
 from tff_fedfish.reporting.estimates import MIN_SEEDS
 from tff_fedfish.reporting.findings import Findings
 from tff_fedfish.reporting.reproduction import evaluate_command
@@ -156,7 +157,7 @@ def _evaluation_clauses(
       # An earlier score is a point of a curve.
       last_shown = max(e.round_num for e in by_subject[subject])
       if evaluation.round_num >= last_shown:
-        yield f'{name} on {subject} is not shown: a larger or newer one is'
+        yield f'{name} on {subject} is not shown: another one is'
     elif evaluation.fractions:
       yield f'{name} on {subject} is not shown: that of other seeds is'
 
@@ -215,19 +216,8 @@ def _reason(findings: Findings, arm: Arm, other: Arm) -> str:
   run = arm.first
   directory = shlex.quote(str(run.directory))
   theirs, ours = _samples(findings, other), _samples(findings, arm)
-  if (
-    run.last_round is not None
-    and run.last_round < other.num_rounds
-    and (
-      not run.has_diverged and theirs and theirs[0].round_num > run.last_round
-    )
-  ):
-    rounds = theirs[0].round_num
-    return (
-      f'it has {count(run.last_round, "round")}, {other.label} was evaluated '
-      f'after {rounds:,}. `fedfish train --workdir {directory} '
-      f'--config.training.num_rounds={rounds}` continues it.'
-    )
+  if over := _over(findings, arm, other) or _over(findings, other, arm):
+    return over
   if not theirs and not ours:
     return (
       'neither has an evaluation. `fedfish evaluate --checkpoint '
@@ -239,6 +229,11 @@ def _reason(findings: Findings, arm: Arm, other: Arm) -> str:
     differing = keys.differing([ours[0].key, theirs[0].key])
     if ours[0].round_num != theirs[0].round_num:
       differing['round'] = [str(s[0].round_num) for s in (ours, theirs)]
+    seeds = [
+      {shared_seeds(own) for own in side[0].by_seed} for side in (ours, theirs)
+    ]
+    if not differing and seeds[0] & seeds[1]:
+      return 'no client has a finite loss on both sides.'
     if not differing:
       return f'it has no seed in common with {other.label}.'
     if 'vocabulary' in differing or 'corpus' in differing:
@@ -247,6 +242,27 @@ def _reason(findings: Findings, arm: Arm, other: Arm) -> str:
   evaluation = next(iter(sample.evaluations.values()))
   command = evaluate_command(target, evaluation, str(target.directory))
   return f'{reason}. `{" ".join(command)}` evaluates it alike.'
+
+
+def _over(findings: Findings, arm: Arm, other: Arm) -> str:
+  """Returns that an arm has no model of the round of the other's scores."""
+  run, theirs = arm.first, _samples(findings, other)
+  if run.last_round is None or not theirs:
+    return ''
+  rounds = theirs[0].round_num
+  if theirs[0].num_trials > 1 or run.last_round >= rounds:
+    return ''
+  found = (
+    f'{arm.label} has {count(run.last_round, "round")}, {other.label} was '
+    f'evaluated after {rounds:,}.'
+  )
+  if run.has_diverged or run.history.has_stopped_early:
+    return found
+  directory = shlex.quote(str(run.directory))
+  return (
+    f'{found} `fedfish train --workdir {directory} '
+    f'--config.training.num_rounds={rounds}` continues it.'
+  )
 
 
 def _samples(findings: Findings, arm: Arm) -> list[Sample]:

@@ -106,8 +106,14 @@ class Sample:
 
   @functools.cached_property
   def estimates(self) -> dict[str, Estimate | None]:
-    """The mean 'loss' and 'accuracy' of the finite clients."""
-    return {m: estimate(self.values(f'{m}_after')) for m in MEASURES}
+    """The mean 'loss' and 'accuracy' of the finite clients.
+
+    A checkpoint that was chosen on these clients has no interval.
+    """
+    found = {m: estimate(self.values(f'{m}_after')) for m in MEASURES}
+    if self.is_chosen_on_scored:
+      found = {m: e and e.without_interval() for m, e in found.items()}
+    return found
 
   @functools.cached_property
   def losses(self) -> pd.Series:

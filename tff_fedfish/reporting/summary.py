@@ -157,7 +157,7 @@ def _score(
         estimate,
         # How many clients are hurt includes those with no finite loss.
         sample.problem if measure != 'hurt' else '',
-        (sample.key, sample.round_num),
+        (sample.key, sample.round_num, tuple(sample.clients)),
       )
   return Column(
     key=f'{samples[0].subject.key}/{key}',
