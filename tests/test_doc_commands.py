@@ -15,6 +15,7 @@ from tff_fedfish.config.given import shipped_configs
 _MISSING = re.compile(
   r'does not exist|matches none|cannot be read \(No such file'
   r'|needs packages that|\(No module named|Could not find any running Ray'
+  r'|holds no checkpoints/round_'
   r'|A vocabulary must be a directory with|failed: .(s3|gs)://bucket/'
   r'|how the store is reached|is not there|with a config.json of transformers'
 )

@@ -21,6 +21,7 @@ def test_three_seeds():
   assert found.by_seed == {1: 1.0, 2: 2.0, 3: 6.0}
   assert found.mean == 3.0
   assert found.half_width == pytest.approx(4.302653 * math.sqrt(7 / 3))
+  assert not found.leaves_out_zero
   assert over_seeds.difference(
     {s: 1 + s / 99 for s in ours}, {1: 0, 2: 0, 3: 0}
   )[2] == pytest.approx(4.302653 / 99 / math.sqrt(3))

@@ -74,16 +74,12 @@ def read_evaluation(directory: str | os.PathLike) -> Evaluation:
     UserError: If it is none, is of a newer version, or a file is damaged.
   """
   directory = pathlib.Path(directory)
-  for name in (_SUMMARY_FILE, tables.CLIENTS_NAME):
-    if not (directory / name).is_file():
-      raise UserError(
-        f'{str(directory)!r} must be the directory of an evaluation, but '
-        f'{name} is not in it. Name a directory that `fedfish evaluate` wrote.'
-      )
   path = directory / _SUMMARY_FILE
+  _require_file(path)
   with files.explained(path, 'the summary of an evaluation', tables.ADVICE):
     summary = files.read_json(path, schema=Summary)
   path = directory / tables.CLIENTS_NAME
+  _require_file(path)
   clients = tables.read_rows(path, ClientEvaluation)
   if set(clients['model']) not in ({'global'}, {'personal'}, set()):
     raise UserError(
@@ -94,3 +90,12 @@ def read_evaluation(directory: str | os.PathLike) -> Evaluation:
   if path.exists():
     barriers = tables.read_rows(path, ClientBarrier)
   return Evaluation(summary=summary, clients=clients, barriers=barriers)
+
+
+def _require_file(path: pathlib.Path) -> None:
+  if not path.is_file():
+    raise UserError(
+      f'{str(path.parent)!r} must be the directory of an evaluation, but '
+      f'{path.name} is not in it. Name a directory that `fedfish evaluate` '
+      'wrote.'
+    )

@@ -30,6 +30,11 @@ class SeedDifference(NamedTuple):
   half_width: float | None
   """Half of Student's 95 % t interval; None: fewer than three seeds."""
 
+  @property
+  def leaves_out_zero(self) -> bool:
+    """Whether there is an interval and it leaves out 0."""
+    return self.half_width is not None and abs(self.mean) > self.half_width
+
 
 def difference(ours: Scores, theirs: Scores) -> SeedDifference | None:
   """Returns `ours - theirs` over the seeds of both.
