@@ -16,7 +16,8 @@ from tff_fedfish.reporting.runs import HELD_OUT
 
 
 def _shown(directories, fraction=0.0):
-  return read_report(directories).shown_of(HELD_OUT, fraction)
+  shown = read_report(directories).shown_of(HELD_OUT)
+  return [sample for sample in shown if sample.fraction == fraction]
 
 
 @pytest.mark.parametrize(

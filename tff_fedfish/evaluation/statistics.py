@@ -52,25 +52,41 @@ def fraction_scores(clients: pd.DataFrame) -> list[FractionScores]:
 
 def barrier_scores(barriers: pd.DataFrame) -> BarrierSummary:
   """Summarizes the barrier of a cohort: rows of `ClientBarrier`, any order."""
-  barriers = barriers.sort_values('client_id')
-  losses = barriers['global_loss'] - barriers['local_loss']
-  # (1 - global accuracy) - (1 - local accuracy).
-  errors = barriers['local_accuracy'] - barriers['global_accuracy']
-  is_finite = np.isfinite(losses)
+  barriers = with_differences(barriers.sort_values('client_id'))
+  is_finite = np.isfinite(barriers['loss'])
   finite = barriers[is_finite]
   return BarrierSummary(
-    loss=intervals.summarize(losses),
-    error=intervals.summarize(errors.where(is_finite)),
+    loss=intervals.summarize(barriers['loss']),
+    error=intervals.summarize(barriers['error'].where(is_finite)),
     local_loss=_mean(finite['local_loss']),
     global_loss=_mean(finite['global_loss']),
     num_clients=len(barriers),
   )
 
 
+def with_differences(barriers: pd.DataFrame) -> pd.DataFrame:
+  """Returns barriers with the columns `loss` and `error`, global minus local.
+
+  The error is 1 - accuracy: (1 - global) - (1 - local).
+  """
+  return barriers.assign(
+    loss=barriers['global_loss'] - barriers['local_loss'],
+    error=barriers['local_accuracy'] - barriers['global_accuracy'],
+  )
+
+
+def share_hurt(clients: pd.DataFrame) -> float | None:
+  """Returns the fraction of the clients whose loss is higher than before.
+
+  One that is not finite afterwards is higher. Clients without a finite loss
+  before are left out; None where no client is left.
+  """
+  before, after = clients['loss_before'], clients['loss_after']
+  return _mean(~(after <= before)[np.isfinite(before)])
+
+
 def _fraction_scores(fraction, rows):
-  before, after = rows['loss_before'], rows['loss_after']
-  # A loss that is nan afterwards is worse than one that was finite.
-  hurt = ~(after <= before)[np.isfinite(before)]
+  after = rows['loss_after']
   # A diverged model still has an accuracy, that of its NaNs: it goes with the
   # loss.
   accuracies = rows['accuracy_after'].where(np.isfinite(after))
@@ -78,7 +94,7 @@ def _fraction_scores(fraction, rows):
     fraction=float(fraction),
     loss=intervals.summarize(after),
     accuracy=intervals.summarize(accuracies),
-    share_of_clients_hurt=_mean(hurt) if fraction > 0 else None,
+    share_of_clients_hurt=share_hurt(rows) if fraction > 0 else None,
   )
 
 

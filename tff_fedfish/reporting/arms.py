@@ -14,6 +14,7 @@ from tff_fedfish.reporting.runs import (
   Measured,
   Row,
   Run,
+  Seeds,
   Subject,
   is_finite,
 )
@@ -42,7 +43,7 @@ class Arm(Measured):
     return len(self.runs)
 
   @property
-  def diverged_seeds(self) -> set[str]:
+  def diverged_seeds(self) -> set[Seeds]:
     """Seeds whose run stopped as it diverged."""
     return {run.seeds for run in self.runs if run.has_diverged}
 

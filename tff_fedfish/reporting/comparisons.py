@@ -20,15 +20,11 @@ from tff_fedfish.reporting.arms import subjects
 from tff_fedfish.reporting.estimates import (
   MEASURES,
   Difference,
-  Estimate,
   estimate,
 )
 from tff_fedfish.reporting.pairs import SAME, Pair, find_pairs
-from tff_fedfish.reporting.runs import Subject
+from tff_fedfish.reporting.runs import Seeds, Subject, shared_seeds
 from tff_fedfish.reporting.scores import Sample, Scores
-
-# The seeds that two arms can share; that of privacy only DP-SGD has.
-_SHARED_SEEDS = 3
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -37,14 +33,8 @@ class Comparison(Difference):
 
   pair: Pair
   sides: tuple[Sample, Sample]
-  problem: str
-  """Why there is no verdict, such as '3 of 8 clients of FedFish finite'."""
-  has_choice: bool
-  """Whether a side was chosen on the clients that are scored."""
   num_seeds: int
   num_clients: int
-  differences: dict[str, Estimate | None]
-  """'loss' in nats and 'accuracy' in [-1, 1], first side minus second."""
 
   @property
   def subject(self) -> Subject:
@@ -125,7 +115,7 @@ def compare_samples(
   )
 
 
-def find_diverged(pair: Pair) -> tuple[set[str], list[str]]:
+def find_diverged(pair: Pair) -> tuple[set[Seeds], list[str]]:
   """Returns the seeds that diverged on either side, and the problems.
 
   A problem is of a side with such a seed that the other side does not have.
@@ -184,6 +174,23 @@ def of_question(
   return sorted(rows, key=lambda c: not c.pair.is_against_baseline)
 
 
+def first_answer(
+  scores: Scores, comparisons: Sequence[Comparison], questions: Sequence[str]
+) -> list[Comparison]:
+  """Returns the comparisons that answer first; [] if there are none.
+
+  They are of the first subject that was compared, and of the first question
+  that has any. Pairs with the baseline come before others.
+  """
+  answers = (
+    of_question(comparisons, question, subject)
+    for subject in subjects(scores.runs)
+    for question in questions
+  )
+  rows = next(filter(None, answers), [])
+  return [r for r in rows if r.pair.is_against_baseline] or rows
+
+
 def most_personalized(
   comparisons: Sequence[Comparison], comparison: Comparison
 ) -> Comparison | None:
@@ -234,7 +241,7 @@ def _num_common_seeds_and_rank(sides: Sequence[Sample]) -> tuple:
 
 
 def _common_clients(
-  tables: Sequence[dict[str, pd.DataFrame]], seeds: set[str]
+  tables: Sequence[dict[Seeds, pd.DataFrame]], seeds: set[Seeds]
 ) -> tuple[set[bytes], list[set[bytes]]]:
   """Returns the clients that all have, and those finite on each side."""
   used = [[side[s] for s in seeds] for side in tables]
@@ -255,8 +262,3 @@ def _common_clients(
 def _index(clients: Sequence[bytes]) -> pd.Index:
   # Without the dtype NumPy cuts NULs at the end of an id.
   return pd.Index(clients, dtype=object)
-
-
-def shared_seeds(seeds: str) -> str:
-  """Returns the seeds that a run with DP-SGD shares with one without."""
-  return ', '.join(seeds.split(', ')[:_SHARED_SEEDS])

@@ -8,43 +8,35 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+import pandas as pd
+
 from tff_fedfish.reporting import keys, over_seeds
 from tff_fedfish.reporting.arms import Arm
 from tff_fedfish.reporting.comparisons import (
   Comparison,
   find_diverged,
-  shared_seeds,
 )
 from tff_fedfish.reporting.estimates import (
   MEASURES,
-  MIN_SEEDS,
   Difference,
   Estimate,
 )
 from tff_fedfish.reporting.pairs import Pair
-from tff_fedfish.reporting.runs import HELD_OUT
+from tff_fedfish.reporting.runs import HELD_OUT, Seeds, shared_seeds
 
 _TRAFFIC = 'communication/total_units'
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class AtEqualBytes(Difference):
-  """A pair after equally many models up and down."""
+  """A pair after equally many models up and down.
+
+  Intervals are Student's t over three seeds or more.
+  """
 
   pair: Pair
   traffic: float
   """Models that a client that takes part in every round sends and receives."""
-  problem: str
-  """Why there is no difference, such as '2 of 5 seeds of FedFish diverged'."""
-  has_choice: bool
-  """Whether a side was chosen on held-out clients."""
-  differences: dict[str, Estimate | None]
-  """'loss' and 'accuracy', with Student's t interval from three seeds on."""
-
-  @property
-  def trials(self) -> tuple[int, int]:
-    """Trials that each side is the best of."""
-    return self.pair.trials
 
   @property
   def num_seeds(self) -> int:
@@ -72,23 +64,28 @@ def _compare(pair: Pair) -> AtEqualBytes | None:
   curves = [_curves(arm) for arm in arms]
   diverged, problems = find_diverged(pair)
   seeds = (curves[0].keys() & curves[1].keys()) - diverged
-  curves = [{s: own[s] for s in sorted(seeds)} for own in curves]
+  curves = [{s: own[s] for s in sorted(seeds, key=repr)} for own in curves]
   traffic, differences = math.nan, dict.fromkeys(MEASURES)
   for measure in MEASURES:
     traffic, found = over_seeds.at_equal_traffic(*curves, measure)
-    differences[measure] = found and _estimate(found, pair)
+    differences[measure] = found and _estimate(found)
   if not math.isfinite(traffic) or not (problems or differences['loss']):
     return None
+  has_choice = pair.chosen_on == HELD_OUT
+  if has_choice:
+    differences = {
+      m: d and d.without_interval() for m, d in differences.items()
+    }
   return AtEqualBytes(
     pair=pair,
     traffic=traffic,
     problem=', '.join(problems),
-    has_choice=pair.chosen_on == HELD_OUT,
+    has_choice=has_choice,
     differences=differences,
   )
 
 
-def _curves(arm: Arm) -> dict[str, object]:
+def _curves(arm: Arm) -> dict[Seeds, pd.DataFrame]:
   curves = {
     shared_seeds(run.seeds): over_seeds.curve_of(run.metrics)
     for run in arm.runs
@@ -96,11 +93,10 @@ def _curves(arm: Arm) -> dict[str, object]:
   return {seeds: curve for seeds, curve in curves.items() if len(curve)}
 
 
-def _estimate(found: over_seeds.SeedDifference, pair: Pair) -> Estimate:
+def _estimate(found: over_seeds.SeedDifference) -> Estimate:
   ends = {}
-  if len(found.by_seed) >= MIN_SEEDS and pair.chosen_on != HELD_OUT:
-    ends['low'] = found.mean - found.half_width
-    ends['high'] = found.mean + found.half_width
+  if (half_width := found.half_width) is not None:
+    ends = {'low': found.mean - half_width, 'high': found.mean + half_width}
   return Estimate(
     mean=found.mean, by_seed=tuple(found.by_seed.values()), **ends
   )

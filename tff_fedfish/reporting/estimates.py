@@ -75,6 +75,7 @@ def estimate(
   )
 
 
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Difference:
   """Loss and accuracy of one side minus those of another."""
 
@@ -83,7 +84,7 @@ class Difference:
   has_choice: bool
   """Whether a side was chosen on the clients that are scored."""
   differences: Mapping[str, Estimate | None]
-  """'loss' in nats and 'accuracy' in [-1, 1]."""
+  """'loss' in nats and 'accuracy' in [-1, 1], first side minus second."""
 
   @property
   def is_apart(self) -> bool:

@@ -8,7 +8,7 @@ import pandas as pd
 from tff_fedfish.data.client_ids import client_id_to_cell
 from tff_fedfish.reporting import figures_of_curves, keys
 from tff_fedfish.reporting.arms import subjects
-from tff_fedfish.reporting.comparisons import Comparison, of_question
+from tff_fedfish.reporting.comparisons import Comparison, first_answer
 from tff_fedfish.reporting.estimates import MEASURES
 from tff_fedfish.reporting.findings import Findings
 from tff_fedfish.reporting.pairs import QUESTIONS, Pair
@@ -59,13 +59,7 @@ def differences(findings: Findings) -> Plot | None:
   verdict for a missing client or seed has no bar.
   """
   words = words_of(findings.runs)
-  answers = (
-    of_question(findings.comparisons, question, subject)
-    for subject in subjects(findings.runs)
-    for question in QUESTIONS
-  )
-  rows = next(filter(None, answers), [])
-  rows = [r for r in rows if r.pair.is_against_baseline] or rows
+  rows = first_answer(findings, findings.comparisons, QUESTIONS)
   points = [
     {
       'panel': label,

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from tff_fedfish.methods.registry import BASELINE
 from tff_fedfish.printing import count
-from tff_fedfish.reporting.arms import subjects
 from tff_fedfish.reporting.comparisons import (
   Comparison,
+  first_answer,
   most_personalized,
   of_question,
 )
@@ -15,7 +15,6 @@ from tff_fedfish.reporting.equal_bytes import AtEqualBytes
 from tff_fedfish.reporting.estimates import MEASURES, MIN_SEEDS
 from tff_fedfish.reporting.findings import Findings
 from tff_fedfish.reporting.pairs import BEST, OTHER, SAME, Pair
-from tff_fedfish.reporting.runs import Subject
 from tff_fedfish.reporting.scores import Sample
 from tff_fedfish.reporting.words import (
   PLACES,
@@ -35,9 +34,10 @@ def sentences(findings: Findings) -> list[str]:
   largest one, then count the verdicts at the same settings. Without a
   comparison they name what was scored.
   """
-  subject, rows = _first_rows(findings)
+  rows = first_answer(findings, findings.comparisons, (BEST, SAME, OTHER))
   if not rows:
     return _without_comparison(findings)
+  subject = rows[0].subject
   lead = min(rows, key=_lowest_loss)
   found = [_comparison(findings, lead)]
   if later := most_personalized(findings.comparisons, lead):
@@ -54,23 +54,6 @@ def sentences(findings: Findings) -> list[str]:
   if len(best) > 1:
     found.append(_counts(best, 'of each at its best'))
   return found
-
-
-def _first_rows(
-  findings: Findings,
-) -> tuple[Subject | None, list[Comparison]]:
-  """Returns the first subject that was compared, and what answers first.
-
-  Each side at its best comes before equal settings; pairs with the baseline
-  come before others.
-  """
-  for subject in subjects(findings.runs):
-    for question in (BEST, SAME, OTHER):
-      rows = of_question(findings.comparisons, question, subject)
-      rows = [r for r in rows if r.pair.is_against_baseline] or rows
-      if rows:
-        return subject, rows
-  return None, []
 
 
 def _lowest_loss(row: Comparison) -> float:
@@ -94,7 +77,7 @@ def _comparison(findings: Findings, row: Comparison) -> str:
   return capitalized(sentence)
 
 
-def _doubts(row: Comparison | AtEqualBytes) -> list[str]:
+def _doubts(row: Comparison) -> list[str]:
   """Returns what a reader must know before the difference."""
   doubts = []
   if row.is_apart:

@@ -50,7 +50,6 @@ _CLIENTS = (
   *('corpus', 'vocabulary', 'data.', 'partition.', 'client_splits.'),
   *('model.vocabulary_size', 'seeds.split_seed', 'seeds.partition_seed'),
 )
-_MODEL = ('model.',)
 _WITHOUT_RESULTS = frozenset(
   name
   for method in registry.BUILT_IN.values()
@@ -94,8 +93,7 @@ def side_key(run: Run) -> Key:
 
 def client_key(run: Run) -> Key:
   """Returns what runs must share to have the same clients with equal rows."""
-  own = settings_of(run)
-  return _key({name: own[name] for name in own if _is_among(name, _CLIENTS)})
+  return _key_among(run, _CLIENTS)
 
 
 def curve_key(run: Run) -> Key:
@@ -107,8 +105,7 @@ def curve_key(run: Run) -> Key:
 
 def model_key(run: Run) -> Key:
   """Returns what runs must share to count traffic in models of one size."""
-  own = settings_of(run)
-  return _key({name: own[name] for name in own if _is_among(name, _MODEL)})
+  return _key_among(run, ('model.',))
 
 
 def are_same_settings(run: Run, other: Run) -> bool:
@@ -303,5 +300,9 @@ def _key(values: Mapping[str, Any]) -> Key:
   return tuple((name, repr(values[name])) for name in sorted(values))
 
 
-def _is_among(name: str, names: Sequence[str]) -> bool:
-  return name in names or f'{name.partition(".")[0]}.' in names
+def _key_among(run: Run, names: Sequence[str]) -> Key:
+  """Returns the settings of some names, or sections, which end with a dot."""
+  own = settings_of(run)
+  return _key(
+    {n: own[n] for n in own if n in names or f'{n.partition(".")[0]}.' in names}
+  )

@@ -8,11 +8,10 @@ from tff_fedfish.planning.client_steps import cap_line
 from tff_fedfish.printing import count
 from tff_fedfish.reporting import keys
 from tff_fedfish.reporting.arms import Arm, subjects
-from tff_fedfish.reporting.comparisons import shared_seeds
 from tff_fedfish.reporting.estimates import MIN_SEEDS
 from tff_fedfish.reporting.findings import Findings
 from tff_fedfish.reporting.reproduction import evaluate_command
-from tff_fedfish.reporting.runs import NamedEvaluation, Run
+from tff_fedfish.reporting.runs import NamedEvaluation, Run, shared_seeds
 from tff_fedfish.reporting.scores import Sample
 from tff_fedfish.reporting.words import listed
 

@@ -1,6 +1,5 @@
 """Commands that repeat runs, make them comparable, or add seeds."""
 
-import itertools
 import json
 import shlex
 from collections.abc import Sequence
@@ -10,7 +9,12 @@ from tff_fedfish.evaluation.options import OWN_ROWS
 from tff_fedfish.reporting import settings
 from tff_fedfish.reporting.arms import Arm
 from tff_fedfish.reporting.estimates import MIN_SEEDS
-from tff_fedfish.reporting.runs import SEEDS, NamedEvaluation, Run
+from tff_fedfish.reporting.runs import (
+  SEEDS,
+  NamedEvaluation,
+  Run,
+  shared_seeds,
+)
 
 CONFIGS_NAME = 'configs'
 """Directory in a report with the configuration of each run."""
@@ -118,8 +122,9 @@ def more_seeds_commands(arms: Sequence[Arm]) -> list[list[str]]:
   They run where the report was made. Evaluations on other corpora, whose place
   is not recorded, are not among them.
   """
-  of_arms = [{_seeds(run): run for run in arm.runs} for arm in arms]
-  wanted = list(dict.fromkeys(itertools.chain(*of_arms)))
+  of_arms = [{shared_seeds(run.seeds) for run in arm.runs} for arm in arms]
+  runs = (run for arm in arms for run in arm.runs)
+  wanted = list(dict.fromkeys(shared_seeds(run.seeds) for run in runs))
   if not wanted or all(len(own) >= MIN_SEEDS for own in of_arms):
     return []
   for number in range(len(wanted), MIN_SEEDS):
@@ -150,9 +155,3 @@ def more_seeds_commands(arms: Sequence[Arm]) -> list[list[str]]:
   quoted = ' '.join(map(shlex.quote, workdirs))
   output = '--output three_seeds_report'
   return [*commands, ['fedfish report', f'--runs {quoted}', output]]
-
-
-def _seeds(run: Run) -> tuple[int, ...]:
-  """Returns the seeds that runs with and without DP-SGD share."""
-  own = vars(run.train_config.seeds)
-  return tuple(own[name.partition('.')[2]] for name in SEEDS[:3])

@@ -21,6 +21,8 @@ SEEDS = tuple(
   f'seeds.{name}_seed' for name in ('model', 'cohort', 'shuffle', 'privacy')
 )
 """Settings in which runs differ that are repetitions of one another."""
+Seeds = tuple[int, ...]
+"""Values of `SEEDS`, without that of privacy where there is no DP-SGD."""
 
 
 class Subject(NamedTuple):
@@ -199,12 +201,12 @@ class Run(Measured):
     return self.train_config.data.corpus != 'grouped_text'
 
   @property
-  def seeds(self) -> str:
+  def seeds(self) -> Seeds:
     """The seeds in which repetitions differ; that of privacy with DP-SGD."""
     is_private = self.train_config.local_privacy.is_on
     values = vars(self.train_config.seeds)
     names = SEEDS if is_private else SEEDS[:-1]
-    return ', '.join(repr(values[name.partition('.')[2]]) for name in names)
+    return tuple(values[name.partition('.')[2]] for name in names)
 
   @functools.cached_property
   def history(self) -> RoundHistory:
@@ -249,6 +251,11 @@ class Run(Measured):
       if evaluation.fingerprint == own:
         return HELD_OUT
     return Subject(kind, evaluation.corpus)
+
+
+def shared_seeds(seeds: Seeds) -> Seeds:
+  """Returns the seeds that a run with DP-SGD shares with one without."""
+  return seeds[: len(SEEDS) - 1]
 
 
 def is_finite(value: float | None) -> bool:

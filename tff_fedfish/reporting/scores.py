@@ -8,7 +8,7 @@ repeated over seeds.
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,19 @@ import pandas as pd
 
 from tff_fedfish import files
 from tff_fedfish.data.client_ids import client_id_to_cell
+from tff_fedfish.evaluation.statistics import share_hurt
 from tff_fedfish.printing import count
 from tff_fedfish.reporting import arms as arms_module
 from tff_fedfish.reporting import keys
 from tff_fedfish.reporting.arms import Arm
 from tff_fedfish.reporting.estimates import MEASURES, Estimate, estimate
-from tff_fedfish.reporting.runs import HELD_OUT, NamedEvaluation, Run, Subject
+from tff_fedfish.reporting.runs import (
+  HELD_OUT,
+  NamedEvaluation,
+  Run,
+  Seeds,
+  Subject,
+)
 
 SCORES = ('loss_before', 'accuracy_before', 'loss_after', 'accuracy_after')
 """Scores of a client; 'before' is before personalization."""
@@ -38,9 +45,9 @@ class Sample:
   fraction: float
   key: keys.Key
   """`keys.evaluation_key`: samples of equal key may be compared."""
-  evaluations: Mapping[str, NamedEvaluation]
+  evaluations: Mapping[Seeds, NamedEvaluation]
   """Seeds -> the evaluation."""
-  by_seed: Mapping[str, pd.DataFrame]
+  by_seed: Mapping[Seeds, pd.DataFrame]
   """Seeds -> `SCORES` by client, also those that are not finite."""
 
   @property
@@ -95,13 +102,9 @@ class Sample:
       return f'{len(self.finite_clients)} of {clients} finite'
     return ''
 
-  def values(
-    self, column: str, clients: Iterable[bytes] | None = None
-  ) -> dict[str, dict[bytes, float]]:
+  def values(self, column: str) -> dict[Seeds, dict[bytes, float]]:
     """Returns a column of `SCORES` by seed, of the clients that are finite."""
-    index = pd.Index(
-      self.finite_clients if clients is None else clients, dtype=object
-    )
+    index = pd.Index(self.finite_clients, dtype=object)
     return {s: t[column].loc[index].to_dict() for s, t in self.by_seed.items()}
 
   @functools.cached_property
@@ -141,12 +144,8 @@ class Sample:
 
     A loss that is not finite afterwards counts as raised. None at fraction 0.
     """
-    shares = []
-    for table in self.by_seed.values():
-      rows = table[np.isfinite(table['loss_before'])]
-      if len(rows):
-        raised = ~(rows['loss_after'] <= rows['loss_before'])
-        shares.append(float(raised.mean()))
+    shares = map(share_hurt, self.by_seed.values())
+    shares = [share for share in shares if share is not None]
     return arms_module.mean(shares) if self.fraction else None
 
 
@@ -157,10 +156,16 @@ class Scores:
   runs: Sequence[Run]
   arms: Sequence[Arm]
   """The runs, repetitions together."""
-  rows: pd.DataFrame
-  """The long table: run, arm, subject, evaluation, round, fraction, client_id
-  and the columns of per_client.csv."""
   samples: Sequence[Sample]
+
+  @functools.cached_property
+  def rows(self) -> pd.DataFrame:
+    """The long table of all evaluations.
+
+    Columns are run, arm, subject, evaluation, round and those of
+    per_client.csv.
+    """
+    return _long_table(self.arms)
 
   @functools.cached_property
   def shown(self) -> list[Sample]:
@@ -170,15 +175,9 @@ class Scores:
     )
     return [max(group, key=lambda s: s.rank) for group in by_place.values()]
 
-  def shown_of(
-    self, subject: Subject, fraction: float | None = None
-  ) -> list[Sample]:
-    """Returns the shown samples of a subject, of one or all fractions."""
-    return [
-      s
-      for s in self.shown
-      if s.subject == subject and fraction in (None, s.fraction)
-    ]
+  def shown_of(self, subject: Subject) -> list[Sample]:
+    """Returns the shown samples of a subject."""
+    return [s for s in self.shown if s.subject == subject]
 
   def clients_csv(self) -> str:
     """Returns the rows of the shown samples as CSV, in full precision."""
@@ -206,13 +205,8 @@ def read_scores(runs: Sequence[Run], *, averages_seeds: bool = True) -> Scores:
   arms = [Arm(run.label, (run,)) for run in runs]
   if averages_seeds:
     arms = arms_module.find_arms(runs)
-  rows = _long_table(arms)
-  return Scores(
-    runs=runs,
-    arms=arms,
-    rows=rows,
-    samples=[sample for arm in arms for sample in _samples(arm)],
-  )
+  samples = [sample for arm in arms for sample in _samples(arm)]
+  return Scores(runs=runs, arms=arms, samples=samples)
 
 
 def _long_table(arms: Sequence[Arm]) -> pd.DataFrame:
@@ -237,7 +231,7 @@ def _long_table(arms: Sequence[Arm]) -> pd.DataFrame:
 
 def _samples(arm: Arm) -> list[Sample]:
   """Returns the samples of an arm; of equal ones of a seed the newest."""
-  groups: dict[Any, dict[str, NamedEvaluation]] = {}
+  groups: dict[Any, dict[Seeds, NamedEvaluation]] = {}
   for run in arm.runs:
     for evaluation in sorted(
       run.evaluations, key=lambda e: (e.written, e.name)

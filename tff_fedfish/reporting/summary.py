@@ -11,6 +11,7 @@ import numpy as np
 
 from tff_fedfish import files
 from tff_fedfish.evaluation import intervals
+from tff_fedfish.evaluation.statistics import with_differences
 from tff_fedfish.reporting import keys
 from tff_fedfish.reporting.arms import Arm, mean
 from tff_fedfish.reporting.estimates import MEASURES, Estimate, estimate
@@ -202,11 +203,7 @@ def _barrier(arm: Arm) -> dict[str, Value] | None:
   clients: dict[str, dict[str, dict[bytes, float]]] = {}
   for seeds, table in by_seed.items():
     table = table[np.isfinite(table[list(names)]).all(axis='columns')]
-    table = table.set_index('client_id')
-    table = table.assign(
-      loss=table['global_loss'] - table['local_loss'],
-      error=table['local_accuracy'] - table['global_accuracy'],
-    )
+    table = with_differences(table.set_index('client_id'))
     for key in _BARRIERS:
       column = table[key.removeprefix('barrier/')].to_dict()
       clients.setdefault(key, {})[seeds] = column
