@@ -35,13 +35,28 @@ def test_worst_decile_by_hand(losses, expected):
 def test_interval_of_two_values_by_hand():
   # The mean of two draws from {0, 4} is 0, 2 or 4 with probability 1/4, 1/2,
   # 1/4: the lowest 2.5 % of the resamples are all 0, the highest 2.5 % all 4.
+  # Scaled by t / 1.96 sqrt(n / (n - 1)): 12.7062 / 1.96 * 1.41421 = 9.1680.
   summary = intervals.summarize(np.array([0.0, 4.0]))
-  assert (summary.ci_low, summary.ci_high) == (0.0, 4.0)
+  ends = pytest.approx((2 - 2 * 9.1680, 2 + 2 * 9.1680), rel=1e-5)
+  assert (summary.ci_low, summary.ci_high) == ends
+
+
+@pytest.mark.parametrize('num_clients', [4, 8, 16])
+def test_few_clients_without_a_difference(num_clients):
+  # 5 % of 600 intervals leave out 0: 30 with a standard deviation of 5.3.
+  # Without the scale 8 clients leave it out in 11 %.
+  generator = np.random.RandomState(1)
+  missed = 0
+  for _ in range(600):
+    found = intervals.summarize(generator.normal(size=num_clients))
+    missed += not found.ci_low < 0 < found.ci_high
+  assert 18 <= missed <= 46
 
 
 def test_one_client():
   summary = intervals.summarize(np.array([2.5]))
-  assert (summary.mean, summary.ci_low, summary.ci_high) == (2.5,) * 3
+  # It says nothing of other clients.
+  assert (summary.mean, summary.ci_low, summary.ci_high) == (2.5, None, None)
 
 
 def test_values_that_are_not_finite_are_counted():
@@ -93,8 +108,9 @@ def test_paired_difference_by_hand():
   summary = intervals.paired_difference({7: a}, {7: b})
   assert summary == {
     'mean': 1.0,
-    'ci_low': -1.0,
-    'ci_high': 3.0,
+    # The ends of the bootstrap, -1 and 3, with the scale of two clients.
+    'ci_low': pytest.approx(1 - 2 * 9.1680, rel=1e-5),
+    'ci_high': pytest.approx(1 + 2 * 9.1680, rel=1e-5),
     'share_below_zero': 0.5,
     'seed_means': [1.0],
     'seed_low': None,
@@ -128,10 +144,14 @@ def test_one_seed_is_the_bootstrap_over_clients():
 
 
 def test_seeds_are_drawn_too():
-  # One client whose difference is 1 with one seed and 5 with the other: a
+  # Two clients whose difference is 1 with one seed and 5 with the other: a
   # resample holds both with probability 1/2, one of them alone with 1/4 each.
-  a = {1: {b'x': 3.0}, 2: {b'x': 5.0}, 3: {b'x': 9.0}}
-  b = {1: {b'x': 2.0}, 2: {b'x': 0.0}, 4: {b'x': 0.0}}
+  a = {1: 3.0, 2: 5.0, 3: 9.0}
+  b = {1: 2.0, 2: 0.0, 4: 0.0}
+  a, b = (
+    {seed: {b'x': value, b'y': value} for seed, value in side.items()}
+    for side in (a, b)
+  )
   summary = intervals.paired_difference(a, b)
   assert summary['mean'] == 3.0
   assert (summary['ci_low'], summary['ci_high']) == (1.0, 5.0)

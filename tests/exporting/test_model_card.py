@@ -108,6 +108,16 @@ def test_scores_of_the_round(card, run, small_run):
   assert _scores(card) == ([], 'Round 3 was not evaluated.')
 
 
+def test_a_round_that_was_chosen_says_so(run):
+  metrics = tables.read_metrics(run / 'metrics.csv')
+  losses = {row['round']: row['held_out/loss'] for row in metrics}
+  assert losses[4] == min(losses[r] for r in (0, 2, 4))
+  assert _rows(_card(f'{run}@best'))['round'] == (
+    '4 of 4; the best of 3 evaluated rounds, chosen on held-out clients'
+  )
+  assert _rows(_card(run))['round'] == '4 of 4'
+
+
 def test_scores_that_are_not_finite(run):
   metrics = run / 'metrics.csv'
   loss = tables.read_metrics(metrics)[-1]['held_out/loss']

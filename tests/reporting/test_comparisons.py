@@ -54,6 +54,32 @@ def _compare(arms, losses):
   return comparisons.compare_samples(pair, tuple(samples))
 
 
+def test_repetitions_of_the_noise_alone(tmp_path):
+  private = {'local_privacy.clip_norm': 1.0}
+  private['local_privacy.noise_multiplier'] = 1.0
+
+  def write(method, losses, first=0, settings=private):
+    return [
+      write_scored(
+        tmp_path / f'{method}{first + n}',
+        loss,
+        algorithm=method,
+        settings=settings | {'seeds.privacy_seed': first + n},
+      )
+      for n, loss in enumerate(losses)
+    ]
+
+  prox = write('fed_prox', [5.0, 5.1, 5.5])
+  # Noise of the same seeds is paired; -1, -0.8 and -0.7.
+  [found] = read_report([*write('fed_avg', [6.0, 5.9, 6.2]), *prox]).comparisons
+  assert found.differences['loss'].by_seed == pytest.approx((-1, -0.8, -0.7))
+  # Noise of other seeds, and no noise, is compared with the mean, 5.2.
+  for average in (write('fed_avg', [6.0], 7), write('fed_avg', [6.0], 8, {})):
+    [found] = read_report([*average, *prox]).comparisons
+    assert found.differences['loss'].by_seed == pytest.approx((-0.8,))
+    assert found.num_seeds == 1
+
+
 def test_clients_that_neither_side_has_leave(sides):
   theirs = [[1.0, 2.0, _NAN]] * 3
   ours = [[0.5, 1.5, math.inf], [0.4, 1.4, 0.0], [0.6, 1.6, _NAN]]
@@ -105,6 +131,10 @@ def test_a_verdict_is_of_the_clients_of_both(sides, data, num_clients):
     ]
     loss = found.differences['loss']
     assert loss.by_seed == pytest.approx(by_seed)
+    if len(finite[0]) == 1:
+      # One client says nothing of others.
+      assert loss.low is None and not found.verdict()
+      return
     # An interval that ends at 0 decides nothing.
     lower, higher = 'lower' * (loss.high < 0), 'higher' * (loss.low > 0)
     assert found.verdict() == (lower or higher or 'undecided')

@@ -19,10 +19,15 @@ def test_comparisons_csv(pair):
   # Loss and accuracy.
   assert len(lines) == 2 * len(found)
   # FedFish 5.5, 6.5, 5, 6 and FedAvg 6, 7, 5, 6: -0.5, -0.5, 0, 0.
+  ends = [float(lines[0].pop(f'ci_{end}')) for end in ('low', 'high')]
+  # A resample is all -0.5, or all 0, in one of 16. Of four clients their
+  # distance from the mean is scaled by 3.1824 / 1.96 sqrt(4 / 3) = 1.8749.
+  scaled = 0.25 * 1.8749
+  assert ends == pytest.approx([-0.25 - scaled, -0.25 + scaled], abs=1e-4)
   assert ' '.join(f'{key}={cell}' for key, cell in lines[0].items()) == (
     'question=same settings setting= method=FedFish baseline=FedAvg '
-    'subject=held-out clients fraction=0.0 measure=loss mean=-0.25 ci_low=-0.5 '
-    'ci_high=0.0 share_below_zero=0.5 num_seeds=1 num_clients=4 problem= '
+    'subject=held-out clients fraction=0.0 measure=loss mean=-0.25 '
+    'share_below_zero=0.5 num_seeds=1 num_clients=4 problem= '
     'trials=1 baseline_trials=1 chosen_on= round=2 baseline_round=2 '
     'difference_1=-0.25'
   )
@@ -47,11 +52,14 @@ def test_summary_csv(pair):
     'held_out/spread/0.5/worst': 6.0,
     'held_out/spread/0.5/hurt': 0.0,
   }
-  # 6.0 and 7.1; all of one client is drawn in a quarter of the resamples.
+  # 6.0 and 7.1; all of one client is drawn in a quarter of the resamples. Of
+  # two clients the scale is 12.7062 / 1.96 sqrt(2) = 9.1680.
   transfer = 'transfer/sotu_by_president/loss/0.25'
   assert [
     float(fish[f'{transfer}{end}']) for end in ('', '/ci_low', '/ci_high')
-  ] == pytest.approx([6.55, 6.0, 7.1])
+  ] == pytest.approx(
+    [6.55, 6.55 - 0.55 * 9.1680, 6.55 + 0.55 * 9.1680], abs=1e-4
+  )
   assert float(fish['barrier/error']) == pytest.approx(0.025)
   assert fish['communication/uplink_units'] == '4'
   # No interval was computed for it: no columns for one.

@@ -97,6 +97,26 @@ def test_what_a_mean_over_seeds_lacks(tmp_path):
   ]
 
 
+def test_scores_after_personalization_alone(tmp_path):
+  losses = {'fed_avg': [{0.0: (6.0, 6.0), 0.5: (5.0, 5.0)}]}
+  losses['fed_fish'] = [{0.5: (4.0, 4.0)}]
+  found = _notes(write_methods(tmp_path, losses))
+  assert found[-1] == (
+    'Not scored on held-out clients without personalization: FedFish, E = 1.'
+  )
+
+
+def test_noise_that_seeds_share(tmp_path):
+  private = {'local_privacy.clip_norm': 1.0}
+  private['local_privacy.noise_multiplier'] = 1.0
+  options = {'fed_prox': {'settings': private}}
+  losses = dict.fromkeys(('fed_avg', 'fed_prox'), [6.0, 5.0, 4.0])
+  assert _notes(write_methods(tmp_path, losses, **options)) == [
+    'FedProx, E = 1: one seeds.privacy_seed for all seeds, whose noise is '
+    'shared.'
+  ]
+
+
 def test_models_fine_tuned_differently(tmp_path):
   runs = write_methods(
     tmp_path,

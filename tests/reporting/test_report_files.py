@@ -56,8 +56,8 @@ def test_commands_are_beside_the_page(report_of_pair, tmp_path):
   )
   # Two more seeds of each run; not those on a corpus of unknown place.
   for command, counts in (('train', (2, 4)), ('evaluate', (4, 4))):
-    starts = f'fedfish {command} '
-    found = tuple(sum(x.startswith(starts) for x in y) for y in (again, more))
+    word = f'fedfish {command} '
+    found = tuple(sum(word in x for x in y) for y in (again, more))
     assert found == counts
   paths = [line.split()[3] for line in again if 'fedfish train' in line]
   assert all((report_of_pair / path).is_file() for path in paths)

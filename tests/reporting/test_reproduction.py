@@ -3,8 +3,15 @@
 import json
 import pathlib
 import shlex
+import subprocess
 
-from report_runs import read_report, write_evaluation, write_methods, write_run
+from report_runs import (
+  read_report,
+  write_evaluation,
+  write_methods,
+  write_run,
+  write_scored,
+)
 
 from tff_fedfish.cli import main
 from tff_fedfish.config import load as config_loading
@@ -100,6 +107,11 @@ def test_three_seeds_for_every_arm(tmp_path, capsys):
   commands = reproduction.more_seeds_commands(arms)
   # As a shell reads them: two further seeds of each arm, each evaluated.
   read = [shlex.split(' '.join(command)) for command in commands]
+  # An evaluation that is there is not made again.
+  ends = [words[2].removeprefix(f'{root}/') for words in read[1:-1:2]]
+  runs = [f'{name}0_seed{n}' for name in losses for n in (2, 3)]
+  assert ends == [f'{run}/evaluations/e' for run in runs]
+  read = [words[words.index('fedfish') :] for words in read]
   assert [words[1] for words in read] == [*['train', 'evaluate'] * 4, 'report']
   assert read[0][2:] == [
     *('--config', f'{root}/fed_avg0/config.json'),
@@ -134,6 +146,49 @@ def test_the_files_give_the_configurations_back(tmp_path):
   path.parent.mkdir(parents=True)
   path.write_text(text)
   assert config_loading.load_config(path) == config
+
+
+def test_further_seeds_of_private_runs_have_noise_of_their_own(tmp_path):
+  private = {'local_privacy.clip_norm': 1.0}
+  private['local_privacy.noise_multiplier'] = 1.0
+  losses = {'fed_avg': [6.0], 'fed_prox': [5.0]}
+  options = {'fed_prox': {'settings': private}}
+  runs = write_methods(tmp_path, losses, **options)
+  arms = read_report(runs).arms
+  texts = [' '.join(c) for c in reproduction.more_seeds_commands(arms)]
+  average, prox = (
+    [t for t in texts if f'--workdir {tmp_path}/{name}' in t] for name in losses
+  )
+  assert not any('privacy_seed' in text for text in average)
+  # As a shell runs it: the seed is a number of its own in every run.
+  echo = 'fedfish() { echo "$@"; };'
+  seeds = [
+    subprocess.check_output(['sh', '-c', echo + text], text=True)
+    .split('privacy_seed=')[1]
+    .strip()
+    for text in prox
+  ]
+  assert len(set(seeds)) == 2 and all(0 <= int(s) < 2**31 for s in seeds)
+  # A run that was begun goes on with its own.
+  (tmp_path / 'fed_prox0_seed2').mkdir()
+  (tmp_path / 'fed_prox0_seed2' / 'config.json').touch()
+  output = subprocess.check_output(['sh', '-c', echo + prox[0]], text=True)
+  assert output == f'train --workdir {tmp_path}/fed_prox0_seed2\n'
+
+
+def test_further_seeds_take_no_name_of_a_run(tmp_path):
+  paths = [
+    write_scored(tmp_path / name, 6.0, seed=seed, algorithm='fed_avg')
+    for name, seed in (('a', 0), ('a_seed2', 5))
+  ]
+  paths.append(write_scored(tmp_path / 'b', 5.0, seed=0))
+  arms = read_report(paths).arms
+  commands = reproduction.more_seeds_commands(arms)
+  trained = [c[1].split('/')[-1] for c in commands if 'train' in c[0]]
+  assert trained == ['a_seed3', 'b_seed2', 'b_seed3']
+  # A run that is not over has other scores in the end.
+  paths[-1] = write_scored(tmp_path / 'c', 5.0, seed=0, num_rounds=9)
+  assert reproduction.more_seeds_commands(read_report(paths).arms) == []
 
 
 def test_the_privacy_seed_is_left_out(tmp_path):

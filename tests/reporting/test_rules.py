@@ -1,6 +1,8 @@
 """The rules of a page: true sentences, or refusals."""
 
+import csv
 import io
+import json
 
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from report_runs import (
   read_report,
   write_evaluation,
   write_methods,
+  write_scored,
 )
 
 from tff_fedfish.printing import count
@@ -18,8 +21,10 @@ from tff_fedfish.reporting import (
   figures_of_report,
   headline,
   notes,
+  summary,
   tables,
 )
+from tff_fedfish.reporting.loading import load_runs
 
 _BASE = tuple(6.0 + n / 10 for n in range(8))
 _NAN = float('nan')
@@ -299,6 +304,39 @@ def test_a_best_checkpoint_has_neither_star_nor_interval(tmp_path):
   [table] = tables.score_tables(findings).values()
   assert not any(cell.is_best for row in table.rows for cell in row)
   assert [bool(row[1].interval) for row in table.rows] == [True, False]
+
+
+def test_best_rounds_that_differ_by_seed(tmp_path):
+  runs = _write_pair(tmp_path, *[-0.2] * 3)
+  for run, round_num in zip(runs[3:], (0, 1, 2), strict=True):
+    path = run / 'evaluations' / 'e' / 'summary.json'
+    values = json.loads(path.read_text())
+    values['checkpoint'] = {
+      **{'round': round_num, 'best_of_rounds': 3},
+      'chosen_on': 'held_out_clients',
+    }
+    path.write_text(json.dumps(values))
+  findings = read_report(runs)
+  [lead] = headline.sentences(findings)
+  # Uplinks 0, 1 and 2 models of the best rounds, and 2 of the last one.
+  assert 'FedFish (best of 3, rounds 0 to 2)' in lead
+  assert ' after rounds 0 to 2 and round 2' in lead
+  assert lead.endswith('; uplink 1 against 2 models.')
+  [table] = comparison_tables.comparison_tables(findings)
+  assert table.rows[0][-1].text == '1 / 2'
+
+
+def test_last_values_that_are_not_finite(tmp_path):
+  curves = ((8.0, 7.0, 6.0), (8.0, 7.0, float('nan')))
+  runs = [
+    write_scored(tmp_path / str(n), 6.0, seed=n, held_out_losses=curve)
+    for n, curve in enumerate(curves)
+  ]
+  lines = csv.DictReader(io.StringIO(summary.summary_csv(load_runs(runs))))
+  assert [line['held_out/loss'] for line in lines] == ['6.0', '']
+  # Nor is there a mean over both seeds.
+  headings = tables.training_table(read_report(runs)).headings
+  assert 'Held-out loss (nats per token)' not in headings
 
 
 def test_a_title_names_the_personalization(tmp_path):

@@ -23,13 +23,14 @@ def _shown(directories, fraction=0.0):
 @pytest.mark.parametrize(
   'by_seed, ends, is_finding',
   [
-    # All of one of two clients is drawn in a quarter of the resamples.
-    ([(4.0, 0.0)], (0.0, 4.0), False),
+    # All of one of two clients is drawn in a quarter of the resamples: 2 away,
+    # times the scale of two clients, 12.7062 / 1.96 sqrt(2) = 9.1680.
+    ([(4.0, 0.0)], (2 - 18.336, 2 + 18.336), False),
     ([(1.0, 1.0), (3.0, 3.0)], (None, None), False),
     # Standard deviation 1: 2 -/+ 4.3027 / sqrt(3) = 2.4842.
     ([(1.0, 1.0), (2.0, 2.0), (3.0, 3.0)], (-0.4842, 4.4842), True),
     # The seeds' means are equal, but the clients are not.
-    ([(4.0, 0.0)] * 3, (0.0, 4.0), True),
+    ([(4.0, 0.0)] * 3, (2 - 18.336, 2 + 18.336), True),
   ],
 )
 @pytest.mark.parametrize('minus', [0.0, 2.0])

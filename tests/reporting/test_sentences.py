@@ -12,16 +12,18 @@ def _sentences(directories):
 
 
 def test_a_pair(pair):
+  # Over four clients the bootstrap's 0.25 -/+ 0.25 and 0.25 -/+ 0.5, scaled by
+  # 3.1824 / 1.96 sqrt(4 / 3) = 1.8749.
   assert _sentences(pair) == [
     'One seed, not a finding: the loss of FedFish was lower than that of '
     'FedAvg by 0.250 nats per token on held-out clients (95 % interval over '
-    'clients 0.000 to 0.500), its accuracy higher by 0.25 points (95 % '
-    'interval over clients 0.00 to 0.50); 4 clients, 1 seed; uplink 4 against '
+    'clients −0.219 to 0.719), its accuracy higher by 0.25 points (95 % '
+    'interval over clients −0.22 to 0.72); 4 clients, 1 seed; uplink 4 against '
     '2 models.',
     'After personalization on 50 % of each client’s data the loss of FedFish '
     'was lower than that of FedAvg by 0.250 nats per token on 4 clients (95 % '
-    'interval over clients −0.250 to 0.750), its accuracy higher by 0.25 '
-    'points (95 % interval over clients −0.25 to 0.75). It hurts 0 % of the '
+    'interval over clients −0.687 to 1.187), its accuracy higher by 0.25 '
+    'points (95 % interval over clients −0.69 to 1.19). It hurts 0 % of the '
     'clients with FedFish and 25 % of the clients with FedAvg.',
     # FedFish is at 3 after round 1, at 6 after round 2: 6.5 - 0.5 / 3 and 6.5.
     'At equal bytes, 4 models up and down (loss and accuracy point apart), the '
@@ -32,14 +34,15 @@ def test_a_pair(pair):
 
 
 def test_comparisons_with_the_baseline_lead(tmp_path):
-  losses = {'fed_avg': [6.5], 'fed_fish': [7.0], 'fed_prox': [6.8]}
+  losses = {'fed_avg': [6.5], 'fed_fish': [6.8], 'fed_prox': [7.0]}
   options = {'fed_fish': {'units_per_round': 2}}
   runs = write_methods(tmp_path, losses, **options)
   # Lower, but without the baseline.
   losses, wide = {'fed_prox': [4.0], 'fed_fish': [3.0]}, {'model.width': 512}
   runs += write_methods(tmp_path / 'wide', losses, all={'settings': wide})
   first, *_, counts = _sentences(runs)
-  assert 'the loss of FedAvg was lower than that of FedFish by 0.500' in first
+  # The best against the next best.
+  assert 'the loss of FedAvg was lower than that of FedFish by 0.300' in first
   # Traffic is in the order of the sentence: FedFish sends twice as much.
   assert first.endswith('; uplink 2 against 4 models.')
   assert counts == (
@@ -65,9 +68,10 @@ def test_one_run(tmp_path):
   early = {'round_num': 1, 'client_ids': 'ab'}
   path = write_evaluation(run, 'e', losses={0.0: (6.0, 5.0)}, **early)
   [sentence] = _sentences([run])
+  # 5.5 -/+ 0.5, scaled by 12.7062 / 1.96 sqrt(2) = 9.1680.
   assert sentence == (
     'The mean loss of FedFish, E = 1 on held-out clients after round 1 is '
-    '5.500 nats per token (95 % interval over clients 5.000 to 6.000), its '
+    '5.500 nats per token (95 % interval over clients 0.916 to 10.084), its '
     'accuracy 4.50 %; 2 clients, 1 seed; uplink 1 model.'
   )
   table = path / 'per_client.csv'

@@ -38,12 +38,13 @@ def test_comparison_tables_of_a_pair(pair):
     *('Clients × seeds', 'Clients with lower loss by the first'),
     *('Loss after personalization', 'Hurt (first / second)', 'Uplink (models)'),
   ]
-  # -0.5, -0.5, 0, 0; then 0, -0.5, -1, 0.5. FedAvg hurts the third client.
+  # -0.5, -0.5, 0, 0; then 0, -0.5, -1, 0.5. FedAvg hurts the third client. For
+  # the intervals see test_a_pair.
   assert _texts(held_out) == [
     [
-      *('FedFish − FedAvg', '−0.250 [−0.500 to +0.000]'),
-      *('+0.25 [+0.00 to +0.50]', '4 × 1', '50 %'),
-      '−0.250 [−0.750 to +0.250; 50 %, 4 × 1]',
+      *('FedFish − FedAvg', '−0.250 [−0.719 to +0.219]'),
+      *('+0.25 [−0.22 to +0.72]', '4 × 1', '50 %'),
+      '−0.250 [−1.187 to +0.687; 50 %, 4 × 1]',
       *('0 % / 25 %', '4 / 2'),
     ]
   ]
@@ -61,11 +62,10 @@ def test_each_comparison_has_its_own_personalization(tmp_path):
     options = {'all': {'num_local_epochs': epochs}}
     runs += write_methods(tmp_path / str(epochs), both, **options)
   table, *_ = comparison_tables.comparison_tables(read_report(runs))
-  same = '+0.000 [+0.000 to +0.000; '
   rows = [[row[0], *row[5:7]] for row in _texts(table)]
   assert rows[:6:2] == [
-    ['FedFish − FedAvg\nE = 1', f'{same}50 %, 1 × 1]', '0 % / 0 %'],
-    ['FedFish − FedAvg\nE = 4', f'{same}25 %, 1 × 1]', '0 % / 0 %'],
+    ['FedFish − FedAvg\nE = 1', '+0.000 [50 %, 1 × 1]', '0 % / 0 %'],
+    ['FedFish − FedAvg\nE = 4', '+0.000 [25 %, 1 × 1]', '0 % / 0 %'],
     ['FedFish − FedAvg\nE = 8', '–', '–'],
   ]
   # Rows against the baseline come first.
@@ -96,10 +96,11 @@ def test_score_and_cost_tables_of_a_pair(pair):
     *('Run', 'Barrier (nats)', 'Uplink (models)', 'Downlink (models)'),
     *('Seconds per round', 'Peak memory (GiB)'),
   ]
-  # Barriers (0.5 + 0.2) / 2 and (0.2 + 0.3) / 2; both take 30 s and 2 s.
+  # Barriers (0.5 + 0.2) / 2 and (0.2 + 0.3) / 2, with the scale of two clients,
+  # 9.1680: -/+ 0.15 and 0.05 become 1.3752 and 0.4584. Both take 30 s and 2 s.
   assert _texts(cost) == [
-    ['FedAvg, E = 8', '+0.350 [0.200 to 0.500]', '2', '2', '16.0', '2.00'],
-    ['FedFish, E = 8', '+0.250 [0.200 to 0.300]', '4', '2', '16.0', '2.00'],
+    ['FedAvg, E = 8', '+0.350 [−1.025 to 1.725]', '2', '2', '16.0', '2.00'],
+    ['FedFish, E = 8', '+0.250 [−0.208 to 0.708]', '4', '2', '16.0', '2.00'],
   ]
   training = tables.training_table(findings)
   row = ['FedFish, E = 8', '2', '7.000', '6.000', '2.00']

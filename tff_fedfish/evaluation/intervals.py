@@ -5,10 +5,15 @@ percentile bootstrap's (Efron and Tibshirani, An Introduction to the Bootstrap,
 1993, chapter 13): clients are drawn with replacement, as they, not their
 tokens, are the sample. Where runs were repeated with other seeds on the same
 clients, seeds and clients are drawn independently of each other and crossed
-(Owen, The pigeonhole bootstrap, 2007), whose variance is not too small.
+(Owen, The pigeonhole bootstrap, 2007), whose variance is not too small. Of few
+clients the percentiles are too close to the mean (Hesterberg, What Teachers
+Should Know About the Bootstrap, 2015): the clients' distances from their mean
+are scaled so that the ends are as far away as those of Student's t.
 """
 
 import dataclasses
+import functools
+import math
 from collections.abc import Hashable, Mapping
 from typing import Any
 
@@ -29,7 +34,7 @@ class ClientStatistics:
 
   mean: float | None = None
   ci_low: float | None = None
-  """Ends of the 95 % interval of the mean."""
+  """Ends of the 95 % interval of the mean; None of one client."""
   ci_high: float | None = None
   num_clients: int
   """Clients that count."""
@@ -82,10 +87,11 @@ def paired_difference(
 
   Returns:
     `mean` over seeds and clients, None where nothing is left, alone then;
-    `ci_low` and `ci_high`; `share_below_zero`, the share of (seed, client)
-    pairs whose difference is negative; `num_seeds`; `seed_means`, the mean over
-    clients of each seed; and `seed_low` and `seed_high`, the 95 % interval of
-    their mean, Student's t, None with fewer than three seeds.
+    `ci_low` and `ci_high`, None of one client; `share_below_zero`, the share of
+    (seed, client) pairs whose difference is negative; `num_seeds`;
+    `seed_means`, the mean over clients of each seed; and `seed_low` and
+    `seed_high`, the 95 % interval of their mean, Student's t, None with fewer
+    than three seeds.
   """
   differences = _differences(a, b)
   if not differences.size:
@@ -126,22 +132,36 @@ def t_half_width(values: ArrayLike) -> float | None:
   """Returns half of the 95 % t interval of a mean; None below three values."""
   if len(values) < 3:
     return None
+  standard_error = np.std(values, ddof=1) / math.sqrt(len(values))
+  return float(_t_quantile(len(values)) * standard_error)
+
+
+@functools.cache
+def _t_quantile(num_values):
   # Late: it takes half a second to import.
   from scipy import stats
 
-  quantile = stats.t.ppf(0.975, len(values) - 1)
-  return float(quantile * stats.sem(values))
+  return stats.t.ppf(0.975, num_values - 1)
 
 
-def _interval(values: np.ndarray, shares: np.ndarray) -> dict[str, float]:
+def _interval(
+  values: np.ndarray, shares: np.ndarray
+) -> dict[str, float | None]:
   """Returns the ends of the 95 % interval of a mean over clients.
 
   Args:
     values: [num_seeds, num_clients].
     shares: [num_bootstrap, num_seeds], of each seed in each resample.
   """
-  generator = randomness.generator('bootstrap', _SEED)
   num_bootstrap, num_clients = len(shares), values.shape[1]
+  if num_clients == 1:
+    return {'ci_low': None, 'ci_high': None}
+  generator = randomness.generator('bootstrap', _SEED)
+  # The percentiles are of a normal mean whose variance is over n.
+  wider = _t_quantile(num_clients) / 1.96
+  wider *= math.sqrt(num_clients / (num_clients - 1))
+  means = values.mean(axis=1, keepdims=True)
+  values = means + wider * (values - means)
   num_rows = max(1, _MAX_DRAWS // num_clients)
   means = np.empty(num_bootstrap)
   for start in range(0, num_bootstrap, num_rows):

@@ -132,8 +132,15 @@ def _rounds(model, rows):
     for name in ('clients', 'tokens')
   )
   unit = 'images' if model.is_of_images else 'tokens'
+  round_of = f'{model.round_num} of {model.config.training.num_rounds}'
+  if choice := model.choice:
+    clients = choice['chosen_on'].replace('held_', 'held-').replace('_', ' ')
+    round_of += (
+      f'; the best of {choice["best_of_rounds"]} evaluated rounds, chosen on '
+      f'{clients}'
+    )
   return {
-    'round': f'{model.round_num} of {model.config.training.num_rounds}',
+    'round': round_of,
     'client-rounds (clients drawn, summed over rounds)': num_clients,
     f'{unit} trained on': num_units,
   }

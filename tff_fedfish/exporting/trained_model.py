@@ -4,7 +4,8 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from tff_fedfish.data.client_ids import text_to_client_id
 from tff_fedfish.data.tokenizers import Tokenizer
 from tff_fedfish.errors import UserError
 from tff_fedfish.run import (
+  best_round,
   checkpoints,
   client_data,
   client_state,
@@ -37,6 +39,8 @@ class TrainedModel:
   round_num: int
   """Rounds that the model was trained for."""
   run: pathlib.Path
+  choice: Mapping[str, Any]
+  """Facts of the choice that 'RUN@best' is; see `best_round.choice`."""
   client: str | None = None
   """Id, as text, of the client with this personal model. None: the global
   model."""
@@ -95,6 +99,7 @@ def load_trained_model(
     tokenizer=tokenizer,
     round_num=opened.round_num,
     run=run,
+    choice=best_round.choice(checkpoint),
     client=client,
   )
 

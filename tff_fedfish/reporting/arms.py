@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 
 from tff_fedfish.config.schema import TrainConfig
@@ -59,14 +60,20 @@ class Arm(Measured):
 
   @functools.cached_property
   def metrics(self) -> tuple[Row, ...]:
-    """Rows of metrics.csv; a mean is None unless all runs have a value."""
+    """Rows of metrics.csv.
+
+    A mean is None unless all runs have a value, and NaN where one is not
+    finite.
+    """
     if len(self.runs) == 1:
       return self.first.metrics
     by_round = [{row['round']: row for row in r.metrics} for r in self.runs]
     means = []
     for round_num in sorted(set.intersection(*map(set, by_round))):
       rows = [rows_of_run[round_num] for rows_of_run in by_round]
-      row = {name: mean([r.get(name) for r in rows]) for name in rows[0]}
+      row = {
+        name: _mean_or_nan([r.get(name) for r in rows]) for name in rows[0]
+      }
       means.append({**row, 'round': round_num})
     return tuple(means)
 
@@ -120,6 +127,13 @@ def mean(values: Sequence[float | None]) -> float | None:
   if not values or not all(map(is_finite, values)):
     return None
   return sum(values) / len(values)
+
+
+def _mean_or_nan(values: Sequence[float | None]) -> float | None:
+  if None in values:
+    return None
+  found = mean(values)
+  return math.nan if found is None else found
 
 
 def _group_labels(runs: Sequence[Run]) -> list[str]:

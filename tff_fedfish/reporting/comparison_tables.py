@@ -161,7 +161,7 @@ def _personalized(row: Comparison | None) -> list[Cell]:
 
 
 def _uplink(row: Comparison) -> Cell:
-  units = [s.arm.in_round(UPLINK, s.round_num) for s in row.sides]
+  units = [s.in_rounds(UPLINK) for s in row.sides]
   return _both(units, number_text)
 
 

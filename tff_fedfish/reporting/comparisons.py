@@ -9,13 +9,14 @@ on the clients that are scored, has no interval.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
 from tff_fedfish import files
 from tff_fedfish.printing import count
+from tff_fedfish.reporting import keys
 from tff_fedfish.reporting.arms import subjects
 from tff_fedfish.reporting.estimates import (
   MEASURES,
@@ -23,8 +24,8 @@ from tff_fedfish.reporting.estimates import (
   estimate,
 )
 from tff_fedfish.reporting.pairs import SAME, Pair, find_pairs
-from tff_fedfish.reporting.runs import Seeds, Subject, shared_seeds
-from tff_fedfish.reporting.scores import Sample, Scores
+from tff_fedfish.reporting.runs import Seeds, Subject, pairing, shared_seeds
+from tff_fedfish.reporting.scores import SCORES, Sample, Scores
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -68,11 +69,9 @@ def compare_samples(
   Seeds that diverged, and clients that are not finite, on both sides leave the
   comparison. On one side only they are its `problem`.
   """
-  tables = [
-    {shared_seeds(seeds): table for seeds, table in sample.by_seed.items()}
-    for sample in sides
-  ]
-  diverged, problems = find_diverged(pair)
+  key = pairing(*(sample.by_seed for sample in sides))
+  tables = [_tables(sample, key) for sample in sides]
+  diverged, problems = find_diverged(pair, key)
   seeds = (tables[0].keys() & tables[1].keys()) - diverged
   if not seeds and not problems:
     return None
@@ -115,14 +114,15 @@ def compare_samples(
   )
 
 
-def find_diverged(pair: Pair) -> tuple[set[Seeds], list[str]]:
+def find_diverged(
+  pair: Pair, key: Callable[[Seeds], Seeds]
+) -> tuple[set[Seeds], list[str]]:
   """Returns the seeds that diverged on either side, and the problems.
 
   A problem is of a side with such a seed that the other side does not have.
+  Seeds are those that `key` returns of them, see `runs.pairing`.
   """
-  diverged = [
-    {shared_seeds(seeds) for seeds in arm.diverged_seeds} for arm in pair.arms
-  ]
+  diverged = [set(map(key, arm.diverged_seeds)) for arm in pair.arms]
   problems = [
     f'{len(own)} of {count(arm.num_seeds, "seed")} of {name} diverged'
     for own, other, arm, name in zip(
@@ -213,11 +213,13 @@ def _compare(scores: Scores, pair: Pair) -> Iterator[Comparison]:
     [
       s
       for s in scores.samples
-      if s.arm is arm and round_num in (None, s.round_num)
+      if s.arm is arm
+      and round_num in (None, s.round_num)
+      # A best round is a choice.
+      and (pair.question != SAME or s.num_trials == 1)
     ]
     for arm, round_num in zip(pair.arms, pair.rounds, strict=True)
   ]
-  is_any_round = pair.question != SAME
   for subject in subjects(run for arm in pair.arms for run in arm.runs):
     fractions = {s.fraction for own in samples for s in own}
     for fraction in sorted(fractions):
@@ -227,7 +229,7 @@ def _compare(scores: Scores, pair: Pair) -> Iterator[Comparison]:
         if one.subject == two.subject == subject
         and one.fraction == two.fraction == fraction
         and one.key == two.key
-        and (is_any_round or one.round_num == two.round_num)
+        and (pair.question != SAME or one.round_num == two.round_num)
       ]
       matched.sort(key=_num_common_seeds_and_rank, reverse=True)
       compared = (compare_samples(pair, sides) for sides in matched)
@@ -238,6 +240,20 @@ def _compare(scores: Scores, pair: Pair) -> Iterator[Comparison]:
 def _num_common_seeds_and_rank(sides: Sequence[Sample]) -> tuple:
   one, two = ({shared_seeds(s) for s in sample.by_seed} for sample in sides)
   return len(one & two), sides[0].rank[1:], sides[1].rank[1:]
+
+
+def _tables(
+  sample: Sample, key: Callable[[Seeds], Seeds]
+) -> dict[Seeds, pd.DataFrame]:
+  """Returns scores by what pairs the seeds; of several runs the mean."""
+  tables = keys.grouped(sample.by_seed, key)
+  for seeds, several in tables.items():
+    scores = [sample.by_seed[own] for own in several]
+    tables[seeds] = scores[0]
+    if len(scores) > 1:
+      scores = [table[list(SCORES)] for table in scores]
+      tables[seeds] = sum(scores[1:], start=scores[0]) / len(scores)
+  return tables
 
 
 def _common_clients(

@@ -45,9 +45,9 @@ def estimate(
 ) -> Estimate | None:
   """Returns the mean of `scores`, or of its paired difference to `minus`.
 
-  With one seed the interval is over clients. Two seeds have none. From three
-  on it is the wider, at either end, of the bootstrap over clients and seeds and
-  of Student's t over seeds.
+  With one seed the interval is over clients. Two seeds, and one client, have
+  none. From three seeds on it is the wider, at either end, of the bootstrap
+  over clients and seeds and of Student's t over seeds.
 
   Args:
     scores: Seed -> a finite number per client.
@@ -64,7 +64,7 @@ def estimate(
   low, high = paired['ci_low'], paired['ci_high']
   if paired['num_seeds'] == 2:
     low = high = None
-  elif paired['seed_low'] is not None:
+  elif None not in (low, paired['seed_low']):
     low, high = min(low, paired['seed_low']), max(high, paired['seed_high'])
   return Estimate(
     mean=paired['mean'],

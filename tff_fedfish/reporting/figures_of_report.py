@@ -124,6 +124,9 @@ def fractions(findings: Findings, subject: Subject, name: str) -> Plot | None:
   caption = 'Means over clients, each scored on the same half of its data.'
   if is_own:
     caption = 'Means over the clients that train, each on its own test rows.'
+  tuned = keys.grouped(samples, lambda s: (s.fraction, *_rows_of(s)))
+  if any(len({s.key for s in own}) > 1 for own in tuned.values()):
+    caption += ' Not all runs were fine-tuned alike.'
   return rows and plot(
     pd.DataFrame(rows),
     name=f'{name}_scores',

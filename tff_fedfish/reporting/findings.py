@@ -4,6 +4,7 @@ import functools
 from collections.abc import Sequence
 
 from tff_fedfish.reporting import comparisons, equal_bytes, summary
+from tff_fedfish.reporting.arms import Arm
 from tff_fedfish.reporting.comparisons import Comparison
 from tff_fedfish.reporting.equal_bytes import AtEqualBytes
 from tff_fedfish.reporting.runs import Run
@@ -23,6 +24,12 @@ class Findings(Scores):
   def comparisons(self) -> list[Comparison]:
     """All comparisons, by question, pair, subject and fraction."""
     return comparisons.compare(self)
+
+  @property
+  def compared_arms(self) -> list[Arm]:
+    """The arms of the comparisons."""
+    arms = (arm for c in self.comparisons for arm in c.pair.arms)
+    return list(dict.fromkeys(arms))
 
   @functools.cached_property
   def at_equal_bytes(self) -> list[AtEqualBytes]:

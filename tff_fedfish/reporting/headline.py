@@ -1,6 +1,7 @@
 """The report's first sentences: what is better, by how much, and how sure."""
 
 import collections
+import math
 from collections.abc import Sequence
 
 from tff_fedfish.methods.registry import BASELINE
@@ -14,7 +15,7 @@ from tff_fedfish.reporting.comparisons import (
 from tff_fedfish.reporting.equal_bytes import AtEqualBytes
 from tff_fedfish.reporting.estimates import MEASURES, MIN_SEEDS
 from tff_fedfish.reporting.findings import Findings
-from tff_fedfish.reporting.pairs import BEST, OTHER, SAME, Pair
+from tff_fedfish.reporting.pairs import BEST, OTHER, SAME, Pair, rounds_words
 from tff_fedfish.reporting.scores import Sample
 from tff_fedfish.reporting.words import (
   PLACES,
@@ -38,8 +39,8 @@ def sentences(findings: Findings) -> list[str]:
   if not rows:
     return _without_comparison(findings)
   subject = rows[0].subject
-  lead = min(rows, key=_lowest_loss)
-  found = [_comparison(findings, lead)]
+  lead = min(rows, key=_losses)
+  found = [capitalized(_comparison(findings, lead))]
   if later := most_personalized(findings.comparisons, lead):
     found.append(_personalized(findings, later))
   for row in findings.at_equal_bytes:
@@ -56,9 +57,11 @@ def sentences(findings: Findings) -> list[str]:
   return found
 
 
-def _lowest_loss(row: Comparison) -> float:
+def _losses(row: Comparison) -> list[float]:
+  """Returns the lower loss, then the other; infinite where there is none."""
   losses = [s.estimates['loss'] for s in row.sides if not s.problem]
-  return min((loss.mean for loss in losses if loss), default=float('inf'))
+  found = sorted(loss.mean for loss in losses if loss)
+  return [*found, math.inf, math.inf][:2]
 
 
 def _comparison(findings: Findings, row: Comparison) -> str:
@@ -67,14 +70,13 @@ def _comparison(findings: Findings, row: Comparison) -> str:
   where = f'on {row.subject}' + _place(row)
   if row.problem:
     return (
-      f'No verdict on {names[0]} against {names[1]} {where}: {row.problem}.'
+      f'no verdict on {names[0]} against {names[1]} {where}: {row.problem}.'
     )
   doubts = _doubts(row)
   differences = f'{_loss(findings, row, names, where)}, {_accuracy(row)}'
   doubt = f'{"; ".join(doubts)}: ' if doubts else ''
   sizes = f'{count(row.num_clients, "client")}, {count(row.num_seeds, "seed")}'
-  sentence = f'{doubt}{differences}; {sizes}{_uplink(row)}.'
-  return capitalized(sentence)
+  return f'{doubt}{differences}; {sizes}{_uplink(row)}.'
 
 
 def _doubts(row: Comparison) -> list[str]:
@@ -207,11 +209,9 @@ def _place(row: Comparison) -> str:
   parts = []
   if row.pair.setting:
     parts.append(f'with {row.pair.setting}')
-  rounds = [s.round_num for s in row.sides]
-  if any(s.arm.last_round != s.round_num for s in row.sides):
-    numbers = [f'{n:,}' for n in dict.fromkeys(rounds)]
-    noun = 'rounds' if len(numbers) > 1 else 'round'
-    parts.append(f'after {noun} {listed(numbers)}')
+  if any([s.arm.last_round] != s.rounds for s in row.sides):
+    words = dict.fromkeys(rounds_words(s.rounds) for s in row.sides)
+    parts.append(f'after {listed(list(words))}')
   if row.fraction:
     parts.append(f'after personalization on {100 * row.fraction:g} %')
   return ''.join(f' {part}' for part in parts)
@@ -220,9 +220,7 @@ def _place(row: Comparison) -> str:
 def _uplink(row: Comparison | Sample) -> str:
   """Returns the traffic up to the rounds that were scored."""
   sides = row.sides if isinstance(row, Comparison) else [row]
-  units = [
-    s.arm.in_round('communication/uplink_units', s.round_num) for s in sides
-  ]
+  units = [s.in_rounds('communication/uplink_units') for s in sides]
   if isinstance(row, Comparison) and row.differences['loss'].mean > 0:
     units.reverse()
   if None in units:
@@ -267,8 +265,8 @@ def _mean_loss(findings: Findings, sample: Sample) -> str:
   ends = interval_words(loss, 'loss')
   over = ' over clients' if len(sample.by_seed) == 1 else ''
   ends = f' (95 % interval{over} {ends})' if loss.low is not None else ''
-  if sample.round_num != arm.last_round:
-    where += f' after round {sample.round_num:,}'
+  if sample.rounds != [arm.last_round]:
+    where += f' after {rounds_words(sample.rounds)}'
   if sample.fraction:
     where += f' after personalization on {100 * sample.fraction:g} %'
   if sample.is_chosen_on_scored:

@@ -10,10 +10,13 @@ from tff_fedfish.reporting import keys
 from tff_fedfish.reporting.arms import Arm, subjects
 from tff_fedfish.reporting.estimates import MIN_SEEDS
 from tff_fedfish.reporting.findings import Findings
-from tff_fedfish.reporting.reproduction import evaluate_command
+from tff_fedfish.reporting.reproduction import (
+  evaluate_command,
+  more_seeds_commands,
+)
 from tff_fedfish.reporting.runs import NamedEvaluation, Run, shared_seeds
 from tff_fedfish.reporting.scores import Sample
-from tff_fedfish.reporting.words import listed
+from tff_fedfish.reporting.words import listed, said_fraction
 
 MORE_SEEDS = 'three_seeds.sh'
 """File with commands for further seeds, beside the page."""
@@ -52,7 +55,7 @@ def _seeds(findings: Findings) -> Iterator[str]:
   fewest = min((row.num_seeds for row in rows), default=MIN_SEEDS)
   if fewest < MIN_SEEDS:
     commands = ''
-    if any(a.num_seeds < MIN_SEEDS for row in rows for a in row.pair.arms):
+    if more_seeds_commands(findings.compared_arms):
       commands = f' {MORE_SEEDS}, beside this page, has commands for more.'
     yield (
       'Fewer than three seeds are not a finding: other seeds may rank the runs '
@@ -163,6 +166,9 @@ def _evaluation_clauses(
 
 def _arm_clauses(arm: Arm, findings: Findings) -> Iterator[str]:
   """Yields where personalization hurts, and what a mean over seeds lacks."""
+  if arm.train_config.local_privacy.is_on and arm.num_seeds > 1:
+    if len({run.train_config.seeds.privacy_seed for run in arm.runs}) == 1:
+      yield 'one seeds.privacy_seed for all seeds, whose noise is shared'
   for subject, samples in keys.grouped(
     (s for s in findings.shown if s.arm is arm), lambda s: s.subject
   ).items():
@@ -287,6 +293,12 @@ def _between_runs(findings: Findings) -> Iterator[str]:
     ]
     if 0 < len(without) < len(runs):
       yield f'Without an evaluation on {subject}: {_some(without)}.'
+    own = findings.shown_of(subject)
+    first = min((s.fraction for s in own), default=0.0)
+    scored = {s.arm for s in own if s.fraction == first}
+    if later := list(dict.fromkeys(s.arm for s in own if s.arm not in scored)):
+      labels = _some([arm.label for arm in later])
+      yield f'Not scored on {subject} {said_fraction(first)}: {labels}.'
 
 
 def _some(labels: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 import jinja2
+import markupsafe
 import pandas as pd
 
 from tff_fedfish.reporting import (
@@ -26,6 +27,23 @@ GENERATOR = 'fedfish report'
 SCRIPT = 'reproduce.sh'
 """File with all commands, beside the page."""
 
+
+def _prose(text: str) -> markupsafe.Markup:
+  """Returns a sentence in HTML; what stands in backticks is code.
+
+  No line of it begins with '%' or '='.
+  """
+  parts = [markupsafe.escape(part) for part in text.split('`')]
+  parts[::2] = [
+    part.replace(' %', '\u00a0%').replace(' = ', '\u00a0=\u00a0')
+    for part in parts[::2]
+  ]
+  parts[1::2] = [
+    markupsafe.Markup('<code>{}</code>').format(part) for part in parts[1::2]
+  ]
+  return markupsafe.Markup().join(parts)
+
+
 _JINJA = jinja2.Environment(
   loader=jinja2.PackageLoader('tff_fedfish.reporting'),
   autoescape=True,
@@ -34,6 +52,7 @@ _JINJA = jinja2.Environment(
   lstrip_blocks=True,
   keep_trailing_newline=True,
 )
+_JINJA.filters['prose'] = _prose
 _MAX_NOTES = 5
 # Rows of a table on top.
 _MAX_ROWS = 8
@@ -43,8 +62,9 @@ _TABLE_NOTES = {
     'Everything that differs between two sides is in their names. Small print: '
     '95 % interval; from three seeds on the wider of the bootstrap over '
     'clients and seeds and of Student’s t over seeds; of one seed, over '
-    'clients; none where a side was chosen on these clients. Fewer than three '
-    'seeds are not a finding. Nothing is corrected for the number of rows.'
+    'clients; none where a side was chosen on these clients; too narrow where '
+    'few clients differ much more than the others. Fewer than three seeds are '
+    'not a finding. Nothing is corrected for the number of rows.'
   ),
   'equal_bytes': (
     'Curves are interpolated linearly between evaluations. Small print: '

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 
 from tff_fedfish.reporting import keys
-from tff_fedfish.reporting.arms import Arm, mean
+from tff_fedfish.reporting.arms import Arm
 from tff_fedfish.reporting.runs import HELD_OUT, Subject
 from tff_fedfish.reporting.scores import Sample, Scores
 
@@ -41,6 +41,13 @@ class Pair:
     """Whether another method is compared with `registry.BASELINE`."""
     arm, baseline = self.arms
     return baseline.is_baseline and not arm.is_baseline
+
+
+def rounds_words(rounds: Sequence[int]) -> str:
+  """Returns 'round 6', or 'rounds 2 to 6' of an ascending list."""
+  if len(rounds) == 1:
+    return f'round {rounds[0]:,}'
+  return f'rounds {rounds[0]:,} to {rounds[-1]:,}'
 
 
 def find_pairs(scores: Scores) -> Iterator[Pair]:
@@ -94,19 +101,18 @@ def _each_at_its_best(scores: Scores) -> Iterator[Pair]:
     samples, trials, chosen_on = best
     arms = [sample.arm for sample in samples]
     rounds = [sample.round_num for sample in samples]
-    if rounds[0] != rounds[1] and not all(map(_is_final, samples)):
+    are_equal = samples[0].rounds == samples[1].rounds
+    if not are_equal and not all(map(_is_final, samples)):
       continue
-    if trials == [1, 1] and rounds[0] == rounds[1] and _is_same(*arms):
+    if trials == [1, 1] and are_equal and _is_same(*arms):
       continue
     order = [arms.index(arm) for arm in _ordered(arms)]
     # Where all rounds are the last planned ones their number is a setting.
-    is_last = all(
-      r == arm.num_rounds for r, arm in zip(rounds, arms, strict=True)
-    )
-    names_rounds = rounds[0] != rounds[1] and not is_last
+    is_last = all(s.rounds == [s.arm.num_rounds] for s in samples)
+    names_rounds = not are_equal and not is_last
     words = [
       _trial_words(pair[n], samples[n], trials[n], chosen_on)
-      + [f'round {rounds[n]:,}'] * names_rounds
+      + [rounds_words(samples[n].rounds)] * names_rounds
       for n in order
     ]
     firsts = [arms[n].first for n in order]
@@ -177,13 +183,7 @@ def _by_validation(
   """Returns the loss of validation clients; None unless all samples have it."""
 
   def loss(sample):
-    # Each seed's best round is another.
-    losses = [
-      run.in_round('validation/loss', sample.evaluations[run.seeds].round_num)
-      for run in sample.arm.runs
-      if run.seeds in sample.evaluations
-    ]
-    return math.inf if sample.problem else mean(losses)
+    return math.inf if sample.problem else sample.in_rounds('validation/loss')
 
   if any(loss(sample) is None for own in candidates for sample in own):
     return None

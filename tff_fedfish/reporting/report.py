@@ -84,10 +84,11 @@ def write_report(
     texts['clients.csv'] = findings.clients_csv()
   texts[_PAGE] = render_page(findings, plots, figure_format, list(texts))
   scripts = {SCRIPT: reproduction.reproduction_commands(runs)}
-  arms = {arm: None for c in findings.comparisons for arm in c.pair.arms}
-  scripts[notes.MORE_SEEDS] = reproduction.more_seeds_commands(list(arms))
+  scripts[notes.MORE_SEEDS] = reproduction.more_seeds_commands(
+    findings.compared_arms
+  )
   texts |= {
-    name: ''.join(f'{" ".join(command)}\n' for command in commands)
+    name: 'set -e\n' + ''.join(f'{" ".join(command)}\n' for command in commands)
     for name, commands in scripts.items()
     if commands
   }

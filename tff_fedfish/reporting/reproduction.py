@@ -1,6 +1,8 @@
 """Commands that repeat runs, make them comparable, or add seeds."""
 
+import itertools
 import json
+import pathlib
 import shlex
 from collections.abc import Sequence
 
@@ -13,6 +15,7 @@ from tff_fedfish.reporting.runs import (
   SEEDS,
   NamedEvaluation,
   Run,
+  Seeds,
   shared_seeds,
 )
 
@@ -119,39 +122,68 @@ def evaluate_command(
 def more_seeds_commands(arms: Sequence[Arm]) -> list[list[str]]:
   """Returns commands that give all arms the same three seeds or more.
 
-  They run where the report was made. Evaluations on other corpora, whose place
-  is not recorded, are not among them.
+  They run where the report was made, and may be run again. Runs that are not
+  over have none. Evaluations on other corpora, whose place is not recorded, and
+  of earlier rounds are not among them.
   """
   of_arms = [{shared_seeds(run.seeds) for run in arm.runs} for arm in arms]
-  runs = (run for arm in arms for run in arm.runs)
+  runs = [run for arm in arms for run in arm.runs]
   wanted = list(dict.fromkeys(shared_seeds(run.seeds) for run in runs))
-  if not wanted or all(len(own) >= MIN_SEEDS for own in of_arms):
+  if all(len(own) >= MIN_SEEDS for own in of_arms):
+    return []
+  if not all(run.is_over for run in runs):
     return []
   for number in range(len(wanted), MIN_SEEDS):
     wanted.append(tuple(s + number * _SEED_STEP for s in wanted[0]))
   commands, workdirs = [], []
+  taken = {run.directory for run in runs}
   for own, arm in zip(of_arms, arms, strict=True):
     run = arm.first
     workdirs += [str(r.directory) for r in arm.runs]
-    for number, seeds in enumerate(wanted, start=1):
+    names = (f'{run.directory}_seed{n}' for n in itertools.count(2))
+    free = (name for name in names if pathlib.Path(name) not in taken)
+    for seeds in wanted:
       if seeds in own:
         continue
-      workdir = f'{run.directory}_seed{number}'
+      workdir = next(free)
       workdirs.append(workdir)
-      config = run.directory / CONFIG_NAME
-      named = zip(SEEDS, seeds, strict=False)
-      commands.append(
-        [
-          f'fedfish train --config {shlex.quote(str(config))}',
-          f'--workdir {shlex.quote(workdir)}',
-          *(f'--config.{name}={seed}' for name, seed in named),
-        ]
-      )
+      commands.append(_train_command(run, workdir, seeds))
       commands += [
-        evaluate_command(run, evaluation, workdir)
+        _unless(
+          f'{workdir}/evaluations/{evaluation.name}',
+          evaluate_command(run, evaluation, workdir),
+        )
         for evaluation in run.evaluations
         if evaluation.summary.kind != 'transfer'
+        and (
+          evaluation.num_trials > 1 or evaluation.round_num == run.last_round
+        )
       ]
   quoted = ' '.join(map(shlex.quote, workdirs))
   output = '--output three_seeds_report'
   return [*commands, ['fedfish report', f'--runs {quoted}', output]]
+
+
+def _train_command(run: Run, workdir: str, seeds: Seeds) -> list[str]:
+  """Returns the command that trains a run with other seeds."""
+  config = run.directory / CONFIG_NAME
+  named = zip(SEEDS, seeds, strict=False)
+  command = [
+    f'fedfish train --config {shlex.quote(str(config))}',
+    f'--workdir {shlex.quote(workdir)}',
+    *(f'--config.{name}={seed}' for name, seed in named),
+  ]
+  if not run.train_config.local_privacy.is_on:
+    return command
+  # Nobody may know the seed of the noise, and a run goes on with its own.
+  seed = '$(($(od -An -N4 -tu4 /dev/urandom) % 2147483648))'
+  command.append(f'--config.{SEEDS[-1]}={seed}')
+  path = f'{workdir}/{CONFIG_NAME}'
+  go_on = f'fedfish train --workdir {shlex.quote(workdir)}'
+  condition = f'if [ -e {shlex.quote(path)} ]; then {go_on}; else'
+  return [condition, *command, '; fi']
+
+
+def _unless(path: str, command: Sequence[str]) -> list[str]:
+  """Returns a command that does nothing where its output is."""
+  return [f'[ -e {shlex.quote(path)} ] ||', *command]

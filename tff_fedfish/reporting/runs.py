@@ -5,6 +5,7 @@ import functools
 import math
 import pathlib
 import statistics
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -139,9 +140,9 @@ class Measured:
     ]
 
   def last(self, name: str) -> float | None:
-    """Returns the last finite value of a metric."""
-    values = self.series(name)
-    return values[-1][0] if values else None
+    """Returns the last value of a metric; None if it is not finite."""
+    values = [row[name] for row in self.metrics if row.get(name) is not None]
+    return values[-1] if values and is_finite(values[-1]) else None
 
   def in_round(self, name: str, round_num: int) -> float | None:
     """Returns a metric in one round; None where it is not finite."""
@@ -225,6 +226,12 @@ class Run(Measured):
     return self.history.has_diverged
 
   @property
+  def is_over(self) -> bool:
+    """Whether it has no further round."""
+    is_stopped = self.has_diverged or self.history.has_stopped_early
+    return is_stopped or (self.last_round or 0) >= self.num_rounds
+
+  @property
   def base_label(self) -> str:
     """The method with its local epochs, such as 'FedFish, E = 8'."""
     epochs = self.num_local_epochs
@@ -256,6 +263,19 @@ class Run(Measured):
 def shared_seeds(seeds: Seeds) -> Seeds:
   """Returns the seeds that a run with DP-SGD shares with one without."""
   return seeds[: len(SEEDS) - 1]
+
+
+def pairing(
+  one: Collection[Seeds], two: Collection[Seeds]
+) -> Callable[[Seeds], Seeds]:
+  """Returns what of the seeds pairs runs of two arms.
+
+  That of privacy is part of it where it tells more pairs apart.
+  """
+  common = [
+    set(map(key, one)) & set(map(key, two)) for key in (tuple, shared_seeds)
+  ]
+  return tuple if len(common[0]) > len(common[1]) else shared_seeds
 
 
 def is_finite(value: float | None) -> bool:

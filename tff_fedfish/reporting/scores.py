@@ -67,6 +67,21 @@ class Sample:
     )
 
   @property
+  def rounds(self) -> list[int]:
+    """The rounds, ascending: one, or those that are each seed's best."""
+    return sorted({e.round_num for e in self.evaluations.values()})
+
+  def in_rounds(self, name: str) -> float | None:
+    """Returns the mean over seeds of a metric in the rounds of the scores."""
+    return arms_module.mean(
+      [
+        run.in_round(name, self.evaluations[run.seeds].round_num)
+        for run in self.arm.runs
+        if run.seeds in self.evaluations
+      ]
+    )
+
+  @property
   def num_trials(self) -> int:
     """Rounds that its checkpoint was chosen from."""
     return max(e.num_trials for e in self.evaluations.values())

@@ -75,8 +75,12 @@ def capitalized(text: str) -> str:
 
 
 def shown(value: float, places: int, scale: float = 1.0, sign: str = '') -> str:
-  """Returns a scaled number as text, with a typographic minus; 0 has none."""
-  return f'{scale * value:{sign}z.{places}f}'.replace('-', '−')
+  """Returns a scaled number as text, with a typographic minus; 0 has none.
+
+  A million and more have an exponent.
+  """
+  digits = f'z.{places}f' if abs(scale * value) < 1e6 else '.3g'
+  return f'{scale * value:{sign}{digits}}'.replace('-', '−')
 
 
 def interval_words(

@@ -33,6 +33,8 @@ def dry_run(config: TrainConfig, workdir: str | os.PathLike | None) -> None:
       stack.enter_context(run_directory.lock(workdir))
     checked = check.check_run(config, workdir, stage=stage)
   _describe(config)
+  if line := checked.history.early_stop_line(config.training.num_rounds):
+    print(f'{line}.')
   if checked.start is not None:
     print(checked.start.describe())
   if checked.corpus is not None and config.partition.divides_images:
