@@ -1,21 +1,16 @@
 """From the reports of workers to the index and the manifest."""
 
-import dataclasses
-import hashlib
-import itertools
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-
 from pipelines import reports, splits
+from pipelines.merge_index import MergedIndex, merge_index
 from pipelines.options import GroupJob
 from pipelines.output import WorkDirectory
-from pipelines.reports import FileReport, ShardReport, Tally
+from pipelines.reports import FileReport, Plan, ShardReport, Tally
+from pipelines.rows import names_of
 from tff_fedfish.data import places
-from tff_fedfish.data.corpus_index import INDEX_NAME, fingerprint_of_index
+from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.manifest import (
   MANIFEST_NAME,
   ORDER,
@@ -39,13 +34,14 @@ _CAUSES = {
 
 
 def finish(
-  job: GroupJob, num_tasks: int, work: WorkDirectory
+  job: GroupJob, num_tasks: int, plan: Plan, work: WorkDirectory
 ) -> list[Manifest]:
   """Writes index and manifest, of every part, if nothing was lost.
 
   Args:
     job: The job.
     num_tasks: How many reading tasks there were.
+    plan: What was merged.
     work: Holds the shards and the reports. Gets the names of all files of the
       grouped corpora.
 
@@ -56,39 +52,33 @@ def finish(
     UserError: If not one record could be grouped.
     RuntimeError: If records were lost: a fault of this program.
   """
-  tasks = reports.read_task_reports(work.path)
-  files = list(itertools.chain.from_iterable(tasks))
+  tasks = reports.read_task_reports(plan.tasks)
+  files = [file for task in tasks for file in task.files]
   shards = reports.read_shard_reports(work.path)
-  all_there = len(tasks) == num_tasks and len(shards) == job.num_all_shards()
-  _check(job, files, [report for _, report, _ in shards.values()], all_there)
+  all_there = len(plan.tasks) == num_tasks
+  all_there &= len(shards) == job.num_all_shards()
+  _check(job, files, [report for _, report in shards.values()], all_there)
+  optional = job.load_source().optional_feature_names
+  features = tuple(sorted(names_of(plan.features, optional)))
   manifests = []
   for i, name in enumerate(job.part_names()):
     numbers = range(i * job.num_shards, (i + 1) * job.num_shards)
-    index = pa.concat_tables(shards[number][2] for number in numbers).sort_by(
-      [('group_id', 'ascending'), ('part', 'ascending')]
-    )
-    if not index.num_rows:
+    index_path = places.join(work.path, f'{i}-{INDEX_NAME}')
+    parts = [reports.index_of_shard(shards[number][0]) for number in numbers]
+    index = merge_index(parts, index_path)
+    if index is None:
       # An empty corpus helps nobody; the other parts' manifests name this one.
       continue
-    sink = pa.BufferOutputStream()
-    pq.write_table(index, sink)
-    data = sink.getvalue()
-    manifest = dataclasses.replace(
-      _manifest(job, files, [shards[num][1] for num in numbers], index, i),
-      index_sha256=hashlib.sha256(data).hexdigest(),
-      fingerprint=fingerprint_of_index(index),
-    )
+    own = [shards[number][1] for number in numbers]
+    manifest = _manifest(job, files, own, features, index, i)
     manifests.append(manifest)
     directory = f'{name}/' if name else ''
     for number, shard in zip(numbers, manifest.shards, strict=True):
       work.files[shards[number][0]] = directory + shard.name
-    for file, content in (
-      (INDEX_NAME, data),
-      (MANIFEST_NAME, manifest.to_bytes()),
-    ):
-      path = places.join(work.path, f'{i}-{file}')
-      places.write_bytes(path, content)
-      work.files[path] = directory + file
+    manifest_path = places.join(work.path, f'{i}-{MANIFEST_NAME}')
+    places.write_bytes(manifest_path, manifest.to_bytes())
+    work.files[manifest_path] = directory + MANIFEST_NAME
+    work.files[index_path] = directory + INDEX_NAME
   return manifests
 
 
@@ -153,7 +143,8 @@ def _manifest(
   job: GroupJob,
   files: Sequence[FileReport],
   shards: Sequence[ShardReport],
-  index: pa.Table,
+  features: Sequence[str],
+  index: MergedIndex,
   part: int,
 ) -> Manifest:
   """Returns the manifest of a part of the split, with its shards and index."""
@@ -166,11 +157,11 @@ def _manifest(
   return Manifest(
     corpus=job.name or job.source_name,
     key=job.key,
-    feature_names=(*source.feature_names, *shards[0].optional_features),
+    feature_names=(*source.feature_names, *features),
     counts=Counts(
       records_in=sum(file.records_in for file in files),
-      records_out=pc.sum(index.column('num_examples')).as_py(),
-      num_groups=pc.sum(pc.equal(index.column('part'), 0)).as_py(),
+      records_out=index.num_examples,
+      num_groups=index.num_groups,
       num_records=index.num_rows,
       drops=num_drops,
       num_mixed_time_groups=sum(
@@ -179,6 +170,8 @@ def _manifest(
       num_small_groups=sum(shard.num_small_groups for shard in shards),
     ),
     shards=tuple(shard.shard for shard in shards),
+    index_sha256=index.sha256,
+    fingerprint=index.fingerprint,
     options=job.options(),
     order=ORDER,
     num_input_files=len(files),

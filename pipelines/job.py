@@ -1,39 +1,38 @@
-"""The grouping job: raw files -> blocks -> pieces -> shards, index, manifest.
+"""The grouping job: raw files -> runs -> shards, index, manifest.
 
-    ReadBlocks -> GroupByPiece -> SortPieces -> GroupByShard -> WriteShards
+    Read -> PlanCombining -> Combine -> PlanMerging -> Merge
 
-Beam moves whole blocks, a few elements per file, because its cost is per
-element; between pieces and shards only names of files. The job is built of what
-every runner has: no side input, no second output, no large element.
+Beam is the scheduler: what it moves between the steps of `steps.py` are numbers
+and names of files. The job is built of what every runner has: no side input, no
+second output, no large element.
 """
 
+import contextlib
 import dataclasses
-import functools
+import hashlib
 import os
 import posixpath
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import DirectOptions, PipelineOptions
+from apache_beam.options.pipeline_options import (
+  DirectOptions,
+  PipelineOptions,
+  StandardOptions,
+)
 
 from pipelines import output as outputs
-from pipelines import reports
+from pipelines import reports, steps
 from pipelines.beam_internals import lock_buffers, watch_workers
-from pipelines.blocks import names_of, sort_blocks
 from pipelines.finish import finish
 from pipelines.input_files import file_sizes
 from pipelines.options import GroupJob
-from pipelines.pieces import (
-  PieceBlocks,
-  merge_pieces,
-  tasks_per_piece,
-  write_piece,
-)
-from pipelines.read_files import FileReader
 from pipelines.run_errors import raise_understood
-from pipelines.write_groups import write_shard
 from tff_fedfish.data.manifest import Manifest
+from tff_fedfish.data.places import is_remote
 from tff_fedfish.errors import UserError
+from tff_fedfish.version import __version__
 
 # By name: what Beam calls DirectRunner first tries to download a Go program.
 DEFAULT_RUNNER = 'apache_beam.runners.portability.fn_api_runner.FnApiRunner'
@@ -41,8 +40,8 @@ DEFAULT_RUNNER = 'apache_beam.runners.portability.fn_api_runner.FnApiRunner'
 Task = tuple[tuple[str, str], ...]
 """(path, name in messages and the manifest) of files that are read together."""
 
-# Small files are read together, so that their blocks are not small, too.
-_TASK_BYTES = 16 << 20
+# Small files are read together, so that their runs are not small, too.
+_TASK_BYTES = 32 << 20
 _MAX_TASK_FILES = 1000
 
 
@@ -51,6 +50,7 @@ def run_group_job(
   output: str | os.PathLike,
   beam_flags: Sequence[str] = (),
   *,
+  resume: bool = False,
   watch: Callable[[str, int], None] | None = None,
 ) -> list[Manifest]:
   """Groups raw files into a directory that is complete once it has a manifest.
@@ -61,6 +61,7 @@ def run_group_job(
       Where the runner uses other machines, they must see it under the same
       path.
     beam_flags: Options that Beam's `PipelineOptions` knows.
+    resume: Whether to go on with what an equal job has left in `output`.
     watch: Called with (work directory, number of reading tasks) at the start;
       `reports.progress` tells how far the job is.
 
@@ -70,39 +71,50 @@ def run_group_job(
   Raises:
     UserError: If not one record could be grouped, a file could not be read, or
       the job is strict and a record has a fault.
-    FailedError: If the machine failed, such as on a full disk.
-    ChildProcessError: If a worker process of this machine was killed.
+    FailedError: If the machine failed, such as on a full disk. Finished work is
+      kept.
+    ChildProcessError: If a worker process of this machine was killed. Finished
+      work is kept.
     RuntimeError: If records were lost: a fault of this program.
   """
   if not any(flag.split('=')[0] == '--runner' for flag in beam_flags):
     beam_flags = [f'--runner={DEFAULT_RUNNER}', *beam_flags]
   options = PipelineOptions(list(beam_flags))
-  _check_runner(options)
+  num_workers = _num_workers(options)
   lock_buffers()
   watch_workers()
-  tasks, num_bytes = _plan_tasks(job)
-  try:
-    with outputs.work_directory(str(output), reports.DIRECTORIES) as directory:
+  output = str(output)
+  tasks, sizes = _plan_tasks(job)
+  with outputs.work_directory(
+    output,
+    reports.DIRECTORIES,
+    identity=_identity(job),
+    resume=resume,
+    holds_work=lambda path: bool(reports.find_tasks(path)),
+  ) as directory:
+    try:
       if watch is not None:
         watch(directory.path, len(tasks))
-      work = _Work(
-        # The functions need not carry the names of all files.
-        job=dataclasses.replace(job, paths=()),
-        directory=directory.path,
-        tasks_per_piece=tasks_per_piece(
-          num_bytes, len(tasks), job.num_all_shards()
-        ),
-      )
-      with beam.Pipeline(options=options) as pipeline:
-        _build(pipeline, work, tasks)
-      return finish(job, len(tasks), directory)
-  except Exception as error:
-    raise_understood(error, str(output))
-    raise
+      reports.write_inputs(directory.path, tasks)
+      # The functions need not carry the names of all files.
+      work = steps.Work(dataclasses.replace(job, paths=()), directory.path)
+      with (
+        _new_schedule(num_workers) as schedule,
+        beam.Pipeline(options=options) as pipeline,
+      ):
+        _build(pipeline, work, schedule, sizes)
+      plan = reports.read_plan(directory.path, steps.MERGE)
+      return finish(job, len(tasks), plan, directory)
+    except Exception as error:
+      raise_understood(error, output, directory)
+      raise
 
 
-def _check_runner(options: PipelineOptions) -> None:
-  """Refuses what Beam's own runner fails at, or loses elements with."""
+def _num_workers(options: PipelineOptions) -> int:
+  """Returns how many processes Beam's own runner starts; 0: none, or another's.
+
+  Refuses what it fails at, or loses elements with.
+  """
   direct = options.view_as(DirectOptions)
   if direct.direct_num_workers < 0:
     raise UserError(
@@ -116,14 +128,18 @@ def _check_runner(options: PipelineOptions) -> None:
       f'is {mode!r}, in which Beam loses records. Use multi_processing with as '
       'many `--direct_num_workers`.'
     )
+  is_own = options.view_as(StandardOptions).runner == DEFAULT_RUNNER
+  if not is_own or mode != 'multi_processing':
+    return 0
+  return direct.direct_num_workers or os.cpu_count() or 1
 
 
-def _plan_tasks(job: GroupJob) -> tuple[list[Task], int]:
-  """Returns what to read together, and how many bytes all tasks have.
+def _plan_tasks(job: GroupJob) -> tuple[list[Task], list[int]]:
+  """Returns what to read together, and how many bytes each task has.
 
   A task is one large file, or several small ones.
   """
-  tasks, task, task_bytes = [], [], 0
+  tasks, task_sizes, task, task_bytes = [], [], [], 0
   paths = sorted(job.paths)
   names, sizes = _name_files(paths), file_sizes(paths)
   for path, name, size in zip(paths, names, sizes, strict=True):
@@ -131,10 +147,11 @@ def _plan_tasks(job: GroupJob) -> tuple[list[Task], int]:
       task_bytes + size > _TASK_BYTES or len(task) == _MAX_TASK_FILES
     ):
       tasks.append(tuple(task))
+      task_sizes.append(task_bytes)
       task, task_bytes = [], 0
     task.append((path, name))
     task_bytes += size
-  return [*tasks, tuple(task)], sum(sizes)
+  return [*tasks, tuple(task)], [*task_sizes, task_bytes]
 
 
 def _name_files(paths: Sequence[str]) -> list[str]:
@@ -143,79 +160,115 @@ def _name_files(paths: Sequence[str]) -> list[str]:
   return [path[len(common) :].lstrip('/') for path in paths]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Work:
-  """Tells a worker all that it must know for any part of the job."""
-
-  job: GroupJob
-  directory: str
-  """The work directory."""
-  tasks_per_piece: int
-
-  def prepare(self) -> None:
-    """Checks, once in a process, that it sees the work directory."""
-    _require_shared(self.directory)
-
-  def features(self) -> tuple[str, ...]:
-    """Returns the optional features that the corpus stores, sorted."""
-    names = self.job.load_source().optional_feature_names
-    return tuple(sorted(names_of(_read_features(self.directory), names)))
+def _identity(job: GroupJob) -> str:
+  """Returns a hash of all that the files of a work directory depend on."""
+  files = [
+    (path, size, 0 if is_remote(path) else os.stat(path).st_mtime_ns)
+    for path, size in zip(job.paths, file_sizes(job.paths), strict=True)
+  ]
+  values = __version__, dataclasses.replace(job, paths=()), sorted(files)
+  return hashlib.sha256(repr(values).encode()).hexdigest()
 
 
-# Not in a DoFn's `setup`, which not all runners call.
-_require_shared = functools.lru_cache(1)(outputs.require_shared)
-_read_features = functools.lru_cache(1)(reports.read_features)
+@dataclasses.dataclass(frozen=True)
+class _Schedule:
+  """Deals numbers out to workers.
+
+  Beam's own runner would give each process as many, however long they take. So
+  each gets all, and does those that no other has claimed.
+  """
+
+  num_workers: int
+  claims: str
+  """A directory of this machine; without processes of this machine ''."""
+
+  def elements(self, numbers: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
+    """Returns (key, numbers) pairs; at least one."""
+    if self.claims:
+      return [(worker, numbers) for worker in range(self.num_workers)]
+    return [(number, [number]) for number in numbers] or [(0, [])]
+
+  def take(self, step: str, numbers: Iterable[int]) -> Iterator[int]:
+    """Yields the numbers of an element that this worker does."""
+    for number in numbers:
+      if not self.claims or self._claim(f'{step}-{number}'):
+        yield number
+
+  def _claim(self, name: str) -> bool:
+    flags = os.O_CREAT | os.O_EXCL
+    try:
+      os.close(os.open(os.path.join(self.claims, name), flags))
+    except FileExistsError:
+      return False
+    return True
 
 
-def _build(pipeline: beam.Pipeline, work: _Work, tasks: Sequence[Task]) -> None:
+@contextlib.contextmanager
+def _new_schedule(num_workers: int) -> Iterator[_Schedule]:
+  with contextlib.ExitStack() as stack:
+    claims = ''
+    if num_workers:
+      claims = stack.enter_context(tempfile.TemporaryDirectory())
+    yield _Schedule(num_workers, claims)
+
+
+def _build(
+  pipeline: beam.Pipeline,
+  work: steps.Work,
+  schedule: _Schedule,
+  sizes: Sequence[int],
+) -> None:
+  done = reports.find_tasks(work.directory)
+  # The largest first, so that workers end together.
+  numbers = sorted(range(len(sizes)), key=lambda n: sizes[n], reverse=True)
+  numbers = [number for number in numbers if number not in done]
   (
     pipeline
-    | 'CreateTasks' >> beam.Create(list(enumerate(tasks)))
-    | 'ReadBlocks' >> beam.FlatMap(_read_blocks, work)
-    | 'GroupByPiece' >> beam.GroupByKey()
-    | 'SortPieces' >> beam.Map(_sort_piece, work)
-    | 'GroupByShard' >> beam.GroupByKey()
-    | 'WriteShards' >> beam.FlatMap(_write_shard, work)
+    | 'CreateTasks' >> beam.Create(schedule.elements(numbers))
+    | 'Read' >> beam.FlatMap(_read, work, schedule)
+    | 'GroupReports' >> beam.GroupByKey()
+    | 'PlanCombining'
+    >> beam.FlatMap(_plan_combining, work, schedule, list(done.values()))
+    | 'DealRuns' >> beam.GroupByKey()
+    | 'Combine' >> beam.FlatMap(_combine, work, schedule)
+    | 'GroupRuns' >> beam.GroupByKey()
+    | 'PlanMerging' >> beam.FlatMap(_plan_merging, work, schedule)
+    | 'DealShards' >> beam.GroupByKey()
+    | 'Merge' >> beam.FlatMap(_merge, work, schedule)
   )
 
 
-def _read_blocks(numbered_task, work):
-  """(task number, task) -> (piece, block) pairs."""
-  work.prepare()
-  task_num, task = numbered_task
-  job = work.job
-  if task_num == 0:
-    # A block without records of each shard, so that all are written.
-    for number in range(job.num_all_shards()):
-      yield (number, -1, 0), b''
-  blocks = PieceBlocks(task_num, work.tasks_per_piece, job.block_bytes)
-  reader = FileReader(job, blocks)
-  yield from reader.read(task)
-  reports.write_task_report(
-    work.directory, task_num, reader.reports, reader.features
-  )
+# What a step returns has one key, so that the next sees all of it; '' is there
+# where there is nothing else.
 
 
-def _sort_piece(key_and_blocks, work):
-  """(piece, its blocks) -> (shard number, path of the sorted piece, or '')."""
-  work.prepare()
-  key, blocks = key_and_blocks
-  blocks = [block for block in blocks if block]
-  if not blocks:
-    return key[0], ''
-  table = sort_blocks(blocks, work.job.load_source(), work.features())
-  path = reports.name_piece(work.directory, key)
-  write_piece(path, table)
-  return key[0], path
+def _read(element, work, schedule):
+  yield 0, ''
+  for number in schedule.take('read', element[1]):
+    yield 0, steps.read(work, number)
 
 
-def _write_shard(number_and_paths, work):
-  """(shard number, paths of its pieces) -> a shard and its report."""
-  work.prepare()
-  job, (number, paths) = work.job, number_and_paths
-  path = reports.name_shard(work.directory, number)
-  with merge_pieces([path for path in paths if path]) as rows:
-    report, index = write_shard(path, number % job.num_shards, rows, job)
-  report.optional_features = work.features()
-  reports.write_shard_report(path, report, index)
+def _plan_combining(key_and_reports, work, schedule, done):
+  found = [*done, *filter(None, key_and_reports[1])]
+  return schedule.elements(range(steps.plan_combining(work, found)))
+
+
+def _combine(key_and_numbers, work, schedule):
+  yield 0, ''
+  for numbers in key_and_numbers[1]:
+    for number in schedule.take(steps.COMBINE, numbers):
+      yield 0, steps.combine(work, number)
+
+
+def _plan_merging(key_and_runs, work, schedule):
+  steps.plan_merging(work, filter(None, key_and_runs[1]))
+  done = reports.find_shards(work.directory)
+  numbers = range(work.job.num_all_shards())
+  return schedule.elements([n for n in numbers if n not in done])
+
+
+def _merge(key_and_numbers, work, schedule):
+  for numbers in key_and_numbers[1]:
+    for number in schedule.take(steps.MERGE, numbers):
+      steps.merge(work, number)
   return ()

@@ -7,9 +7,8 @@ from pipelines.source import Fields, Source, load_source
 from pipelines.splits import SplitRule, split_names
 from tff_fedfish.errors import UserError
 
-# Records that are read together before they are handed on. Bounds what reading
-# takes of memory, and what one element of a runner holds.
-BLOCK_BYTES = 32 << 20
+# Of records in memory. It bounds what reading takes.
+RUN_BYTES = 48 << 20
 
 # Protocol buffers cannot hold more than 2 GiB; leaves room for the last one.
 _MAX_BYTES = 1 << 30
@@ -33,7 +32,7 @@ class GroupJob:
     split: How to split the corpus; None: one corpus.
     fields: For json_lines: what to read.
     name: The corpus' name in the manifest; None: that of the source.
-    block_bytes: How much to read before it is handed on; does not change what
+    run_bytes: Size of a reading task's records in memory; does not change what
       is written.
 
   Raises:
@@ -62,7 +61,7 @@ class GroupJob:
   split: SplitRule | None = None
   fields: Fields | None = None
   name: str | None = None
-  block_bytes: int = BLOCK_BYTES
+  run_bytes: int = RUN_BYTES
 
   def __post_init__(self):
     for name, (low, high) in _RANGES.items():

@@ -1,7 +1,8 @@
 """The output of a job: where its workers write, and how it becomes a corpus.
 
 Workers write below OUTPUT/.fedfish-HEX/, every attempt at a piece of work to
-files of its own. To publish, the job claims the output: it creates
+files of its own. Where the machine fails, finished work stays there, and an
+equal job may go on with it. To publish, the job claims the output: it creates
 OUTPUT/.fedfish-publishing. Then it gives the shards their names, then the
 manifests, which mark corpora as complete, and then the claim goes.
 
@@ -18,11 +19,11 @@ import shlex
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from pipelines.input_files import require_utf8
-from tff_fedfish import files
+from tff_fedfish import files, locks
 from tff_fedfish.data import places
 from tff_fedfish.data.corpus_index import INDEX_NAME
 from tff_fedfish.data.manifest import MANIFEST_NAME
@@ -37,6 +38,8 @@ _SHARD = re.compile(r'(\w+/)?groups-\d{5}(-of-\d{5}\.tfrecord)')
 # Of two claims in a store, the later one stays; both jobs read it after this.
 _SETTLE_SECONDS = 1.0
 _FAILURES = (OSError, places.StoreError)
+# Not by a fault of the input or of this program.
+_STOPPED = (FailedError, ChildProcessError, OSError, KeyboardInterrupt)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +48,25 @@ class WorkDirectory:
 
   Attributes:
     path: The directory, as all workers must see it.
+    holds_work: Called with the path; says whether it holds finished work.
     files: Files to publish: path -> name in the output, such as
       'train/manifest.json'. All others go.
   """
 
   path: str
+  holds_work: Callable[[str], bool]
   files: dict[str, str] = dataclasses.field(default_factory=dict)
+
+  def remnant(self) -> str:
+    """Returns what a job that fails leaves, as a clause of a message."""
+    if not self.holds_work(self.path):
+      return 'nothing was kept'
+    sizes = places.map_many(places.size, places.list_files(self.path))
+    num_bytes = sum(size or 0 for size in sizes)
+    return (
+      f'finished work is kept in {self.path!r}, {num_bytes:,} bytes: the same '
+      'command with `--resume` goes on, or remove it'
+    )
 
 
 def require_usable(output: str) -> str:
@@ -98,37 +114,80 @@ def find_work(output: str) -> list[str]:
 
 @contextlib.contextmanager
 def work_directory(
-  output: str, directories: Iterable[str] = ()
+  output: str,
+  directories: Iterable[str] = (),
+  *,
+  identity: str = '',
+  resume: bool = False,
+  holds_work: Callable[[str], bool] = lambda path: False,
 ) -> Iterator[WorkDirectory]:
   """Yields a directory for workers; on success its files are published.
 
-  An exception inside removes it.
+  An exception inside removes it, unless the machine or the user has stopped a
+  job that has finished work.
 
   Args:
     output: A directory as `require_usable` returns it.
     directories: Names of directories to make in it. Workers make none: so one
       that does not share the disk, or outlives its job, writes nothing.
+    identity: Equal for jobs that may go on with each other's work.
+    resume: Whether to take the directory that such a job has left.
+    holds_work: Called with a path; says whether it holds finished work.
 
   Raises:
-    UserError: If the output cannot be written to, or was filled meanwhile.
+    UserError: If the output cannot be written to, or was filled meanwhile, or
+      the job to go on with is still at work.
   """
   output = places.absolute(output)
+  left = _left_work(output, identity) if resume else None
   # Named before it is made: an interruption can come between any two steps.
-  work = WorkDirectory(places.join(output, f'.fedfish-{uuid.uuid4().hex}'))
+  path = left or places.join(output, f'.fedfish-{uuid.uuid4().hex}')
+  work = WorkDirectory(path, holds_work)
   is_local = not places.is_remote(output)
   is_new = is_local and not os.path.exists(output)
+  is_stopped = False
   try:
     with _as_user_error(output):
       for name in ('', *directories) if is_local else ():
-        os.makedirs(os.path.join(work.path, name))
-      places.write_bytes(places.join(work.path, _MARKER), b'')
-    yield work
-    _publish(work, output)
+        os.makedirs(os.path.join(path, name), exist_ok=True)
+      if not left:
+        places.write_bytes(places.join(path, _MARKER), identity.encode())
+    with _locked(path):
+      try:
+        yield work
+        _publish(work, output)
+      except _STOPPED:
+        is_stopped = True
+        raise
   finally:
-    places.remove_directory(work.path)
-    if is_new:
-      with contextlib.suppress(OSError):
-        os.rmdir(output)
+    if not (is_stopped and holds_work(path)):
+      places.remove_directory(path)
+      if is_new:
+        with contextlib.suppress(OSError):
+          os.rmdir(output)
+
+
+def _left_work(output: str, identity: str) -> str | None:
+  """Returns the work directory of a job that was stopped."""
+  for path in find_work(output):
+    if _holds(places.join(path, _MARKER), identity.encode()):
+      return path
+  return None
+
+
+@contextlib.contextmanager
+def _locked(work: str) -> Iterator[None]:
+  """Keeps others from going on with the work; of a store it cannot."""
+  if places.is_remote(work):
+    yield
+    return
+  with open(os.path.join(work, _MARKER), 'r+b') as file:
+    if not locks.try_lock(file):
+      raise UserError(
+        f'`--resume` must find a job that was stopped, but that of {work!r} is '
+        'at work. Wait for its end.'
+      )
+    yield
 
 
 def require_shared(work: str) -> None:

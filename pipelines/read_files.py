@@ -1,15 +1,15 @@
-"""Reads raw files into blocks of keyed records, and accounts for all."""
+"""Reads raw files into runs of keyed records, and accounts for all."""
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from pipelines import splits
-from pipelines.blocks import names_of
 from pipelines.keys import KEYS
 from pipelines.options import GroupJob
-from pipelines.pieces import PieceBlocks, PieceKey
 from pipelines.reports import FileReport, Tally, excerpt
+from pipelines.rows import Row, names_of
+from pipelines.runs import RunWriter
 from pipelines.source import (
   EXCERPT_BYTES,
   OTHER_FEATURES_BYTES,
@@ -35,21 +35,21 @@ _NON_ASCII_SPACES = tuple(
 
 
 class FileReader:
-  """Reads the files of one reading task into blocks.
+  """Reads the files of one reading task into runs.
 
   Attributes:
     reports: One of every file that was read to its end.
   """
 
-  def __init__(self, job: GroupJob, blocks: PieceBlocks):
+  def __init__(self, job: GroupJob, runs: RunWriter):
     """Makes a reader for one task of a job, whose `paths` are not used.
 
     Args:
       job: The job.
-      blocks: Collects the records.
+      runs: Collects the records.
     """
     self.reports: list[FileReport] = []
-    self._job, self._blocks = job, blocks
+    self._job, self._runs = job, runs
     self._source = job.load_source()
     max_bytes = job.max_document_bytes + OTHER_FEATURES_BYTES
     self._encode = _ExampleEncoder(self._source, max_bytes)
@@ -63,24 +63,19 @@ class FileReader:
     """Optional features that at least one record read so far has, as bits."""
     return self._encode.mask
 
-  def read(
-    self, task: Iterable[tuple[str, str]]
-  ) -> Iterator[tuple[PieceKey, bytes]]:
-    """Yields (key, block) pairs that together hold all records of the files.
+  def read(self, task: Iterable[tuple[str, str]]) -> None:
+    """Reads files to their end; the last rows are in no run yet.
 
     Args:
-      task: Files, each with its name in reports; small ones share blocks.
+      task: Files, each with its name in reports; small ones share runs.
 
     Raises:
       UserError: If the job is strict, for the first record that is dropped.
     """
     for path, name in task:
-      yield from self._read_file(path, name)
-    yield from self._blocks.take()
+      self._read_file(path, name)
 
-  def _read_file(
-    self, path: str, name: str
-  ) -> Iterator[tuple[PieceKey, bytes]]:
+  def _read_file(self, path: str, name: str) -> None:
     job, source, part_of = self._job, self._source, self._part_of
     report = FileReport(name)
     num_records = [0] * len(job.part_names())
@@ -102,10 +97,8 @@ class FileReader:
         self._count_drop(report, num, drop)
         continue
       shard = part * job.num_shards + self._shard_of(group_id)
-      is_full = self._blocks.add(shard, row)
+      self._runs.add(shard, row)
       num_records[part] += 1
-      if is_full:
-        yield from self._blocks.take()
     report.parts = tuple(num_records)
     self.reports.append(report)
 
@@ -141,7 +134,7 @@ def num_words(text: str, utf8: bytes) -> int:
 
 
 class _ExampleEncoder:
-  """(group id, record) -> a row of a block.
+  """(group id, record) -> a row.
 
   Which optional features are stored is known when every file was read. An
   example gets those that this reader has met so far, which are nearly always
@@ -171,7 +164,7 @@ class _ExampleEncoder:
       self._names
     )
 
-  def __call__(self, group_id: bytes, record: RawRecord) -> tuple:
+  def __call__(self, group_id: bytes, record: RawRecord) -> Row:
     mask = self.mask
     for bit, name in enumerate(self._optional):
       if name in record:

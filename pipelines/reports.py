@@ -3,29 +3,27 @@
 There is one small file for every attempt at a reading task and at a shard. All
 attempts at the same hold the same, and one of each is counted. Counts travel as
 files, not as Beam's counters, which count a retried bundle twice.
+
+The directory also holds the raw files of each task, and the runs that are to be
+merged: the driver of a job, or a worker, writes them for the others.
 """
 
 import dataclasses
-import functools
-import io
+import itertools
 import json
-import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipelines import output
 from tff_fedfish.data import places
 from tff_fedfish.data.manifest import DropExample, Shard
 from tff_fedfish.json_values import from_json
 
-DIRECTORIES = ('tasks', 'pieces', 'shards')
+DIRECTORIES = ('tasks', 'runs', 'shards')
 """Directories of a work directory, in which workers leave files."""
-_TASKS, _PIECES, _SHARDS = DIRECTORIES
+_TASKS, _RUNS, _SHARDS = DIRECTORIES
+_INPUTS = 'inputs.jsonl'
 
-_REPORT_KEY = b'report'
 _SHOWN_BYTES = 80
 
 
@@ -60,8 +58,6 @@ class ShardReport:
   """One shard, and what became of its records."""
 
   shard: Shard | None = None
-  optional_features: tuple[str, ...] = ()
-  """Optional features of the source that the shard stores."""
   num_examples: int = 0
   """Examples stored."""
   num_mixed_time_groups: int = 0
@@ -72,105 +68,140 @@ class ShardReport:
   """Dropped records, by reason."""
 
 
+@dataclasses.dataclass(frozen=True)
+class TaskReport:
+  """What a reading task has left."""
+
+  files: tuple[FileReport, ...]
+  features: int
+  """Optional features of the source that were met, as bits."""
+  runs: tuple[str, ...]
+  """Paths of its runs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """What is to be merged."""
+
+  tasks: tuple[str, ...]
+  """Paths of the tasks' reports, one of each."""
+  features: int
+  """Optional features that any task has met, as bits."""
+  runs: tuple[str, ...]
+  """Paths of the runs that hold all rows."""
+
+
 def excerpt(data: bytes) -> str:
   """Returns the beginning of some bytes, as text that can be shown."""
   text = data[:_SHOWN_BYTES].decode('utf-8', 'backslashreplace')
   return ' '.join(text.split())
 
 
-def write_task_report(
-  work: str, task_num: int, files: Sequence[FileReport], features: int
-) -> None:
-  """Leaves the reports of one reading task.
-
-  Args:
-    work: The work directory.
-    task_num: 0-based number of the task.
-    files: Those of its files.
-    features: Optional features of the source that were met, as bits.
-  """
-  # So a list of the directory says which features were met in all.
-  path = _name(work, _TASKS, (task_num, features), 'json')
-  places.write_bytes(path, _to_json(files))
+def write_inputs(work: str, tasks: Iterable[Any]) -> None:
+  """Leaves the raw files of every reading task."""
+  with places.write(places.join(work, _INPUTS)) as file:
+    for task in tasks:
+      file.write(_to_json(task) + b'\n')
 
 
-def read_features(work: str) -> int:
-  """Returns the optional features that any task has met, as bits.
-
-  They are known when all tasks have been read: once a runner has grouped what
-  they returned.
-  """
-  paths = places.list_files(places.join(work, _TASKS))
-  return functools.reduce(operator.or_, (_numbers(path)[1] for path in paths))
+def read_inputs(work: str, task_num: int) -> list[tuple[str, str]]:
+  """Returns the raw files of a reading task, as `write_inputs` got them."""
+  with places.open_file(places.join(work, _INPUTS)) as file:
+    (line,) = itertools.islice(file, task_num, task_num + 1)
+  return list(map(tuple, json.loads(line)))
 
 
-def name_piece(work: str, key: Iterable[int]) -> str:
-  """Returns a path for an attempt at a piece."""
-  return _name(work, _PIECES, key, 'arrow')
+def write_task_report(work: str, task_num: int, report: TaskReport) -> str:
+  """Leaves the report of a reading task; returns its path."""
+  path = _name(work, _TASKS, task_num, 'json')
+  places.write_bytes(path, _to_json(report))
+  return path
+
+
+def read_task_reports(paths: Sequence[str]) -> Iterator[TaskReport]:
+  """Yields the reports at the paths."""
+  for data in places.map_many(places.read_bytes, list(paths)):
+    yield from_json(TaskReport, json.loads(data), '')
+
+
+def find_tasks(work: str) -> dict[int, str]:
+  """Returns number -> report of the reading tasks that are done."""
+  return _find(work, _TASKS)
+
+
+def write_plan(work: str, step: str, plan: Plan) -> None:
+  """Leaves the plan of a step; a repetition leaves the same."""
+  places.write_bytes(places.join(work, f'{step}.json'), _to_json(plan))
+
+
+def read_plan(work: str, step: str) -> Plan:
+  """Returns the plan of a step."""
+  data = places.read_bytes(places.join(work, f'{step}.json'))
+  return from_json(Plan, json.loads(data), '')
+
+
+def name_run(work: str) -> str:
+  """Returns a path for a run."""
+  return output.name_attempt(places.join(work, _RUNS), 'run', 'arrow')
 
 
 def name_shard(work: str, number: int) -> str:
   """Returns a path for an attempt at a shard."""
-  return _name(work, _SHARDS, (number,), 'tfrecord')
+  return _name(work, _SHARDS, number, 'tfrecord')
 
 
-def write_shard_report(
-  shard_path: str, report: ShardReport, index: pa.Table
-) -> None:
-  """Leaves the report of a shard and its part of the index."""
-  path = shard_path.removesuffix('tfrecord') + 'parquet'
-  with places.write(path) as file:
-    metadata = {_REPORT_KEY: _to_json(report)}
-    pq.write_table(index.replace_schema_metadata(metadata), file)
+def index_of_shard(path: str) -> str:
+  """Returns the path of a shard's part of the index."""
+  return f'{path.removesuffix("tfrecord")}parquet'
+
+
+def write_shard_report(shard_path: str, report: ShardReport) -> None:
+  """Leaves the report of a shard, which then is complete."""
+  path = f'{shard_path.removesuffix("tfrecord")}json'
+  places.write_bytes(path, _to_json(report))
 
 
 def progress(work: str) -> tuple[int, int]:
   """Returns (reading tasks done, shards written) of a running job."""
-  return len(_find(work, _TASKS)), len(_find(work, _SHARDS))
+  return len(find_tasks(work)), len(_find(work, _SHARDS))
 
 
-def read_task_reports(work: str) -> list[list[FileReport]]:
-  """Returns the reports of the files of every reading task."""
-  paths = _find(work, _TASKS).values()
-  return [
-    [from_json(FileReport, file, '') for file in json.loads(data)]
-    for data in places.map_many(places.read_bytes, list(paths))
-  ]
+def find_shards(work: str) -> dict[int, str]:
+  """Returns number -> path of the shards that are complete.
+
+  A job that failed while it published may have given one its last name.
+  """
+  paths = places.list_files(places.join(work, _SHARDS))
+  shards = {
+    number: f'{path.removesuffix("json")}tfrecord'
+    for number, path in _find(work, _SHARDS).items()
+  }
+  return {n: path for n, path in shards.items() if path in set(paths)}
 
 
-def read_shard_reports(
-  work: str,
-) -> dict[int, tuple[str, ShardReport, pa.Table]]:
-  """Returns the number of a shard -> its path, report, part of the index."""
-  shards = {}
-  paths = _find(work, _SHARDS)
-  contents = places.map_many(places.read_bytes, list(paths.values()))
-  for (number, path), data in zip(paths.items(), contents, strict=True):
-    index = pq.read_table(io.BytesIO(data))
-    value = json.loads(index.schema.metadata[_REPORT_KEY])
-    report = from_json(ShardReport, value, '')
-    path = path.removesuffix('parquet') + 'tfrecord'
-    shards[number] = path, report, index.replace_schema_metadata()
-  return shards
+def read_shard_reports(work: str) -> dict[int, tuple[str, ShardReport]]:
+  """Returns the number of a shard -> its path and report."""
+  shards = find_shards(work)
+  paths = [f'{p.removesuffix("tfrecord")}json' for p in shards.values()]
+  found = zip(places.map_many(places.read_bytes, paths), shards.items())
+  return {
+    number: (path, from_json(ShardReport, json.loads(data), ''))
+    for data, (number, path) in found
+  }
 
 
-def _name(work: str, kind: str, numbers: Iterable[int], suffix: str) -> str:
-  name = '-'.join(f'{number:08d}' for number in numbers)
-  return output.name_attempt(places.join(work, kind), name, suffix)
+def _name(work: str, kind: str, number: int, suffix: str) -> str:
+  return output.name_attempt(places.join(work, kind), f'{number:08d}', suffix)
 
 
 def _find(work: str, kind: str) -> dict[int, str]:
   """Returns number -> path of one attempt's report, sorted by the numbers."""
   paths = places.list_files(places.join(work, kind))
   return {
-    _numbers(path)[0]: path for path in paths if not path.endswith('.tfrecord')
+    int(path.rpartition('/')[2].partition('.')[0]): path
+    for path in paths
+    if path.endswith('.json')
   }
-
-
-def _numbers(path: str) -> list[int]:
-  """Returns the numbers in the name of a file."""
-  name = path.rpartition('/')[2].partition('.')[0]
-  return list(map(int, name.split('-')))
 
 
 def _to_json(value: Any) -> bytes:

@@ -9,6 +9,7 @@ import grpc
 
 from pipelines.beam_internals import LostWorkerError
 from pipelines.input_files import PATH_ERRORS
+from pipelines.output import WorkDirectory
 from tff_fedfish.data.places import StoreError
 from tff_fedfish.errors import FailedError, UserError
 
@@ -24,12 +25,15 @@ _LOST_WORKER = (
 )
 
 
-def raise_understood(error: Exception, output: str) -> None:
+def raise_understood(
+  error: Exception, output: str, work: WorkDirectory
+) -> None:
   """Raises the line that a user needs, if the error is one that is known.
 
   Args:
     error: Raised by the job.
     output: Its output, as the user has named it.
+    work: Its work directory.
 
   Raises:
     UserError: For what the user can change.
@@ -42,9 +46,8 @@ def raise_understood(error: Exception, output: str) -> None:
     raise UserError(message) from error
   if message := _find_message(error, StoreError, _STORE_ERROR):
     raise FailedError(
-      f'Grouping into {output!r} stopped ({message}). There is no manifest, so '
-      'what is left is no corpus. Check that the store can be reached, then '
-      'run it again.'
+      f'Grouping into {output!r} stopped ({message}); {work.remnant()}. Check '
+      'that the store can be reached, then run it again.'
     ) from error
   if _find(error, grpc.FutureTimeoutError):
     raise UserError(
@@ -55,12 +58,12 @@ def raise_understood(error: Exception, output: str) -> None:
   if lost and not lost.has_begun:
     raise ChildProcessError(
       f'a worker process of the grouping into {output!r} ended at its start '
-      f'({lost.words}). Nothing was kept. Mend the cause, and run it again.'
+      f'({lost.words}); {work.remnant()}. Mend the cause, and run it again.'
     ) from error
   if lost or any(words in str(error) for words in _LOST_WORKER):
     raise ChildProcessError(
       f'a worker process of the grouping into {output!r} ended before '
-      'its work was done, perhaps for lack of memory. Nothing was kept. Use '
+      f'its work was done, perhaps for lack of memory; {work.remnant()}. Use '
       'fewer workers, and run it again.'
     ) from error
   if message := _find_message(error, OSError, _OS_ERROR):
@@ -70,7 +73,7 @@ def raise_understood(error: Exception, output: str) -> None:
     if match and int(match[1]) in PATH_ERRORS:
       kind, what = UserError, 'the file that it names'
     raise kind(
-      f'Grouping into {output!r} stopped ({message}); nothing was kept. Check '
+      f'Grouping into {output!r} stopped ({message}); {work.remnant()}. Check '
       f'{what}, then run it again.'
     ) from error
 

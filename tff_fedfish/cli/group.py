@@ -37,20 +37,28 @@ def run(arguments: argparse.Namespace) -> int:
     flags = beam_job.read_beam_flags(arguments)
     job = build_job(arguments)
     output = outputs.require_usable(arguments.output)
-    for path in outputs.find_work(output):
+    for path in () if arguments.resume else outputs.find_work(output):
       print(
         f'fedfish: note: {path!r} is of another job for this output. If none '
-        'is running, remove it.',
+        'is running, `--resume` goes on with an equal one, or remove it.',
         file=sys.stderr,
       )
 
+    from pipelines import reports
     from pipelines.job import run_group_job
 
     directories = []
 
     def clean_up():
       for directory in directories:
-        places.remove_directory(directory)
+        if reports.find_tasks(directory):
+          print(
+            f'fedfish: finished work is kept in {directory!r}: the same '
+            'command with `--resume` goes on, or remove it.',
+            file=sys.stderr,
+          )
+        else:
+          places.remove_directory(directory)
 
     with beam_job.interruptible(clean_up):
       if job.fields is not None:
@@ -68,7 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
           directories.append(directory)
           show(directory, num_tasks)
 
-        manifests = run_group_job(job, output, flags, watch=watch)
+        manifests = run_group_job(
+          job, output, flags, resume=arguments.resume, watch=watch
+        )
   for manifest in manifests:
     directory = arguments.output
     if manifest.split is not None:

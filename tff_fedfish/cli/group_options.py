@@ -55,6 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     '--output', required=True, metavar='DIR', help='new or empty directory'
   )
   parser.add_argument(
+    '--resume',
+    action='store_true',
+    help='go on with what an equal job has left in the output, if there is one',
+  )
+  parser.add_argument(
     '--key',
     type=_key,
     metavar=f'{{{",".join(KEYS)}}}',

@@ -31,6 +31,8 @@ _CUT_OFF = 'the record is cut off'
 # How much is read at a time of a payload that is too long, and returned of it.
 _SKIPPED_BYTES = 1 << 20
 _SHOWN_BYTES = 1 << 10
+# How much is copied at a time into a record.
+_COPIED_BYTES = 1 << 20
 
 # Lengths whose headers are held: nearly every value has one that was met.
 _MAX_CACHED = 1 << 14
@@ -72,6 +74,41 @@ def write_record(file: BinaryIO, payload: bytes) -> int:
   return frame_size(len(payload))
 
 
+def write_group_record(
+  file: BinaryIO,
+  group_id: bytes,
+  entries: BinaryIO,
+  num_bytes: int,
+  part: int | None = None,
+) -> int:
+  """Writes the frame of a group record, without holding it in memory.
+
+  Args:
+    file: Where to write.
+    group_id: The group's key.
+    entries: What `example_entry` returns of each example, in the order to
+      store; read from where it stands to its end.
+    num_bytes: Size of the entries.
+    part: 0-based number of the part; None for a group of one record.
+
+  Returns:
+    The length of the payload in bytes.
+
+  Raises:
+    ValueError: If the record would take 2 GiB or more.
+  """
+  start = _start_of_group_record(group_id, num_bytes, part)
+  length = struct.pack('<Q', len(start) + num_bytes)
+  file.write(length + _CHECKSUM.pack(masked_crc(length)))
+  file.write(start)
+  crc = google_crc32c.value(start)
+  while piece := entries.read(_COPIED_BYTES):
+    file.write(piece)
+    crc = google_crc32c.extend(crc, piece)
+  file.write(_CHECKSUM.pack(_mask(crc)))
+  return len(start) + num_bytes
+
+
 def frame_size(num_payload_bytes: int) -> int:
   """Returns how many bytes a frame around such a payload takes in a file."""
   return _HEADER.size + num_payload_bytes + _CHECKSUM.size
@@ -79,9 +116,12 @@ def frame_size(num_payload_bytes: int) -> int:
 
 def masked_crc(data: bytes) -> int:
   """Returns the CRC-32C of some bytes, masked as TFRecord does it."""
+  return _mask(google_crc32c.value(data))
+
+
+def _mask(crc: int) -> int:
   # TFRecord rotates and shifts the sum, so that a sum over data that holds
   # sums stays meaningful.
-  crc = google_crc32c.value(data)
   return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -185,6 +225,17 @@ def encode_group_record(
   Raises:
     ValueError: If the record would take 2 GiB or more.
   """
+  entries = b''.join(map(example_entry, examples))
+  return _start_of_group_record(group_id, len(entries), part) + entries
+
+
+def example_entry(example: bytes) -> bytes:
+  """Returns a serialized example as an entry of a group record's list."""
+  return _value_header(None)(len(example)) + example
+
+
+def _start_of_group_record(group_id, num_bytes, part):
+  """Returns what precedes entries of so many bytes in all."""
   # The fields of a SequenceExample: 1 is the context, 2 the feature lists.
   context = _value_header(GROUP_ID_FEATURE)(len(group_id)) + group_id
   if part is not None:
@@ -193,18 +244,11 @@ def encode_group_record(
     int64_list = _field_header(1, number, 0)
     feature = _field_header(3, int64_list, 0)
     context += _entry_header(PART_FEATURE, feature, 0)
-  header_of = _value_header(None)
-  pieces = [b'']
-  num_bytes = 0
-  for example in examples:
-    header = header_of(len(example))
-    pieces += header, example
-    num_bytes += len(header) + len(example)
   lists = _entry_header(EXAMPLES_FEATURE, b'', num_bytes)
   lists = _field_header(2, lists, num_bytes)
-  pieces[0] = _field_header(1, context, 0) + lists
-  _check_size(len(pieces[0]) + num_bytes)
-  return b''.join(pieces)
+  start = _field_header(1, context, 0) + lists
+  _check_size(len(start) + num_bytes)
+  return start
 
 
 def decode_group_record(payload: bytes) -> GroupRecord:

@@ -1,0 +1,112 @@
+"""Merges the index of a corpus from the parts that its shards have."""
+
+import contextlib
+import hashlib
+import heapq
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tff_fedfish.data import places
+from tff_fedfish.data.corpus_index import FINGERPRINTED, INDEX_SCHEMA
+
+# A row group of the index; what PyArrow takes for a table of any size.
+_GROUP_ROWS = 1 << 20
+# Of all parts that are read at a time, and of what is written.
+_READ_ROWS, _BATCH_ROWS = 1 << 18, 1 << 15
+
+
+class MergedIndex(NamedTuple):
+  """Facts of an index."""
+
+  sha256: str
+  """Of the file."""
+  fingerprint: str
+  """See `corpus_index.fingerprint`."""
+  num_rows: int
+  num_groups: int
+  num_examples: int
+
+
+def merge_index(parts: Sequence[str], path: str) -> MergedIndex | None:
+  """Writes an index; returns None, and writes nothing, if it would be empty.
+
+  Args:
+    parts: Parquet files of `INDEX_SCHEMA`, each sorted by group and part, and of
+      groups that no other has.
+    path: The index.
+  """
+  num_rows = num_groups = num_examples = 0
+  fingerprint = hashlib.sha256()
+  with contextlib.ExitStack() as stack:
+    files = [stack.enter_context(places.open_file(part)) for part in parts]
+    at_once = max(1, _READ_ROWS // len(files))
+    rows = heapq.merge(*(_rows(file, at_once) for file in files))
+    first = next(rows, None)
+    if first is None:
+      return None
+    rows = itertools.chain([first], rows)
+    file = stack.enter_context(places.write(path))
+    with pq.ParquetWriter(file, INDEX_SCHEMA) as writer:
+      while group := list(_take(rows)):
+        for batch in group:
+          ids = batch.column('group_id').filter(_is_first(batch)).to_pylist()
+          fingerprint.update(
+            b''.join(len(i).to_bytes(8, 'big') + i for i in ids)
+          )
+          num_groups += len(ids)
+          num_examples += int(batch.column('num_examples').to_numpy().sum())
+          num_rows += batch.num_rows
+        table = pa.Table.from_batches(group).combine_chunks()
+        writer.write_table(table, row_group_size=_GROUP_ROWS)
+  for name in FINGERPRINTED:
+    for sums in _sums(path, name):
+      fingerprint.update(sums.astype('>i8'))
+  with places.open_file(path) as file:
+    sha256 = hashlib.file_digest(file, 'sha256').hexdigest()
+  hexdigest = fingerprint.hexdigest()
+  return MergedIndex(sha256, hexdigest, num_rows, num_groups, num_examples)
+
+
+def _rows(file, at_once: int) -> Iterator[tuple]:
+  for batch in pq.ParquetFile(file).iter_batches(at_once, use_threads=False):
+    yield from zip(*(c.to_pylist() for c in batch.columns), strict=True)
+
+
+def _take(rows: Iterator[tuple]) -> Iterator[pa.RecordBatch]:
+  """Yields the batches of the next row group."""
+  for _ in range(_GROUP_ROWS // _BATCH_ROWS):
+    batch = list(itertools.islice(rows, _BATCH_ROWS))
+    if not batch:
+      return
+    columns = zip(*batch, strict=True)
+    arrays = list(map(pa.array, columns, INDEX_SCHEMA.types))
+    yield pa.record_batch(arrays, schema=INDEX_SCHEMA)
+
+
+def _is_first(batch: pa.RecordBatch) -> pa.Array:
+  return pa.array(batch.column('part').to_numpy() == 0)
+
+
+def _sums(path: str, name: str) -> Iterator[np.ndarray]:
+  """Yields a column's sums over the parts of groups, in pieces."""
+  last = None
+  with places.open_file(path) as file:
+    table = pq.ParquetFile(file)
+    for batch in table.iter_batches(_BATCH_ROWS, columns=['part', name]):
+      values = batch.column(name).to_numpy()
+      starts = np.flatnonzero(batch.column('part').to_numpy() == 0)
+      if last is not None:
+        # Parts of a group whose beginning is in an earlier batch.
+        last += values[: starts[0] if len(starts) else None].sum()
+      if len(starts):
+        sums = np.add.reduceat(values, starts)
+        if last is not None:
+          yield np.array([last])
+        yield sums[:-1]
+        last = sums[-1]
+  yield np.array([last])
