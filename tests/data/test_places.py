@@ -100,6 +100,24 @@ def test_patterns_of_a_store(tmp_path, monkeypatch):
     assert found == [f'bucket://b/r/{name}' for name in names], pattern
 
 
+def test_name_without_wildcard_lists_nothing(tmp_path, monkeypatch):
+  buckets.mount(monkeypatch, tmp_path)
+  (tmp_path / 'b' / 'r').mkdir(parents=True)
+  (tmp_path / 'b' / 'r' / '1.json').write_bytes(b'')
+  listed, select = [], places._select
+
+  def count(directory, recursive):
+    listed.append(directory)
+    return select(directory, recursive)
+
+  monkeypatch.setattr(places, '_select', count)
+  for name in ('2.json', '', 'r'):
+    assert places.glob(f'bucket://b/r/{name}') == []
+  assert listed == []
+  assert places.glob('bucket://b/r/?.json') == ['bucket://b/r/1.json']
+  assert listed == ['bucket://b/r']
+
+
 def test_reads_of_parts(root, directory):
   data = bytes(range(256)) * 4
   (directory / 'x').write_bytes(data)

@@ -139,6 +139,8 @@ def glob(pattern: str) -> list[str]:
   if size(pattern, is_patient=False) is not None:
     return [pattern]
   start = re.split(r'[*?[]', pattern, maxsplit=1)[0]
+  if start == pattern:
+    return []
   return [
     path
     for path in list_files(start.rpartition('/')[0])
