@@ -1,5 +1,7 @@
 """Files and corpora of this machine and of a store, by the same functions."""
 
+import socket
+
 import buckets
 import disk_calls
 import pytest
@@ -164,6 +166,22 @@ def test_errors_of_a_store_are_one_line(tmp_path, monkeypatch):
     places.write_bytes('bucket://b/x', b'')
   with pytest.raises(places.StoreError, match=r"^'none://x': .*none.*$"):
     places.read_bytes('none://x')
+
+
+def test_store_that_takes_connections_and_never_answers(monkeypatch):
+  monkeypatch.setattr(places, '_SILENT_SECONDS', 1)
+  monkeypatch.setenv('AWS_MAX_ATTEMPTS', '1')
+  with socket.create_server(('127.0.0.1', 0)) as server:
+    _use_server(monkeypatch, server.getsockname()[1])
+    with pytest.raises(places.StoreError, match=r"^'s3://b/x': .*NETWORK_CONN"):
+      places.size('s3://b/x')
+
+
+def _use_server(monkeypatch, port):
+  """Lets `s3://` be a server on this machine."""
+  monkeypatch.setenv('AWS_ENDPOINT_URL', f'http://127.0.0.1:{port}')
+  monkeypatch.setenv('AWS_EC2_METADATA_DISABLED', 'true')
+  monkeypatch.setattr(places, '_connect', places._connect.__wrapped__)
 
 
 def test_corpus_of_a_store(tmp_path, monkeypatch):
