@@ -1,6 +1,8 @@
 """Files and corpora of this machine and of a store, by the same functions."""
 
+import http.server
 import socket
+import threading
 
 import buckets
 import disk_calls
@@ -175,6 +177,48 @@ def test_store_that_takes_connections_and_never_answers(monkeypatch):
     _use_server(monkeypatch, server.getsockname()[1])
     with pytest.raises(places.StoreError, match=r"^'s3://b/x': .*NETWORK_CONN"):
       places.size('s3://b/x')
+
+
+class _PublicBucket(http.server.BaseHTTPRequestHandler):
+  """The object `r/x` of bucket b; who shows credentials is refused."""
+
+  def do_GET(self):
+    body = b'abc'
+    if 'list-type' in self.path:
+      body = (
+        b'<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>r/x'
+        b'</Key><Size>3</Size></Contents></ListBucketResult>'
+      )
+    is_known = self.path.startswith(('/b/r/x', '/b?'))
+    code = 200 if is_known else 404
+    self.send_response(403 if 'Authorization' in self.headers else code)
+    self.send_header('Content-Length', str(len(body)))
+    self.end_headers()
+    if self.command == 'GET':
+      self.wfile.write(body)
+
+  do_HEAD = do_GET
+
+  def log_message(self, *_):
+    pass
+
+
+def test_public_bucket_without_credentials(monkeypatch):
+  monkeypatch.setenv('AWS_ACCESS_KEY_ID', 'somebody')
+  monkeypatch.setenv('AWS_SECRET_ACCESS_KEY', 'secret')
+  address = '127.0.0.1', 0
+  with http.server.ThreadingHTTPServer(address, _PublicBucket) as server:
+    threading.Thread(target=server.serve_forever).start()
+    try:
+      _use_server(monkeypatch, server.server_port)
+      path = 's3://anonymous@b/r/x'
+      assert places.glob('s3://anonymous@b/r/*') == [path]
+      assert places.size(path) == 3
+      assert places.read_bytes(path) == b'abc'
+      with pytest.raises(places.StoreError, match='ACCESS_DENIED'):
+        places.size('s3://b/r/x')
+    finally:
+      server.shutdown()
 
 
 def _use_server(monkeypatch, port):

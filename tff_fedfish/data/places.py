@@ -1,7 +1,8 @@
 """Files of this machine and of stores, reached by the same functions.
 
 A path is local, or one of a store that pyarrow reaches: `s3://`, `gs://`,
-`abfs://`, `hdfs://`. Local files are plain ones, without pyarrow.
+`abfs://`, `hdfs://`. As in pyarrow, `s3://anonymous@BUCKET/...` is read without
+credentials. Local files are plain ones, without pyarrow.
 
 Local errors are OSErrors, those of a store StoreErrors; opening a file that is
 not there is a FileNotFoundError in both.
@@ -317,7 +318,10 @@ def _connect(root: str, is_patient: bool) -> tuple['FileSystem', str]:
   # With the pauses between them, half a minute if connections are refused.
   attempts = int(os.environ.get('AWS_MAX_ATTEMPTS', 7))
   attempts = attempts if is_patient else min(3, attempts)
+  name = root.removeprefix('s3://')
+  bucket = name.removeprefix('anonymous@')
   store = fs.S3FileSystem(
+    anonymous=bucket != name,
     # pyarrow does not read that variable.
     endpoint_override=os.environ.get('AWS_ENDPOINT_URL'),
     retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=attempts),
@@ -327,7 +331,7 @@ def _connect(root: str, is_patient: bool) -> tuple['FileSystem', str]:
     # A small file is one request.
     allow_delayed_open=True,
   )
-  return store, root.removeprefix('s3://')
+  return store, bucket
 
 
 def _locate(path: str, is_patient: bool = True) -> tuple['FileSystem', str]:
