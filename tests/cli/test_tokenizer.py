@@ -2,15 +2,17 @@
 
 import json
 import pathlib
+import resource
 import subprocess
 import sys
 
 import pytest
 import tokenizers as huggingface
+from grouping_jobs import group_lines
 
 from tff_fedfish import corpora
 from tff_fedfish.cli import main
-from tff_fedfish.data import tokenizers
+from tff_fedfish.data import places, tokenizers
 
 _REPOSITORY = pathlib.Path(__file__).parents[2]
 
@@ -35,6 +37,27 @@ def _grouped(tmp_path_factory):
     main.main(['group', 'c4', '--input', str(raw), '--output', output]) == 0
   )
   return output
+
+
+def test_many_shards_are_each_opened_once(tmp_path, monkeypatch):
+  lines = [{'text': f'word {i}', 'url': f'http://{i}'} for i in range(300)]
+  corpus = group_lines(tmp_path, lines, num_shards=600)
+  num_opened, open_file = 0, places.open_file
+
+  def count(path, *arguments):
+    nonlocal num_opened
+    num_opened += str(path).endswith('.tfrecord')
+    return open_file(path, *arguments)
+
+  monkeypatch.setattr(places, 'open_file', count)
+  limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+  resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+  try:
+    options = ['--data', str(corpus), '--output', str(tmp_path / 'vocabulary')]
+    assert main.main(['tokenizer', 'train', *options]) == 0
+  finally:
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+  assert num_opened == 600
 
 
 def _fedfish(*arguments):

@@ -124,7 +124,7 @@ class TestContents:
 
   @pytest.mark.parametrize('max_open', [3, 4])
   def test_stream_by_id(self, corpus, monkeypatch, max_open):
-    monkeypatch.setattr(grouped_corpus, '_MAX_OPEN', max_open)
+    monkeypatch.setattr(grouped_corpus, '_max_open', lambda: max_open)
     clients = list(corpus.stream(by_id=True))
     assert clients == [(i, corpus.examples(i)) for i in corpus.client_ids]
 

@@ -1,5 +1,9 @@
 """Files and corpora of this machine and of a store, by the same functions."""
 
+import http.server
+import socket
+import threading
+
 import buckets
 import disk_calls
 import pytest
@@ -100,6 +104,24 @@ def test_patterns_of_a_store(tmp_path, monkeypatch):
     assert found == [f'bucket://b/r/{name}' for name in names], pattern
 
 
+def test_name_without_wildcard_lists_nothing(tmp_path, monkeypatch):
+  buckets.mount(monkeypatch, tmp_path)
+  (tmp_path / 'b' / 'r').mkdir(parents=True)
+  (tmp_path / 'b' / 'r' / '1.json').write_bytes(b'')
+  listed, select = [], places._select
+
+  def count(directory, recursive):
+    listed.append(directory)
+    return select(directory, recursive)
+
+  monkeypatch.setattr(places, '_select', count)
+  for name in ('2.json', '', 'r'):
+    assert places.glob(f'bucket://b/r/{name}') == []
+  assert listed == []
+  assert places.glob('bucket://b/r/?.json') == ['bucket://b/r/1.json']
+  assert listed == ['bucket://b/r']
+
+
 def test_reads_of_parts(root, directory):
   data = bytes(range(256)) * 4
   (directory / 'x').write_bytes(data)
@@ -146,6 +168,64 @@ def test_errors_of_a_store_are_one_line(tmp_path, monkeypatch):
     places.write_bytes('bucket://b/x', b'')
   with pytest.raises(places.StoreError, match=r"^'none://x': .*none.*$"):
     places.read_bytes('none://x')
+
+
+def test_store_that_takes_connections_and_never_answers(monkeypatch):
+  monkeypatch.setattr(places, '_SILENT_SECONDS', 1)
+  monkeypatch.setenv('AWS_MAX_ATTEMPTS', '1')
+  with socket.create_server(('127.0.0.1', 0)) as server:
+    _use_server(monkeypatch, server.getsockname()[1])
+    with pytest.raises(places.StoreError, match=r"^'s3://b/x': .*NETWORK_CONN"):
+      places.size('s3://b/x')
+
+
+class _PublicBucket(http.server.BaseHTTPRequestHandler):
+  """The object `r/x` of bucket b; who shows credentials is refused."""
+
+  def do_GET(self):
+    body = b'abc'
+    if 'list-type' in self.path:
+      body = (
+        b'<ListBucketResult><IsTruncated>false</IsTruncated><Contents><Key>r/x'
+        b'</Key><Size>3</Size></Contents></ListBucketResult>'
+      )
+    is_known = self.path.startswith(('/b/r/x', '/b?'))
+    code = 200 if is_known else 404
+    self.send_response(403 if 'Authorization' in self.headers else code)
+    self.send_header('Content-Length', str(len(body)))
+    self.end_headers()
+    if self.command == 'GET':
+      self.wfile.write(body)
+
+  do_HEAD = do_GET
+
+  def log_message(self, *_):
+    pass
+
+
+def test_public_bucket_without_credentials(monkeypatch):
+  monkeypatch.setenv('AWS_ACCESS_KEY_ID', 'somebody')
+  monkeypatch.setenv('AWS_SECRET_ACCESS_KEY', 'secret')
+  address = '127.0.0.1', 0
+  with http.server.ThreadingHTTPServer(address, _PublicBucket) as server:
+    threading.Thread(target=server.serve_forever).start()
+    try:
+      _use_server(monkeypatch, server.server_port)
+      path = 's3://anonymous@b/r/x'
+      assert places.glob('s3://anonymous@b/r/*') == [path]
+      assert places.size(path) == 3
+      assert places.read_bytes(path) == b'abc'
+      with pytest.raises(places.StoreError, match='ACCESS_DENIED'):
+        places.size('s3://b/r/x')
+    finally:
+      server.shutdown()
+
+
+def _use_server(monkeypatch, port):
+  """Lets `s3://` be a server on this machine."""
+  monkeypatch.setenv('AWS_ENDPOINT_URL', f'http://127.0.0.1:{port}')
+  monkeypatch.setenv('AWS_EC2_METADATA_DISABLED', 'true')
+  monkeypatch.setattr(places, '_connect', places._connect.__wrapped__)
 
 
 def test_corpus_of_a_store(tmp_path, monkeypatch):

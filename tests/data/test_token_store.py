@@ -2,11 +2,13 @@
 
 import errno
 import json
+import os
 import shutil
 
 import buckets
 import numpy as np
 import pytest
+import small_runs
 import token_stores
 from grouping_jobs import contents
 from token_stores import PIECES
@@ -153,6 +155,13 @@ class TestRows:
     assert list(stored.store.tokens) == [3, (1 << 16) + len(PIECES), 2]
 
 
+def _written(stored):
+  """Returns the files of a store as they were before it was read."""
+  files = contents(stored.store.directory)
+  files.pop('.verified.json', None)
+  return files
+
+
 class TestWriting:
   def _write(self, stored, output, **options):
     vocabulary = stored.store.directory.with_name('vocab.txt')
@@ -168,7 +177,7 @@ class TestWriting:
       self._write(
         stored, output, num_workers=num_workers, on_clients=clients.append
       )
-      assert contents(output) == contents(stored.store.directory)
+      assert contents(output) == _written(stored)
       assert len(clients) > 2 and sum(clients) == 6
 
   def test_few_records_and_texts_are_in_memory(
@@ -232,14 +241,14 @@ class TestWriting:
     with pytest.raises(FailedError, match="not written to '.*/out': .* not em"):
       self._write(stored, output, on_clients=finish_another)
     assert list(tmp_path.iterdir()) == [output]
-    assert contents(output) == contents(stored.store.directory)
+    assert contents(output) == _written(stored)
 
   def test_a_corpus_in_a_bucket(self, stored, tmp_path, monkeypatch):
     directory = stored.corpus.directory
     buckets.mount(monkeypatch, directory.parent)
     corpus = GroupedCorpus(f'bucket://{directory.name}')
     self._write(stored._replace(corpus=corpus), tmp_path / 'out')
-    assert contents(tmp_path / 'out') == contents(stored.store.directory)
+    assert contents(tmp_path / 'out') == _written(stored)
     # Tokens are mapped into memory.
     with pytest.raises(UserError, match='but holds the tokens .* a local disk'):
       token_store.open_text('bucket://tokens')
@@ -306,31 +315,75 @@ class TestRefused:
         token_store.verify(copy)
       (copy / name).write_bytes(data)
 
-  @pytest.mark.parametrize('sampling', ['blocks', 'documents'])
   @pytest.mark.parametrize(
-    ('name', 'words'),
+    ('name', 'place', 'words'),
     [
-      ('clients.bin', 'ascending numbers up to 157'),
-      ('documents.bin', 'ascending numbers up to'),
-      ('tokens.bin', 'ids below 13'),
+      (
+        'documents.bin',
+        slice(None),
+        r'numbers from 0 to \d+, but is damaged. C',
+      ),
+      ('documents.bin', -1, 'numbers from 0 to '),
+      ('tokens.bin', -1, 'ids that end with 2, the end of a text'),
+      ('clients.bin', slice(None), 'ranges of 157 documents'),
+      # The last document of client f, and the first of client e.
+      ('clients.bin', 11, 'ranges of 157 documents'),
+      ('clients.bin', 8, 'ranges of 157 documents'),
     ],
   )
-  def test_damage_while_training(self, stored, copy, name, words, sampling):
-    _, stop = stored.store.streams([5])[0]
+  def test_wrong_numbers(self, copy, name, place, words):
     numbers = np.fromfile(copy / name, '<u2' if name[0] == 't' else '<i8')
-    # Of client f; a bit in the highest byte.
-    wrong = {
-      'clients.bin': 11,
-      'documents.bin': np.searchsorted(numbers, stop),
-      'tokens.bin': stop - 100 + np.arange(99),
-    }
-    numbers[wrong[name]] ^= 1 << (8 * numbers.itemsize - 2)
+    numbers[place] = 200 if place == 8 else 0
     numbers.tofile(copy / name)
-    clients = StoredSequences(
-      TokenStore(copy), stored.tokenizer, sequence_length=7, sampling=sampling
-    )
     with pytest.raises(UserError, match=f"{name}' must hold {words}"):
-      clients.training_sequences(b'f', shuffle_seed=4, round_num=1)
+      TokenStore(copy)
+
+  def test_read_once(self, stored, copy, monkeypatch):
+    verified = []
+
+    def count(directory, *arguments):
+      verified.append(directory)
+      return verify(directory, *arguments)
+
+    def read():
+      # As another process, which does not know what this one has read.
+      token_store._verify_once.cache_clear()
+      StoredSequences(TokenStore(copy), stored.tokenizer, sequence_length=7)
+      return len(verified)
+
+    verify = token_store.verify
+    monkeypatch.setattr(token_store, 'verify', count)
+    assert (read(), read()) == (1, 1)
+    # As `cp -p` leaves a file: bytes of the same number and age.
+    path, status = copy / 'tokens.bin', (copy / 'tokens.bin').stat()
+    path.write_bytes(path.read_bytes())
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert (read(), read()) == (2, 2)
+    data = bytearray(path.read_bytes())
+    data[100:120] = bytes(20)
+    path.write_bytes(data)
+    for number in (3, 4):
+      with pytest.raises(UserError, match="tokens.bin' must have SHA-256 "):
+        read()
+      assert len(verified) == number
+
+  def test_stamp_that_cannot_be_written(self, stored, copy):
+    (copy / '.verified.json').unlink(missing_ok=True)
+    (copy / '.verified.json').mkdir()
+    before = sorted(copy.iterdir())
+    StoredSequences(TokenStore(copy), stored.tokenizer, sequence_length=7)
+    assert sorted(copy.iterdir()) == before
+
+  def test_damaged_store_ends_a_run(self, small_tokens, tmp_path, capsys):
+    store = shutil.copytree(small_tokens[0], tmp_path / 'tokens')
+    data = bytearray((store / 'tokens.bin').read_bytes())
+    data[len(data) // 2] ^= 1
+    (store / 'tokens.bin').write_bytes(data)
+    run = tmp_path / 'run'
+    assert small_runs.train((store, small_tokens[1]), run, '--dry_run') == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "tokens.bin' must have SHA-256 " in line
+    assert not run.exists()
 
   def test_another_library(self, stored, copy, capsys):
     token_stores.describe_again(copy, library='tensorflow-text 0.1')

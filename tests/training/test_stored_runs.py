@@ -82,8 +82,8 @@ def test_workers_read_the_same_rows(small_inputs, small_tokens):
       'must be of the vocabulary of the run, with `sha256`',
     ),
     (
-      lambda store: _edit_vocabulary(store, end_of_text_id=7),
-      'must be of the vocabulary of the run, with `end_of_text_id`',
+      lambda store: _edit_vocabulary(store, lower_case=False),
+      'must be of the vocabulary of the run, with `lower_case`',
     ),
   ],
 )

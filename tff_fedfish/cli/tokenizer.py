@@ -7,6 +7,7 @@ Examples:
 """
 
 import argparse
+import resource
 import sys
 
 from tff_fedfish.files import require_usable_output
@@ -87,6 +88,9 @@ def _train(arguments: argparse.Namespace) -> int:
   output = require_usable_output(arguments.output, '--output')
   vocabulary_training.check_vocabulary_size(arguments.vocabulary_size)
   corpus = GroupedCorpus(arguments.data)
+  # All shards are read side by side; systems begin with 1,024 files.
+  _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+  resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
   with Progress('count words', len(corpus.client_ids), unit='client') as bar:
     words = vocabulary_training.count_corpus_words(
       corpus,

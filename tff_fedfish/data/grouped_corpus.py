@@ -5,6 +5,7 @@ import heapq
 import itertools
 import operator
 import os
+import resource
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 _RECORD_BYTES = 1 << 16
 # Read at a time of the shards that are read from beginning to end.
 _STREAM_BYTES = 16 << 20
-# Shards that are open at a time: systems allow a process 1,024 files.
-_MAX_OPEN = 500
 
 Example = dict[str, bytes]
 """The values of one example by feature name."""
@@ -130,12 +129,12 @@ class GroupedCorpus:
 
     Args:
       by_id: Whether the order is that of `client_ids`. It takes all shards at
-        once, and holds a client of each; of very many shards clients are read
-        one by one. Otherwise the order is that on the disk, shard by shard, in
-        each by client id, and one client is held.
+        once, and holds a client of each; where a process may not open twice as
+        many files, clients are read one by one. Otherwise the order is that on
+        the disk, shard by shard, in each by client id, and one client is held.
     """
     names = [shard.name for shard in self.manifest.shards]
-    if by_id and len(names) > _MAX_OPEN:
+    if by_id and len(names) > _max_open():
       return ((i, self.examples(i)) for i in self.client_ids)
     num_open = len(names) if by_id else 1
     shards = (
@@ -244,6 +243,11 @@ class GroupedCorpus:
         f'{num_records} records, but that names other ones: it belongs to '
         f'another corpus. {ADVICE}'
       )
+
+
+def _max_open() -> int:
+  """Returns how many shards may be open at a time: half of all files."""
+  return resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
 
 
 def decode_record(

@@ -1,7 +1,8 @@
 """Files of this machine and of stores, reached by the same functions.
 
 A path is local, or one of a store that pyarrow reaches: `s3://`, `gs://`,
-`abfs://`, `hdfs://`. Local files are plain ones, without pyarrow.
+`abfs://`, `hdfs://`. As in pyarrow, `s3://anonymous@BUCKET/...` is read without
+credentials. Local files are plain ones, without pyarrow.
 
 Local errors are OSErrors, those of a store StoreErrors; opening a file that is
 not there is a FileNotFoundError in both.
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _NUM_REQUESTS = 32
 """Requests to a store at a time."""
 
+_SILENT_SECONDS = 10
 _LOCAL_BUFFER_BYTES = 128 << 10
 _BUFFER_BYTES = 16 << 20
 # A request of S3 copies no more.
@@ -83,8 +85,9 @@ def size(path: str, is_patient: bool = True) -> int | None:
 
   Args:
     path: The file.
-    is_patient: Whether to ask a store that does not answer for half a minute,
-      as all other functions do, or for seconds.
+    is_patient: Whether to ask a store that refuses for half a minute, as all
+      other functions do, or for seconds. One that takes connections and never
+      answers is given up after 100 seconds, or 30.
   """
   if not is_remote(path):
     return os.path.getsize(path) if os.path.isfile(path) else None
@@ -139,6 +142,8 @@ def glob(pattern: str) -> list[str]:
   if size(pattern, is_patient=False) is not None:
     return [pattern]
   start = re.split(r'[*?[]', pattern, maxsplit=1)[0]
+  if start == pattern:
+    return []
   return [
     path
     for path in list_files(start.rpartition('/')[0])
@@ -310,19 +315,23 @@ def _connect(root: str, is_patient: bool) -> tuple['FileSystem', str]:
     return fs.FileSystem.from_uri(f'{root}/?retry_limit_seconds={seconds}')
   if scheme != 's3':
     return fs.FileSystem.from_uri(f'{root}/')
-  # With the pauses between them, half a minute.
+  # With the pauses between them, half a minute if connections are refused.
   attempts = int(os.environ.get('AWS_MAX_ATTEMPTS', 7))
   attempts = attempts if is_patient else min(3, attempts)
+  name = root.removeprefix('s3://')
+  bucket = name.removeprefix('anonymous@')
   store = fs.S3FileSystem(
+    anonymous=bucket != name,
     # pyarrow does not read that variable.
     endpoint_override=os.environ.get('AWS_ENDPOINT_URL'),
     retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=attempts),
     connect_timeout=10 if is_patient else 3,
-    request_timeout=60 if is_patient else 10,
+    # Without a byte; pyarrow's documentation says that it is not for Linux.
+    request_timeout=_SILENT_SECONDS,
     # A small file is one request.
     allow_delayed_open=True,
   )
-  return store, root.removeprefix('s3://')
+  return store, bucket
 
 
 def _locate(path: str, is_patient: bool = True) -> tuple['FileSystem', str]:

@@ -9,7 +9,11 @@ import numpy as np
 from tff_fedfish.data.client_sequences import ClientSequences
 from tff_fedfish.data.sequences import Rows, Sequences
 from tff_fedfish.data.token_description import require_vocabulary
-from tff_fedfish.data.token_store import StoredDocuments, TokenStore
+from tff_fedfish.data.token_store import (
+  StoredDocuments,
+  TokenStore,
+  verify_once,
+)
 from tff_fedfish.data.tokenizers import Tokenizer
 
 
@@ -20,7 +24,7 @@ class StoredSequences(ClientSequences):
   """
 
   def __init__(self, store: TokenStore, tokenizer: Tokenizer, **options):
-    """Reads nothing yet.
+    """Reads the store to verify it, once.
 
     Args:
       store: The tokenized corpus.
@@ -28,10 +32,11 @@ class StoredSequences(ClientSequences):
       **options: See `ClientSequences`.
 
     Raises:
-      UserError: If the store is of another vocabulary.
+      UserError: If the store is of another vocabulary, or is damaged.
     """
     super().__init__(store, tokenizer, **options)
     require_vocabulary(store.description, tokenizer, store.directory)
+    verify_once(store.directory)
 
   def sequences(self, client_id: bytes) -> Sequences:
     """Returns all sequences of a client; see `ClientSequences`."""
@@ -118,7 +123,6 @@ class StreamRows(Rows):
       rows, starts.tolist(), lengths.tolist(), strict=True
     ):
       row[:length] = self.store.tokens[start : start + length]
-    self.store.require_ids(rows)
     return Sequences(
       rows,
       (lengths - 1).astype(np.int32),

@@ -6,12 +6,17 @@
                       the one after its last
     corpus/           manifest and index of the corpus
     token_store.json  a `token_description.Description`, written last
+    .verified.json    sizes and times of the other files when their SHA-256 was
+                      compared last
 
 Numbers are little-endian. Files are mapped into memory, not read: a client of
 any size costs only the tokens that are taken from it.
 """
 
+import contextlib
+import functools
 import hashlib
+import json
 import os
 import pathlib
 from collections.abc import Callable, Iterable, Sequence
@@ -28,8 +33,13 @@ from tff_fedfish.data.manifest import (
   Manifest,
   read_manifest,
 )
-from tff_fedfish.data.token_description import ADVICE, read_description
+from tff_fedfish.data.token_description import (
+  ADVICE,
+  Description,
+  read_description,
+)
 from tff_fedfish.errors import UserError
+from tff_fedfish.progress import Progress
 
 CORPUS_NAME = 'corpus'
 TOKENS_NAME = 'tokens.bin'
@@ -37,6 +47,7 @@ DOCUMENTS_NAME = 'documents.bin'
 CLIENTS_NAME = 'clients.bin'
 NUMBERS = np.dtype('<i8')
 """Type of the numbers in all files but tokens.bin."""
+_VERIFIED_NAME = '.verified.json'
 _READ_BYTES = 16 << 20
 
 
@@ -86,9 +97,11 @@ def verify(
   Raises:
     UserError: If a file is damaged; names it.
   """
-  for name, file in read_description(directory).files.items():
-    path, hasher = pathlib.Path(directory) / name, hashlib.sha256()
-    _check_size(path, file.num_bytes)
+  directory = pathlib.Path(directory)
+  described = _read_description(directory)
+  stamp = _stamp(directory)
+  for name, file in described.files.items():
+    path, hasher = directory / name, hashlib.sha256()
     with path.open('rb') as opened:
       while piece := opened.read(_READ_BYTES):
         hasher.update(piece)
@@ -98,17 +111,57 @@ def verify(
         f'{str(path)!r} must have SHA-256 {file.sha256}, but has '
         f'{hasher.hexdigest()}. {ADVICE}'
       )
+  # Without the right to write there, the files are read again next time.
+  with contextlib.suppress(OSError):
+    # Until then bytes of a copy may have been those in memory.
+    for name in described.files:
+      files.sync(directory / name)
+    with files.write_atomically(directory / _VERIFIED_NAME) as file:
+      file.write(stamp)
   return TokenStore(directory)
+
+
+def verify_once(directory: str | os.PathLike) -> None:
+  """Verifies a store, with progress, unless its files are those verified last.
+
+  Raises:
+    UserError: See `verify`.
+  """
+  _verify_once(pathlib.Path(directory), _stamp(directory))
+
+
+@functools.cache
+def _verify_once(directory: pathlib.Path, stamp: str) -> None:
+  with contextlib.suppress(OSError):
+    if (directory / _VERIFIED_NAME).read_bytes() == stamp.encode():
+      return
+  described = read_description(directory).files.values()
+  # Each file in whole MiB, as its pieces are counted.
+  total = sum(file.num_bytes >> 20 for file in described)
+  with Progress('verify tokens', total, unit='MiB') as progress:
+    verify(directory, lambda num_bytes: progress.advance(num_bytes >> 20))
+
+
+def _stamp(directory: str | os.PathLike) -> str:
+  """Returns size and time of every file of a store, which change with it."""
+  statuses = {
+    name: os.stat(os.path.join(directory, name))
+    for name in (TOKEN_STORE_NAME, *read_description(directory).files)
+  }
+  # The time of the last change, which `cp -p` and `rsync -t` cannot set.
+  return json.dumps(
+    {name: [of.st_size, of.st_ctime_ns] for name, of in statuses.items()}
+  )
 
 
 class TokenStore:
   """The `Corpus` that was tokenized, with token ids in place of its texts.
 
-  Opening reads the description, the manifest and the client ids, and compares
-  the sizes of all files. Thread safe.
+  Opening reads the description, the manifest, the client ids and the documents
+  of each client, and compares the sizes of all files; `verify_once` compares
+  everything. Thread safe.
 
   Methods that take a client id raise a KeyError if there is no such client.
-  Those that read a file raise a UserError if it holds what cannot be right.
 
   Attributes:
     directory: Where the store lies.
@@ -134,9 +187,7 @@ class TokenStore:
       UserError: If it is damaged, or of a newer version.
     """
     self.directory = pathlib.Path(directory)
-    self.description = read_description(directory)
-    for name, file in self.description.files.items():
-      _check_size(self.directory / name, file.num_bytes)
+    self.description = _read_description(self.directory)
     self.manifest = read_manifest(self.directory / CORPUS_NAME)
     self.client_ids: ClientIds = corpus_index.read_client_ids(
       self.directory / CORPUS_NAME
@@ -147,6 +198,7 @@ class TokenStore:
     self._documents = self._map(DOCUMENTS_NAME)
     self.num_documents = len(self._documents) - 1
     self._clients = self._map(CLIENTS_NAME).reshape(-1, 2)
+    self._check_numbers()
 
   def position(self, client_id: bytes) -> int:
     """Returns the place of a client in `client_ids`."""
@@ -162,42 +214,39 @@ class TokenStore:
       int64 [num_positions, 2]: the first token of each and the one after the
       last, which is an end token.
     """
-    return self._limits(self._documents_of(positions))
+    return self._documents[self._clients[positions]]
 
   def documents(self, client_id: bytes) -> 'StoredDocuments':
     """Returns the documents of a client, which are not read yet."""
-    start, stop = self._documents_of(self.position(client_id))
-    return StoredDocuments(self, self._limits(slice(start, stop + 1)))
+    start, stop = self._clients[self.position(client_id)]
+    return StoredDocuments(self.tokens, self._documents[start : stop + 1])
 
-  def require_ids(self, ids: np.ndarray) -> None:
-    """Raises a UserError if an id that was read is none of the vocabulary."""
-    size = self.description.vocabulary['size']
-    if ids.size and not 0 <= ids.min() <= ids.max() < size:
-      raise self._damaged(TOKENS_NAME, f'ids below {size:,}')
-
-  def _documents_of(self, positions: int | Sequence[int]) -> np.ndarray:
-    """Returns first documents of clients, and those after the last."""
-    documents = self._clients[positions]
-    return self._checked(CLIENTS_NAME, documents, self.num_documents)
-
-  def _limits(self, documents: slice | np.ndarray) -> np.ndarray:
-    """Returns the first token of each document."""
-    limits = self._documents[documents]
-    return self._checked(DOCUMENTS_NAME, limits, len(self.tokens))
-
-  def _checked(self, name: str, numbers: np.ndarray, most: int) -> np.ndarray:
-    is_right = not numbers.size or (
-      0 <= numbers.min()
-      and numbers.max() <= most
-      and (np.diff(numbers) >= 0).all()
-    )
-    if not is_right:
-      raise self._damaged(name, f'ascending numbers up to {most:,}')
-    return numbers
-
-  def _damaged(self, name: str, what: str) -> UserError:
-    path = str(self.directory / name)
-    return UserError(f'{path!r} must hold {what}, but is damaged. {ADVICE}')
+  def _check_numbers(self) -> None:
+    """Compares what costs little, so that zeros are not taken for numbers."""
+    tokens, documents, clients = self.tokens, self._documents, self._clients
+    end = self.description.vocabulary['end_of_text_id']
+    for name, what, is_right in (
+      (
+        DOCUMENTS_NAME,
+        f'numbers from 0 to {len(tokens):,}',
+        documents[0] == 0 and documents[-1] == len(tokens),
+      ),
+      (
+        TOKENS_NAME,
+        f'ids that end with {end}, the end of a text',
+        not len(tokens) or tokens[-1] == end,
+      ),
+      (
+        CLIENTS_NAME,
+        f'ranges of {self.num_documents:,} documents',
+        clients.min(initial=0) == 0
+        and clients.max(initial=0) == self.num_documents
+        and (clients[:, 0] < clients[:, 1]).all(),
+      ),
+    ):
+      if not is_right:
+        path = str(self.directory / name)
+        raise UserError(f'{path!r} must hold {what}, but is damaged. {ADVICE}')
 
   def _map(self, name: str, dtype: np.dtype = NUMBERS) -> np.ndarray:
     path = self.directory / name
@@ -210,27 +259,29 @@ class TokenStore:
 class StoredDocuments:
   """Documents of a client, on the disk until they are read."""
 
-  def __init__(self, store: TokenStore, limits: np.ndarray):
-    self._store, self._limits = store, limits
+  def __init__(self, tokens: np.ndarray, limits: np.ndarray):
+    self._tokens, self._limits = tokens, limits
 
   def __len__(self) -> int:
     return len(self._limits) - 1
 
   def read(self, numbers: Iterable[int]) -> list[np.ndarray]:
     """Returns ids of documents, int32 [num_tokens], without the end token."""
-    tokens, limits = self._store.tokens, self._limits
-    documents = [
+    tokens, limits = self._tokens, self._limits
+    return [
       tokens[limits[i] : limits[i + 1] - 1].astype(np.int32) for i in numbers
     ]
-    for document in documents:
-      self._store.require_ids(document)
-    return documents
 
 
-def _check_size(path: pathlib.Path, num_bytes: int) -> None:
-  try:
-    problem = files.difference(path, num_bytes)
-  except FileNotFoundError:
-    problem = 'is missing'
-  if problem:
-    raise UserError(f'{str(path)!r} {problem}. {ADVICE}')
+def _read_description(directory: pathlib.Path) -> Description:
+  """Reads the description of a store whose files have its sizes."""
+  description = read_description(directory)
+  for name, file in description.files.items():
+    path = directory / name
+    try:
+      problem = files.difference(path, file.num_bytes)
+    except FileNotFoundError:
+      problem = 'is missing'
+    if problem:
+      raise UserError(f'{str(path)!r} {problem}. {ADVICE}')
+  return description
