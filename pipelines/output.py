@@ -146,25 +146,28 @@ def work_directory(
   is_local = not places.is_remote(output)
   is_new = is_local and not os.path.exists(output)
   is_stopped = False
-  try:
-    with _as_user_error(output):
-      for name in ('', *directories) if is_local else ():
-        os.makedirs(os.path.join(path, name), exist_ok=True)
-      if not left:
-        places.write_bytes(places.join(path, _MARKER), identity.encode())
-    with _locked(path):
-      try:
-        yield work
-        _publish(work, output)
-      except _STOPPED:
-        is_stopped = True
-        raise
-  finally:
-    if not (is_stopped and holds_work(path)):
-      places.remove_directory(path)
-      if is_new:
-        with contextlib.suppress(OSError):
-          os.rmdir(output)
+  with contextlib.ExitStack() as stack:
+    if left:
+      # Before all else: what is at work is not to be removed.
+      stack.enter_context(_locked(left))
+    try:
+      with _as_user_error(output):
+        for name in ('', *directories) if is_local else ():
+          os.makedirs(os.path.join(path, name), exist_ok=True)
+        if not left:
+          places.write_bytes(places.join(path, _MARKER), identity.encode())
+          stack.enter_context(_locked(path))
+      yield work
+      _publish(work, output)
+    except _STOPPED:
+      is_stopped = True
+      raise
+    finally:
+      if not (is_stopped and holds_work(path)):
+        places.remove_directory(path)
+        if is_new:
+          with contextlib.suppress(OSError):
+            os.rmdir(output)
 
 
 def _left_work(output: str, identity: str) -> str | None:

@@ -156,16 +156,16 @@ def test_workers_need_no_tensorflow(tmp_path):
   code = (
     'import sys\n'
     'from pipelines import write_groups\n'
-    'from pipelines.blocks import sort_blocks\n'
     'from pipelines.options import GroupJob\n'
-    'from pipelines.pieces import PieceBlocks\n'
     'from pipelines.read_files import FileReader\n'
+    'from pipelines.runs import RunWriter\n'
     "job = GroupJob(source_name='stack_overflow', key='author', num_shards=1,\n"
     '  max_record_bytes=1 << 20, paths=(sys.argv[1],))\n'
-    'reader = FileReader(job, PieceBlocks(0, 1, job.block_bytes))\n'
-    "blocks = [block for _, block in reader.read([(sys.argv[1], 'a')])]\n"
-    "table = sort_blocks(blocks, job.load_source(), ['author'])\n"
-    'assert table.num_rows == 400\n'
+    "runs = RunWriter(lambda: sys.argv[1] + '.run', job.run_bytes)\n"
+    'reader = FileReader(job, runs)\n'
+    "reader.read([(sys.argv[1], 'a')])\n"
+    'runs.write()\n'
+    'assert reader.reports[0].records_out() == 400\n'
     "assert 'tensorflow' not in sys.modules\n"
   )
   path = _many(tmp_path / 'a')

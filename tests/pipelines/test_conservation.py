@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from grouping_jobs import make_job, raw_records, write_lines
 
-from pipelines import job, pieces, reports
+from pipelines import job, reports, runs
 from pipelines.job import run_group_job
 from pipelines.read_files import FileReader
 from tff_fedfish.data.verify import verify_corpus
@@ -93,10 +93,10 @@ def test_in_equals_out_plus_drops(tmp_path_factory, files, data):
   [
     (
       *(reports, 'write_task_report', lambda work, num, *_: num == 0),
-      '4 read from 1 of 2 files, 0 dropped, 4 handed on, .*, 8 written',
+      '4 read from 1 of 2 files, 0 dropped, 4 handed on, .*, 4 written',
     ),
     (
-      *(pieces.PieceBlocks, 'add', lambda self, shard, row: row[0] == b'h3'),
+      *(runs.RunWriter, 'add', lambda self, shard, row: row[0] == b'h3'),
       '10 read from 2 of 2 files, 2 dropped, 8 handed on, 0 .*, 7 written',
     ),
     (

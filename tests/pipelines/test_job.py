@@ -106,7 +106,7 @@ def test_same_bytes_however_the_work_is_divided(tmp_path):
   expected = contents(tmp_path / 'expected')
   # Every bundle is run twice: its counts must not be.
   flags = ('--direct_runner_bundle_repeat=1',)
-  job = make_job(reversed(whole), block_bytes=40)
+  job = make_job(reversed(whole), run_bytes=4000)
   run_group_job(job, tmp_path / 'found', flags)
   assert contents(tmp_path / 'found') == expected
   # The manifest also names the files.

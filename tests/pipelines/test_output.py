@@ -171,7 +171,7 @@ def test_work_directory_of_another_job(place, tmp_path, capsys):
   assert main(['group', 'c4', '--input', str(raw), '--output', place]) == 0
   assert capsys.readouterr().err.splitlines()[0] == (
     f"fedfish: note: '{place}/{_WORK}' is of another job for this output. If "
-    'none is running, remove it.'
+    'none is running, `--resume` goes on with an equal one, or remove it.'
   )
   assert theirs.read_bytes() == b'theirs'
   assert verify_corpus(place).num_examples == 9
@@ -229,7 +229,8 @@ def test_failure_behind_the_manifest(place, monkeypatch):
     f"'{place}/.fedfish-publishing' may be removed. Else group again, and what "
     'is to be removed is named.'
   )
-  assert raise_understood(raised.value, place) is None
+  work = output.WorkDirectory('work', lambda path: False)
+  assert raise_understood(raised.value, place, work) is None
   monkeypatch.undo()
 
 
@@ -309,15 +310,18 @@ def test_full_disk(tmp_path, small_disk):
   with pytest.raises(
     FailedError,
     match=r"^Grouping into '.*disk' stopped \(\[Errno 28\] No space left on "
-    r'device.*\); nothing was kept\. Check disk, memory and network, then run',
+    r"device.*\); finished work is kept in '.*', [\d,]+ bytes: the same command "
+    r'with `--resume` goes on, or remove it\. Check disk, memory and network',
   ):
     run_group_job(make_job([raw]), small_disk)
-  assert os.listdir(small_disk) == []
-  # With room, the same command succeeds: also where a disk is mounted.
+  [left] = os.listdir(small_disk)
+  # With room, the job goes on: also where a disk is mounted.
   remount = ['mount', '-o', 'remount,size=8m', str(small_disk)]
   subprocess.run(remount, check=True)
-  (manifest,) = run_group_job(make_job([raw]), small_disk)
+  assert left.startswith('.fedfish-')
+  (manifest,) = run_group_job(make_job([raw]), small_disk, resume=True)
   assert manifest.counts.records_out == 500
+  assert not [n for n in os.listdir(small_disk) if n.startswith('.')]
 
 
 def test_read_only_disk(small_disk):

@@ -1,4 +1,4 @@
-"""Blocks of files: no record is lost, whatever the files hold."""
+"""Rows of files: no record is lost, whatever the files hold."""
 
 import dataclasses
 import hashlib
@@ -8,26 +8,24 @@ import hypothesis.strategies as st
 from group_records import encode_example
 from grouping_jobs import make_job, write_lines
 
-from pipelines.blocks import decode_block
-from pipelines.pieces import PieceBlocks
 from pipelines.read_files import FileReader, num_words
 from pipelines.reports import excerpt
+from pipelines.rows import ROW_SCHEMA
 from tff_fedfish.data.corpus_index import shard_of
 from tff_fedfish.data.time_order import time_key
 
 
 def _read(paths, **options):
-  """Returns ([(shard, row)], blocks, reader) of some files."""
-  job = make_job([], **options)
-  reader = FileReader(job, PieceBlocks(0, 1, job.block_bytes))
-  task = [(str(path), path.name) for path in paths]
-  blocks = list(reader.read(task))
-  rows = [
-    (key[0], row)
-    for key, block in blocks
-    for row in decode_block(block).to_pylist()
-  ]
-  return rows, blocks, reader
+  """Returns ([(shard, row)], reader) of some files."""
+  rows = []
+
+  class Rows:
+    def add(self, shard, row):
+      rows.append((shard, dict(zip(ROW_SCHEMA.names, row, strict=True))))
+
+  reader = FileReader(make_job([], **options), Rows())
+  reader.read([(str(path), path.name) for path in paths])
+  return rows, reader
 
 
 def _line(text, url, **more):
@@ -50,7 +48,7 @@ def test_report_by_hand(tmp_path):
       _line('four', 'http://a/2'),  # 6: kept
     ],
   )
-  rows, _, reader = _read([path], num_shards=1)
+  rows, reader = _read([path], num_shards=1)
   example = encode_example(
     {'text': b'one', 'timestamp': b'1', 'url': b'http://a/1'}
   )
@@ -92,7 +90,7 @@ def test_an_example_is_bounded_with_all_its_features(tmp_path):
     for extra in (0, 150)
   ]
   path = write_lines(tmp_path / 'x.json', lines)
-  rows, _, reader = _read([path], max_document_bytes=100)
+  rows, reader = _read([path], max_document_bytes=100)
   assert len(rows) == 1
   (report,) = reader.reports
   assert report.drops['document_too_large'].num == 1

@@ -5,8 +5,15 @@ import os
 
 import pytest
 
-from pipelines.run_errors import raise_understood
+from pipelines import run_errors
+from pipelines.output import WorkDirectory
 from tff_fedfish.errors import FailedError, UserError
+
+
+def raise_understood(error, output):
+  """For a job that has finished nothing."""
+  work = WorkDirectory('work', lambda path: False)
+  return run_errors.raise_understood(error, output, work)
 
 
 def test_unknown_errors_are_left_alone():
@@ -75,7 +82,7 @@ def test_worker_that_an_engine_has_lost(words):
   with pytest.raises(
     ChildProcessError,
     match=r"^a worker process of the grouping into 'out' ended before its work "
-    r'was done, perhaps for lack of memory\. Nothing was kept\. Use fewer '
+    r'was done, perhaps for lack of memory; nothing was kept\. Use fewer '
     r'workers, and run it again\.$',
   ):
     raise_understood(RuntimeError(f'4 times: {words}'), 'out')

@@ -3,13 +3,11 @@
 import hashlib
 import tracemalloc
 
+import pyarrow.parquet as pq
 from group_records import encode_example, read_group_records
 from grouping_jobs import make_job
 
-from pipelines.blocks import encode_block, sort_blocks
-from pipelines.pieces import merge_pieces, write_piece
 from pipelines.reports import Tally
-from pipelines.web_articles import C4
 from pipelines.write_groups import shard_name, write_shard
 from tff_fedfish.data import records
 from tff_fedfish.data.manifest import DropExample
@@ -29,22 +27,12 @@ def _row(group_id, text, timestamp=b'', url=b'', author=None):
   return group_id, time, url, digest, example, words, mask
 
 
-def _block(*rows):
-  return encode_block(rows)
-
-
-def _write(directory, blocks, features=(), **options):
-  name = shard_name(1, 4)
-  # Every other block in the same piece.
-  paths = [str(directory / f'{i}.arrow') for i in range(2)]
-  pieces = [blocks[i::2] for i in range(2) if blocks[i::2]]
-  for path, piece in zip(paths, pieces, strict=False):
-    write_piece(path, sort_blocks(piece, C4, features))
+def _write(directory, rows, **options):
+  path = directory / shard_name(1, 4)
   options = {'max_record_bytes': 1000} | options
   job = make_job([], num_shards=4, **options)
-  with merge_pieces(paths[: len(pieces)]) as rows:
-    report, index = write_shard(str(directory / name), 1, rows, job)
-  return report, index, directory / name
+  report = write_shard(str(path), 1, sorted(rows), job)
+  return report, pq.read_table(path.with_suffix('.parquet')), path
 
 
 def _first(group, text):
@@ -63,13 +51,11 @@ def _texts(path):
 
 
 def test_order_and_index(tmp_path):
-  blocks = [
-    _block(_row(b'b', b'late one', b'2'), _row(b'a', b'x', b'9')),
-    _block(
-      _row(b'b', b'early', b'1', b'/2'), _row(b'b', b'first', b'1', b'/1')
-    ),
+  rows = [
+    *(_row(b'b', b'late one', b'2'), _row(b'a', b'x', b'9')),
+    *(_row(b'b', b'early', b'1', b'/2'), _row(b'b', b'first', b'1', b'/1')),
   ]
-  report, index, path = _write(tmp_path, blocks)
+  report, index, path = _write(tmp_path, rows)
   # By group; within b by timestamp, then url.
   assert _texts(path) == [
     (b'a', None, [b'x']),
@@ -102,7 +88,7 @@ def test_group_in_three_parts(tmp_path):
   # Two examples fit exactly, three do not: 2 + 2 + 1.
   report, index, path = _write(
     tmp_path,
-    [_block(*small), _block(*rows)],
+    [*small, *rows],
     max_record_bytes=2 * len(rows[0][4]),
   )
   found = list(read_group_records(path))
@@ -117,40 +103,24 @@ def test_group_in_three_parts(tmp_path):
   assert report.shard.num_records == 4
 
 
-def test_memory_is_that_of_examples(tmp_path):
+def test_memory_does_not_depend_on_the_record(tmp_path):
   def row(i):
-    return _row(b'a.com', b'post %08d' % i, b'2018-01-01', b'http://%032d' % i)
+    return _row(b'a.com', b'%08d ' % i * 1000, b'2018-01-01')
 
-  num_rows = 3_000
-  num_bytes = num_rows * len(row(0)[4])
-  rows = map(row, range(num_rows))
+  num_bytes = 8_000 * len(row(0)[4])
+  assert num_bytes > 4 * (16 << 20)
   job = make_job([], max_record_bytes=256 << 20)
   tracemalloc.start()
   try:
-    write_shard(str(tmp_path / 'x'), 0, rows, job)
+    report = write_shard(str(tmp_path / 'x'), 0, map(row, range(8_000)), job)
     _, peak = tracemalloc.get_traced_memory()
   finally:
     tracemalloc.stop()
-  # As examples, with what Python adds to each, as a record, and in its frame.
-  assert peak < 5 * num_bytes
-
-
-def test_features_that_a_reader_had_not_met_yet(tmp_path):
-  rows = [_row(b'g', b'x', b'2'), _row(b'g', b'y', b'1', author=b'me')]
-  _, _, path = _write(tmp_path, [_block(*rows)], ['author'])
-  (record,) = read_group_records(path)
-  assert [records.decode_example(example) for example in record.examples] == [
-    {'author': b'me', 'text': b'y', 'timestamp': b'1', 'url': b''},
-    {'author': b'', 'text': b'x', 'timestamp': b'2', 'url': b''},
-  ]
-  # The order among equal keys is that of the bytes that are stored.
-  twins = [_row(b'g', b'%d' % i) for i in range(20)]
-  _, _, path = _write(
-    tmp_path, [_block(*twins)], ['author'], max_record_bytes=1 << 20
-  )
-  (record,) = read_group_records(path)
-  digests = [hashlib.sha256(example).digest() for example in record.examples]
-  assert digests == sorted(digests)
+  assert (report.num_examples, report.shard.num_records) == (8_000, 1)
+  # As large as what waits in memory, and its copy when that grows.
+  assert peak < 2.5 * (16 << 20) < num_bytes
+  (record,) = read_group_records(tmp_path / 'x')
+  assert len(record.examples) == 8_000
 
 
 def test_duplicates(tmp_path):
@@ -161,7 +131,7 @@ def test_duplicates(tmp_path):
     _row(b'b', b'x', b'1'),  # another group: kept
     _row(b'b', b'x', b'2', b'/url'),  # dropped
   ]
-  report, index, path = _write(tmp_path, [_block(*rows)], drop_duplicates=True)
+  report, index, path = _write(tmp_path, rows, drop_duplicates=True)
   assert _texts(path) == [(b'a', None, [b'x', b'y']), (b'b', None, [b'x'])]
   assert index.column('num_words').to_pylist() == [2, 1]
   assert report.drops == {'duplicate_text': Tally(2, _first('a', 'x'))}
@@ -175,7 +145,7 @@ def test_groups_with_times_of_several_kinds(tmp_path):
     *(_row(b'c', b'z' * i, b'7') for i in range(1, 3)),
   ]
   for max_bytes in (1, 1 << 20):
-    report, _, _ = _write(tmp_path, [_block(*rows)], max_record_bytes=max_bytes)
+    report, _, _ = _write(tmp_path, rows, max_record_bytes=max_bytes)
     assert report.num_mixed_time_groups == 1
 
 
@@ -189,7 +159,7 @@ def test_minimum(tmp_path):
   ]
   report, index, path = _write(
     tmp_path,
-    [_block(*rows)],
+    rows,
     drop_duplicates=True,
     min_examples_per_group=3,
     # Each example is a part.

@@ -1,0 +1,139 @@
+"""A job that was stopped goes on: the same bytes, and nothing done twice."""
+
+import errno
+import fcntl
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+from grouping_jobs import contents, make_job, raw_records, write_lines
+from waiting import wait_until
+
+from pipelines import job as jobs
+from pipelines import steps
+from pipelines.job import run_group_job
+from tff_fedfish.errors import FailedError, UserError
+
+_ROOT = pathlib.Path(__file__).parents[2]
+_FAULT = OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@pytest.fixture(name='job')
+def _job(tmp_path, monkeypatch):
+  """A job of four tasks."""
+  monkeypatch.setattr(jobs, '_TASK_BYTES', 1)
+  return make_job(
+    write_lines(tmp_path / f'{n}.json', raw_records(20 + n)) for n in range(4)
+  )
+
+
+@pytest.fixture(name='expected')
+def _expected(tmp_path, job):
+  run_group_job(job, tmp_path / 'expected')
+  return contents(tmp_path / 'expected')
+
+
+def _count(monkeypatch, name, fails_at=None):
+  """Returns a list that gets the number of every step of a kind that is done."""
+  done, step = [], getattr(steps, name)
+
+  def run(work, number):
+    if len(done) == fails_at:
+      raise _FAULT
+    found = step(work, number)
+    done.append(number)
+    return found
+
+  monkeypatch.setattr(steps, name, run)
+  return done
+
+
+@pytest.mark.parametrize(
+  'step, num_done', [('read', 1), ('read', 3), ('merge', 0), ('merge', 2)]
+)
+def test_after_a_failure(tmp_path, monkeypatch, job, expected, step, num_done):
+  output = tmp_path / 'out'
+  with monkeypatch.context() as patch:
+    done = _count(patch, step, num_done)
+    with pytest.raises(
+      FailedError, match='finished work is kept in .*--resume'
+    ):
+      run_group_job(job, output)
+  (left,) = output.iterdir()
+  # A job of other options has nothing to go on with.
+  other = tmp_path / 'other'
+  left.rename(other)
+  read, merged = (_count(monkeypatch, name) for name in ('read', 'merge'))
+  output.rmdir()
+  other.rename(tmp_path / left.name)
+  run_group_job(make_job(job.paths, num_shards=2), other, resume=True)
+  assert len(read) == 4
+  read.clear()
+  merged.clear()
+  output.mkdir()
+  (tmp_path / left.name).rename(left)
+  run_group_job(job, output, resume=True)
+  assert contents(output) == expected
+  again = read if step == 'read' else merged
+  assert not set(again) & set(done)
+  assert len(read) == (4 - num_done if step == 'read' else 0)
+  assert len(merged) == (3 - num_done if step == 'merge' else 3)
+
+
+def test_first_task_leaves_nothing(tmp_path, monkeypatch, job):
+  _count(monkeypatch, 'read', 0)
+  with pytest.raises(FailedError, match='; nothing was kept. Check disk'):
+    run_group_job(job, tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
+
+
+def test_job_that_is_at_work(tmp_path, monkeypatch, job):
+  _count(monkeypatch, 'merge', 0)
+  with pytest.raises(FailedError):
+    run_group_job(job, tmp_path / 'out')
+  (left,) = (tmp_path / 'out').iterdir()
+  before = contents(left)
+  with open(left / 'job', 'r+b') as file:
+    fcntl.flock(file, fcntl.LOCK_EX)
+    with pytest.raises(UserError, match="that of '.*' is at work. Wait for"):
+      run_group_job(job, tmp_path / 'out', resume=True)
+  assert contents(left) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('num_done', range(5))
+def test_kill(tmp_path, num_done):
+  paths = [
+    write_lines(tmp_path / f'{n}.json', raw_records(300) * 400)
+    for n in range(3)
+  ]
+  raw = [os.fspath(path) for path in paths]
+  run_group_job(make_job(raw, num_shards=8), tmp_path / 'expected')
+  output = tmp_path / 'out'
+  command = [
+    *(sys.executable, '-m', 'tff_fedfish', 'group', 'c4', '--num_shards', '8'),
+    *('--max_record_bytes', f'{1 << 20}', '--input', *raw),
+    *('--output', str(output), '--resume'),
+  ]
+  process = subprocess.Popen(command, cwd=_ROOT, stderr=subprocess.PIPE)
+
+  def reports():
+    return [
+      *output.glob('.fedfish-*/tasks/*.json'),
+      *output.glob('.fedfish-*/shards/*.json'),
+    ]
+
+  wait_until(lambda: len(reports()) >= num_done or process.poll() is not None)
+  process.send_signal(signal.SIGKILL)
+  process.communicate(timeout=300)
+  times = {path.name: path.stat().st_mtime_ns for path in reports()}
+  assert len(times) >= num_done
+  process = subprocess.Popen(command, cwd=_ROOT, stderr=subprocess.PIPE)
+  kept = set()
+  while process.poll() is None:
+    kept |= {p.name for p in reports()}
+  assert process.wait() == 0
+  assert contents(output) == contents(tmp_path / 'expected')
