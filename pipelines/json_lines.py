@@ -12,6 +12,7 @@ from typing import Any
 
 from pipelines.objects import read_objects, record_reader
 from pipelines.source import Drop, Fields, RawRecord, Source
+from pipelines.unpack_zstd import DEFAULT_WINDOW_LOG
 from pipelines.web_articles import to_record
 from tff_fedfish.data.client_ids import client_id_to_text
 from tff_fedfish.errors import UserError
@@ -85,7 +86,10 @@ def find(value: Any, path: str, default: Any = None) -> Any:
 
 
 def require_fields(
-  fields: Fields, paths: Sequence[str], max_document_bytes: int
+  fields: Fields,
+  paths: Sequence[str],
+  max_document_bytes: int,
+  max_window_log: int = DEFAULT_WINDOW_LOG,
 ) -> None:
   """Looks for the fields in the first 1,000 records of the first 10 files.
 
@@ -102,7 +106,7 @@ def require_fields(
   unread = {'--key_field': 'text or integers', '--text_field': 'text'}
   odd = {}
   num_records, first = 0, None
-  for value in _first_objects(paths, max_document_bytes):
+  for value in _first_objects(paths, max_document_bytes, max_window_log):
     num_records += 1
     first = first or value
     missing = {
@@ -150,10 +154,10 @@ def _inner_names(field: str, value: Any) -> str:
 
 
 def _first_objects(
-  paths: Sequence[str], max_document_bytes: int
+  paths: Sequence[str], max_document_bytes: int, max_window_log: int
 ) -> Iterator[dict[str, Any]]:
   for path in paths[:_MAX_FILES]:
-    objects = read_objects(path, max_document_bytes)
+    objects = read_objects(path, max_document_bytes, None, max_window_log)
     for _, value in itertools.islice(objects, _MAX_RECORDS):
       if not isinstance(value, Drop):
         yield value

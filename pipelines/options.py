@@ -5,6 +5,7 @@ from typing import Any
 
 from pipelines.source import Fields, Source, load_source
 from pipelines.splits import SplitRule, split_names
+from pipelines.unpack_zstd import DEFAULT_WINDOW_LOG, MAX_WINDOW_LOG
 from tff_fedfish.errors import UserError
 
 # Records that are read together before they are handed on. Bounds what reading
@@ -18,6 +19,7 @@ _RANGES = {
   'max_record_bytes': (1, _MAX_BYTES),
   'max_document_bytes': (1, _MAX_BYTES),
   'min_examples_per_group': (1, 1 << 62),
+  'max_window_log': (10, MAX_WINDOW_LOG),
 }
 _MAX_NAME_CHARACTERS = 100
 
@@ -51,6 +53,9 @@ class GroupJob:
   """Store a group with more bytes in several records."""
   max_document_bytes: int = 64 << 20
   """Drop texts with more bytes."""
+  max_window_log: int = DEFAULT_WINDOW_LOG
+  """Largest window of zstd files, as a power of 2 in bytes. 27 takes 128 MiB of
+  memory per process that reads; 31, of Reddit's dumps, 2 GiB."""
   min_examples_per_group: int | None = None
   """Drop groups with fewer examples; duplicates do not count. None: none."""
   drop_duplicates: bool = False

@@ -86,7 +86,9 @@ class FileReader:
     num_records = [0] * len(job.part_names())
     key = source.key or KEYS[job.key]
     part = 0
-    for num, record in source.read_records(path, job.max_document_bytes):
+    for num, record in source.read_records(
+      path, job.max_document_bytes, job.max_window_log
+    ):
       report.records_in += 1
       try:
         if isinstance(record, Drop):

@@ -68,10 +68,10 @@ class Source:
   """Features that every stored example has; empty where a record has none."""
   optional_feature_names: tuple[str, ...]
   """Features stored if at least one record of the input has them."""
-  read_records: Callable[[str, int], Iterator[tuple[int, RawRecord | Drop]]]
-  """Called with a path and `max_document_bytes`, the longest text to accept;
-  yields (1-based number of the line, row or post, record or why it is dropped),
-  one for every record of the file."""
+  read_records: Callable[..., Iterator[tuple[int, RawRecord | Drop]]]
+  """Called with a path, `max_document_bytes`, the longest text to accept, and
+  the `max_window_log` of `open_raw`; yields (1-based number of the line, row or
+  post, record or why it is dropped), one for every record of the file."""
   split_names: tuple[str, ...] = ()
   """The parts into which the corpus's own split divides it, if it has one."""
   split: Callable[[str, RawRecord], str] | None = None

@@ -56,6 +56,23 @@ def test_group_inspect_and_verify(fedfish, raw, tmp_path):
   assert '2 groups, 2 records, 4 examples' in shown
 
 
+def test_zstd_with_a_window_of_gigabytes(fedfish, raw, tmp_path):
+  data, packed = raw.read_bytes(), tmp_path / 'posts.jsonl.zst'
+  # The window's size, 2 GiB; one block, the last.
+  header = b'\x28\xb5\x2f\xfd\0\xa8' + (len(data) << 3 | 1).to_bytes(
+    3, 'little'
+  )
+  packed.write_bytes(header + data)
+  command = _command(packed, tmp_path / 'out')
+  code, _, errors = fedfish(*command)
+  assert code == 2
+  assert errors.endswith('Add `--max_window_log 31`.\n')
+  assert not (tmp_path / 'out').exists()
+  code, shown, _ = fedfish(*command, '--max_window_log', 31)
+  assert code == 0
+  assert re.search(r'examples stored +4', shown)
+
+
 @pytest.mark.parametrize(
   ('output', 'options', 'name'),
   [

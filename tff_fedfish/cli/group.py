@@ -9,6 +9,8 @@ Examples:
       --output corpora/stack_overflow --split_by source --num_shards 256
   fedfish group json_lines --input 'posts/*.jsonl.gz' --output corpora/posts \
       --key_field user.name --text_field body --time_field created
+  fedfish group json_lines --input 'RC_2020-*.zst' --output corpora/reddit \
+      --key_field author --text_field body --max_window_log 31
 
 Options of Apache Beam are passed on, such as --runner; without one the job runs
 in this process, with --direct_running_mode=multi_processing
@@ -56,7 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
       if job.fields is not None:
         from pipelines.json_lines import require_fields
 
-        require_fields(job.fields, job.paths, job.max_document_bytes)
+        require_fields(
+          job.fields, job.paths, job.max_document_bytes, job.max_window_log
+        )
       num_shards = job.num_all_shards()
       title = (
         f'Grouping {count(len(job.paths), "file")} by {job.key} into '

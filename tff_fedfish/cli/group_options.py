@@ -25,7 +25,7 @@ _FIELDS = {
 _JSON_LINES = (*_FIELDS, 'name')
 _CLIENT_SPLIT = ('held_out_fraction', 'validation_fraction', 'split_seed')
 _SHAPE = (
-  *('num_shards', 'max_record_bytes', 'max_document_bytes'),
+  *('num_shards', 'max_record_bytes', 'max_document_bytes', 'max_window_log'),
   *('min_examples_per_group', 'drop_duplicates', 'strict'),
 )
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     nargs='+',
     metavar='GLOB',
     help='raw files or quoted patterns, local or of a store, such as s3://; '
-    'plain, gzip, bzip2 or xz, told from their first bytes',
+    'plain, gzip, zstd, bzip2 or xz, told from their first bytes',
   )
   parser.add_argument(
     '--output', required=True, metavar='DIR', help='new or empty directory'
