@@ -13,6 +13,7 @@ from pipelines.reports import FileReport, Tally, excerpt
 from pipelines.source import (
   EXCERPT_BYTES,
   OTHER_FEATURES_BYTES,
+  TIME_NOT_READ,
   Drop,
   RawRecord,
   Source,
@@ -106,6 +107,7 @@ class FileReader:
       shard = part * job.num_shards + self._shard_of(group_id)
       is_full = self._blocks.add(shard, row)
       num_records[part] += 1
+      report.times_not_read += TIME_NOT_READ in record
       if is_full:
         yield from self._blocks.take()
     report.parts = tuple(num_records)

@@ -25,6 +25,9 @@ EXCERPT_BYTES = 200
 OTHER_FEATURES_BYTES = 1 << 20
 """How much a record may hold beside its text."""
 
+TIME_NOT_READ = '\0time'
+"""Name in a record whose time is neither text nor a number; no field has it."""
+
 T = TypeVar('T')
 RawRecord = Mapping[str, str]
 """Feature name to text. Optional features that a record lacks are absent; names

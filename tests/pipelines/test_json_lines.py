@@ -8,11 +8,10 @@ import pytest
 from grouping_jobs import group_lines, write_lines
 
 from pipelines import json_lines
-from pipelines.source import Drop, Fields, load_source
+from pipelines.source import TIME_NOT_READ, Drop, Fields, load_source
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.data.verify import verify_corpus
-from tff_fedfish.errors import UserError
 
 _FIELDS = Fields(key='user.name', text='body', time='created')
 _OPTIONS = {'source_name': 'json_lines', 'key': 'user.name', 'fields': _FIELDS}
@@ -88,7 +87,13 @@ def test_records_and_drops(tmp_path):
     {'text': 'one', 'timestamp': '2020-01-01', 'url': '', 'key': 'é'},
     {'text': 'two', 'timestamp': '', 'url': '', 'key': ' b '},
     {'text': 'three', 'timestamp': '1577836800', 'url': '', 'key': '7'},
-    {'text': 'three', 'timestamp': '', 'url': '', 'key': '7'},
+    {
+      'text': 'three',
+      'timestamp': '',
+      'url': '',
+      'key': '7',
+      TIME_NOT_READ: '',
+    },
   ]
   assert [reason for reason, _ in found[4:]] == [
     *('missing_text', 'malformed_text', 'empty_text', 'missing_key'),
@@ -130,6 +135,24 @@ def test_tables(tmp_path):
   assert found[2][0] == 'missing_key'
 
 
+def test_times_that_are_not_read_are_counted(tmp_path):
+  # NaN is how pandas writes a missing time.
+  times = ['2020', 5, 1.5, None, float('nan')]
+  times += [{'$date': '2020'}, [5], True, float('inf')]
+  lines = [
+    {'body': f'{i}', 'user': {'name': 'u'}, 'created': time}
+    for i, time in enumerate(times)
+  ]
+  # One that is dropped does not count.
+  lines.append({'body': '', 'user': {'name': 'u'}, 'created': [1]})
+  output = group_lines(tmp_path, lines, **_OPTIONS)
+  assert read_manifest(output).counts.times_not_read == 4
+  assert b'times_not_read' in (output / 'manifest.json').read_bytes()
+  output = group_lines(tmp_path / 'b', lines[:5], **_OPTIONS)
+  assert read_manifest(output).counts.times_not_read == 0
+  assert b'times_not_read' not in (output / 'manifest.json').read_bytes()
+
+
 def test_groups_by_hand(tmp_path):
   lines = [
     {'body': 'b', 'user': {'name': 'u'}, 'created': '2'},
@@ -155,95 +178,3 @@ def test_groups_by_hand(tmp_path):
     'time_field': 'created',
   }
   assert verify_corpus(output).num_examples == 4
-
-
-def _refused(paths, **fields):
-  """Returns the one line that says which field there is not."""
-  with pytest.raises(UserError) as raised:
-    json_lines.require_fields(
-      Fields(**fields), list(map(str, paths)), _MAX_BYTES
-    )
-  assert '\n' not in str(raised.value)
-  return str(raised.value)
-
-
-class TestRequiredFields:
-  def test_all_are_there(self, tmp_path):
-    # In no record together, and null also counts; the time is in another file.
-    paths = [
-      write_lines(
-        tmp_path / 'a',
-        [b'{', {'body': 'a'}, {'user': {'name': None}}, {'created': []}, b'x'],
-      ),
-      write_lines(tmp_path / 'b', [{'user': {'name': 'a'}}]),
-    ]
-    json_lines.require_fields(_FIELDS, list(map(str, paths)), _MAX_BYTES)
-    # Nothing can be read at all: the job says why.
-    path = write_lines(tmp_path / 'c', [b'{', b'[]'])
-    json_lines.require_fields(_FIELDS, [str(path)], _MAX_BYTES)
-
-  def test_only_the_first_records_are_read(self, tmp_path):
-    lines = [{'k': 'a', 't': 'b'}] * 1000 + [{'when': 1}]
-    paths = [write_lines(tmp_path / f'{i:02d}', lines) for i in range(10)]
-    paths.append(write_lines(tmp_path / '10', lines[-1:]))
-    assert _refused(paths, key='k', text='t', time='when') == (
-      "`--time_field` 'when' must be in one of the first 10,000 records of "
-      '`--input`, but none has it. The first has k, t. Name one of these.'
-    )
-
-  def test_which_there_are(self, tmp_path):
-    value = {
-      'user': {'id': 1, 'none': {}},
-      'tags': [{'x': 1}],
-      'a\nb\x1b[2J': 1,
-      'b': {'a': {'a': {'a': {'a': {'a': 1}}}}},
-      'x' * 10_000: 1,
-    }
-    value |= {f'{i}': 1 for i in range(99)}
-    path = write_lines(tmp_path / 'a', [b'{', value, {'other': 1}])
-    message = _refused([path], key='user.x', text='body')
-    assert message.startswith(
-      "`--key_field` 'user.x' and `--text_field` 'body' must be in one of the "
-      'first 2 records of `--input`, but none has it. The first has user.id, '
-      f'user.none, tags, a%0Ab%1B[2J, b.a.a.a.a, {"x" * 60}, 0, 1, '
-    )
-    assert message.endswith(', 33. Name one of these.')
-
-  @pytest.mark.parametrize(
-    ('option', 'values', 'found'),
-    [
-      # As pandas writes whole numbers of which one is missing.
-      (
-        'key',
-        [7.0, 7.0, None, 9.0],
-        'text or integers, but the first 4 records have none: it holds 7.0, of '
-        'type float. Name another field, or',
-      ),
-      (
-        'key',
-        [[1], None],
-        'text or integers, but the first 2 records have none: it holds [1], of '
-        'type list. Name another field, or',
-      ),
-      (
-        'text',
-        [None, {'body': 'a'}],
-        "text, but the first 2 records have none: it holds {'body': 'a'}, of "
-        'type dict. Name another field, such as x.body, or',
-      ),
-      (
-        'text',
-        [5],
-        'text, but the first 1 records have none: it holds 5, of type int. '
-        'Name another field, or',
-      ),
-    ],
-    ids=range(4),
-  )
-  def test_value_of_another_type(self, tmp_path, option, values, found):
-    rows = [{'key': 'a', 'text': 'a', 'x': value} for value in values]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / 'a')
-    fields = {'key': 'key', 'text': 'text'} | {option: 'x'}
-    assert _refused([tmp_path / 'a'], **fields) == (
-      f"`--{option}_field` 'x' must hold {found} store this one as text."
-    )

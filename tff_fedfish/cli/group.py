@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with beam_job.interruptible(clean_up):
       if job.fields is not None:
-        from pipelines.json_lines import require_fields
+        from pipelines.check_fields import require_fields
 
         require_fields(
           job.fields, job.paths, job.max_document_bytes, job.max_window_log
