@@ -40,31 +40,31 @@ def require_fields(
     UserError: If a field is in none of them, or all its values are of another
       kind than the option needs; names the option, and what there is instead.
   """
-  missing = {name: path for name, path in vars(fields).items() if path}
+  missing = fields.paths()
   # Fields of which no value was found yet, and values of other kinds.
-  unread, odd = dict(missing), {}
+  unread = [field for field in missing if field[0] in _NAME_TO_KIND]
+  odd = {}
   num_records, first = 0, None
   for value in _first_objects(paths, max_document_bytes, max_window_log):
     num_records += 1
     first = first or value
-    missing = {
-      name: path
-      for name, path in missing.items()
-      if find(value, path, _ABSENT) is _ABSENT
-    }
-    for name, path in list(unread.items()):
+    missing = [
+      field for field in missing if find(value, field[1], _ABSENT) is _ABSENT
+    ]
+    for field in list(unread):
+      name, path = field
       found = find(value, path)
       _, read = _NAME_TO_KIND[name]
       if found is not None and read(found) is not None:
-        del unread[name]
+        unread.remove(field)
       elif found is not None:
-        odd.setdefault(name, found)
+        odd.setdefault(field, found)
     if not unread and not missing:
       return
   if missing and first:
     # Else nothing can be read at all: the job says why.
     wanted = ' and '.join(
-      f'`--{name}_field` {_show(path)!r}' for name, path in missing.items()
+      f'`--{name}_field` {_show(path)!r}' for name, path in missing
     )
     names = map(_show, itertools.islice(_names(first), _MAX_NAMES))
     raise UserError(
@@ -72,10 +72,10 @@ def require_fields(
       f'`--input`, but none has it. The first has {", ".join(names)}. Name one '
       'of these.'
     )
-  for name, path in unread.items():
-    if name in odd:
+  for name, path in unread:
+    if (name, path) in odd:
       kind, _ = _NAME_TO_KIND[name]
-      found = odd[name]
+      found = odd[name, path]
       raise UserError(
         f'`--{name}_field` {_show(path)!r} must hold {kind}, but the first '
         f'{num_records:,} records have none: it holds {_show(repr(found))}, of '

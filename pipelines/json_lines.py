@@ -6,6 +6,8 @@ field of that very name. Lists have no fields.
 """
 
 import functools
+import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,30 +15,34 @@ from pipelines.objects import record_reader
 from pipelines.source import Drop, Fields, RawRecord, Source
 from pipelines.web_articles import to_record
 
-_KEY = 'key'
+KEY = '\0key'
+"""Name of the key in a record; no field has it."""
 
 
 def build_source(fields: Fields) -> Source:
   """Returns the source whose records are read from these fields."""
-  paths = [path for path in vars(fields).values() if path is not None]
+  paths = [path for _, path in fields.paths()]
   # Of a table, the column of that name or the struct.
   column_names = {*paths, *(path.partition('.')[0] for path in paths)}
   return Source(
     name='json_lines',
     default_key=fields.key,
-    feature_names=('text', 'timestamp') if fields.time else ('text',),
+    feature_names=(
+      *(('text', 'timestamp') if fields.time else ('text',)),
+      *fields.keep,
+    ),
     optional_feature_names=(),
     read_records=record_reader(
       functools.partial(parse_record, fields=fields), column_names
     ),
-    key=lambda record: record[_KEY].encode(),
+    key=lambda record: record[KEY].encode(),
   )
 
 
 def parse_record(
   value: Mapping[str, Any], max_document_bytes: int, fields: Fields
 ) -> RawRecord:
-  """Returns the text, the timestamp and, as `key`, the key of one object.
+  """Returns the text, the timestamp, the key and kept fields of one object.
 
   A key that is an integer becomes its digits; other numbers have no one
   spelling. A timestamp is read, and a text limited, as in `to_record`.
@@ -50,13 +56,14 @@ def parse_record(
   timestamp = find(value, fields.time) if fields.time else None
   if text is not None and not isinstance(text, str):
     raise Drop('malformed_text')
-  common = {'text': text, 'timestamp': timestamp, _KEY: key_to_text(key)}
-  record = to_record(common, max_document_bytes, (_KEY,))
+  common = {path: _kept_text(find(value, path)) for path in fields.keep}
+  common |= {'text': text, 'timestamp': timestamp, KEY: key_to_text(key)}
+  record = to_record(common, max_document_bytes, (KEY, *fields.keep))
   if key is None:
     raise Drop('missing_key')
-  if _KEY not in record:
+  if KEY not in record:
     raise Drop('malformed_key')
-  if not record[_KEY].strip():
+  if not record[KEY].strip():
     raise Drop('empty_key')
   return record
 
@@ -66,6 +73,21 @@ def key_to_text(key: Any) -> str | None:
   if isinstance(key, int) and not isinstance(key, bool):
     return str(key)
   return key if isinstance(key, str) else None
+
+
+def _kept_text(value: Any) -> str | None:
+  """Returns a value as it is stored: text as it is, others as JSON."""
+  if value is None or isinstance(value, str):
+    return value
+  # What is missing is often written as the number NaN.
+  if isinstance(value, float) and math.isnan(value):
+    return None
+  if not isinstance(value, bool | int | float | list | dict):
+    return str(value)
+  try:
+    return json.dumps(value, ensure_ascii=False, default=str)
+  except RecursionError as error:
+    raise Drop('malformed_json') from error
 
 
 def find(value: Any, path: str, default: Any = None) -> Any:
@@ -78,5 +100,5 @@ def find(value: Any, path: str, default: Any = None) -> Any:
   return default
 
 
-SOURCE = build_source(Fields(key=_KEY, text='text'))
+SOURCE = build_source(Fields(key='key', text='text'))
 """For what does not depend on the fields; a job names its own."""

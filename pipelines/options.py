@@ -92,11 +92,18 @@ class GroupJob:
       split_names(self.split, self.load_source(), self.paths)
 
   def _check_fields(self, fields: Fields) -> None:
-    for name, path in vars(fields).items():
-      if path is not None and not (path.strip() and path.isprintable()):
+    for name, path in fields.paths():
+      if not (path.strip() and path.isprintable()):
         raise UserError(
           f'`--{name}_field` must be the name of a field, or a path such as '
           f'user.name, but is {path!r}. Name a field.'
+        )
+    for path in fields.keep:
+      if path in ('text', 'timestamp') or fields.keep.count(path) > 1:
+        raise UserError(
+          '`--keep_field` must name each field once, and neither text nor '
+          'timestamp, the features of `--text_field` and `--time_field`, but '
+          f'is {path!r}. Leave it out, or rename the field.'
         )
     if self.split and self.split.kind == 'time' and fields.time is None:
       raise UserError(
@@ -133,6 +140,8 @@ class GroupJob:
       options['min_examples_per_group'] = self.min_examples_per_group
     if self.fields is not None:
       options['source'] = self.source_name
-      for name, path in vars(self.fields).items():
-        options[f'{name}_field'] = path
+      for name, value in vars(self.fields).items():
+        if value != ():
+          is_one = value is None or isinstance(value, str)
+          options[f'{name}_field'] = value if is_one else list(value)
     return options

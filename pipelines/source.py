@@ -59,6 +59,16 @@ class Fields:
   text: str
   time: str | None = None
   """None: examples have no timestamp."""
+  keep: tuple[str, ...] = ()
+  """Fields to store as features of their own."""
+
+  def paths(self) -> list[tuple[str, str]]:
+    """Returns (name of the attribute, path) of every field."""
+    return [
+      (name, path)
+      for name, value in vars(self).items()
+      for path in ((value,) if isinstance(value, str) else value or ())
+    ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -185,6 +185,16 @@ _REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
       '`--time_field` must be the name of a field, or a path such as '
       "user.name, but is ''. Name a field.",
     ),
+    *(
+      (
+        'json_lines',
+        (*_REQUIRED, '--keep_field', 'a', '--keep_field', field),
+        '`--keep_field` must name each field once, and neither text nor '
+        'timestamp, the features of `--text_field` and `--time_field`, but is '
+        f"'{field}'. Leave it out, or rename the field.",
+      )
+      for field in ('text', 'a')
+    ),
     (
       'json_lines',
       (*_REQUIRED, '--name', 'a\nb'),
@@ -217,7 +227,13 @@ _REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
         f'`--{name}` goes with json_lines, found c4 and `--split_by` None. '
         'Leave it out.',
       )
-      for name in ('key_field', 'text_field', 'time_field', 'name')
+      for name in (
+        'key_field',
+        'text_field',
+        'time_field',
+        'keep_field',
+        'name',
+      )
     ),
   ],
 )

@@ -48,6 +48,15 @@ def test_only_the_first_records_are_read(tmp_path):
   )
 
 
+def test_kept_fields_must_be_there(tmp_path):
+  path = write_lines(tmp_path / 'a', [{'k': 'a', 't': 'b', 'x': [1]}])
+  assert _refused([path], key='k', text='t', keep=('x', 'y', 'z')) == (
+    "`--keep_field` 'y' and `--keep_field` 'z' must be in one of the first 1 "
+    'records of `--input`, but none has it. The first has k, t, x. Name one of '
+    'these.'
+  )
+
+
 def test_which_there_are(tmp_path):
   value = {
     'user': {'id': 1, 'none': {}},

@@ -5,9 +5,11 @@ import datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from grouping_jobs import group_lines, write_lines
+from grouping_jobs import group_lines, make_job, write_lines
 
 from pipelines import json_lines
+from pipelines.job import run_group_job
+from pipelines.json_lines import KEY
 from pipelines.source import TIME_NOT_READ, Drop, Fields, load_source
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import read_manifest
@@ -84,14 +86,14 @@ def test_records_and_drops(tmp_path):
   )
   found = _read(path)
   assert found[:4] == [
-    {'text': 'one', 'timestamp': '2020-01-01', 'url': '', 'key': 'é'},
-    {'text': 'two', 'timestamp': '', 'url': '', 'key': ' b '},
-    {'text': 'three', 'timestamp': '1577836800', 'url': '', 'key': '7'},
+    {'text': 'one', 'timestamp': '2020-01-01', 'url': '', KEY: 'é'},
+    {'text': 'two', 'timestamp': '', 'url': '', KEY: ' b '},
+    {'text': 'three', 'timestamp': '1577836800', 'url': '', KEY: '7'},
     {
       'text': 'three',
       'timestamp': '',
       'url': '',
-      'key': '7',
+      KEY: '7',
       TIME_NOT_READ: '',
     },
   ]
@@ -126,12 +128,12 @@ def test_tables(tmp_path):
     'text': 'one',
     'timestamp': '2020-01-02T00:00:00Z',
     'url': '',
-    'key': 'a',
+    KEY: 'a',
   }
-  assert (reason, last['key']) == ('missing_key', 'b')
+  assert (reason, last[KEY]) == ('missing_key', 'b')
   # A column of the very name, beside a struct that has no such field.
   found = _read(tmp_path / 'a', Fields(key='user.id', text='body'))
-  assert [record['key'] for record in found[:2]] == ['1', '2']
+  assert [record[KEY] for record in found[:2]] == ['1', '2']
   assert found[2][0] == 'missing_key'
 
 
@@ -151,6 +153,50 @@ def test_times_that_are_not_read_are_counted(tmp_path):
   output = group_lines(tmp_path / 'b', lines[:5], **_OPTIONS)
   assert read_manifest(output).counts.times_not_read == 0
   assert b'times_not_read' not in (output / 'manifest.json').read_bytes()
+
+
+_KEEP = ('score', 'user.tags', 'url', 'key')
+
+
+@pytest.mark.parametrize('is_table', [False, True])
+def test_kept_fields(tmp_path, is_table):
+  lines = [
+    {
+      'body': 'a',
+      'user': {'name': 'u', 'tags': ['é', 'x']},
+      'score': 1.5,
+      'url': 'b',
+      'key': None,
+    },
+    {
+      'body': 'b',
+      'user': {'name': 'u', 'tags': None},
+      'score': float('nan'),
+      'url': 'a',
+      'key': True,
+    },
+  ]
+  raw = tmp_path / 'raw'
+  if is_table:
+    pq.write_table(pa.Table.from_pylist(lines), raw)
+  else:
+    write_lines(raw, lines)
+  fields = Fields(key='user.name', text='body', keep=_KEEP)
+  job = make_job([raw], **_OPTIONS | {'fields': fields})
+  (manifest,) = run_group_job(job, tmp_path / 'out')
+  assert manifest.feature_names == ('text', *_KEEP)
+  assert read_manifest(tmp_path / 'out').options['keep_field'] == list(_KEEP)
+  # Without times they are sorted by the feature `url`.
+  assert GroupedCorpus(tmp_path / 'out').examples(b'u') == [
+    {'text': b'b', 'score': b'', 'user.tags': b'', 'url': b'a', 'key': b'true'},
+    {
+      'text': b'a',
+      'score': b'1.5',
+      'user.tags': '["é", "x"]'.encode(),
+      'url': b'b',
+      'key': b'',
+    },
+  ]
 
 
 def test_groups_by_hand(tmp_path):

@@ -22,7 +22,11 @@ _FIELDS = {
   'time_field': 'when it was written, which sorts the examples of a group: '
   'numbers by value, ISO 8601 by moment (default: none, no feature timestamp)',
 }
-_JSON_LINES = (*_FIELDS, 'name')
+_KEEP = (
+  'a further field to store with each example, as a feature of that name, such '
+  'as --keep_field score --keep_field lang: text as it is, others as JSON'
+)
+_JSON_LINES = (*_FIELDS, 'keep_field', 'name')
 _CLIENT_SPLIT = ('held_out_fraction', 'validation_fraction', 'split_seed')
 _SHAPE = (
   *('num_shards', 'max_record_bytes', 'max_document_bytes', 'max_window_log'),
@@ -69,6 +73,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   )
   for name, help_text in _FIELDS.items():
     fields.add_argument(f'--{name}', metavar='FIELD', help=help_text)
+  fields.add_argument(
+    '--keep_field', metavar='FIELD', action='append', help=_KEEP
+  )
   fields.add_argument(
     '--name', help="the corpus' name (default: the last part of --output)"
   )
@@ -134,6 +141,7 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
       key=arguments.key_field,
       text=arguments.text_field,
       time=arguments.time_field,
+      keep=tuple(arguments.keep_field or ()),
     )
     # '' is refused by the job.
     if name is None:
