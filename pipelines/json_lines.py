@@ -17,6 +17,7 @@ from pipelines.web_articles import to_record
 
 KEY = '\0key'
 """Name of the key in a record; no field has it."""
+_SEPARATOR = '\x1f'
 
 
 def build_source(fields: Fields) -> Source:
@@ -26,7 +27,7 @@ def build_source(fields: Fields) -> Source:
   column_names = {*paths, *(path.partition('.')[0] for path in paths)}
   return Source(
     name='json_lines',
-    default_key=fields.key,
+    default_key='/'.join(fields.keys),
     feature_names=(
       *(('text', 'timestamp') if fields.time else ('text',)),
       *fields.keep,
@@ -45,25 +46,32 @@ def parse_record(
   """Returns the text, the timestamp, the key and kept fields of one object.
 
   A key that is an integer becomes its digits; other numbers have no one
-  spelling. A timestamp is read, and a text limited, as in `to_record`.
+  spelling. Several are joined by U+001F, which none of them may hold. A
+  timestamp is read, and a text limited, as in `to_record`.
 
   Raises:
     Drop: missing_key (absent or null), malformed_key (neither text nor
-      integer), empty_key (nothing but white space), malformed_text (no text but
-      a number, list, ...), or as `to_record`.
+      integer), empty_key (nothing but white space), each if one of several is;
+      malformed_text (no text but a number, list, ...), or as `to_record`.
   """
-  text, key = find(value, fields.text), find(value, fields.key)
+  text = find(value, fields.text)
+  keys = [find(value, path) for path in fields.keys]
+  key_texts = list(map(key_to_text, keys))
+  is_text = None not in key_texts and (
+    len(keys) == 1 or not any(_SEPARATOR in text for text in key_texts)
+  )
   timestamp = find(value, fields.time) if fields.time else None
   if text is not None and not isinstance(text, str):
     raise Drop('malformed_text')
   common = {path: _kept_text(find(value, path)) for path in fields.keep}
-  common |= {'text': text, 'timestamp': timestamp, KEY: key_to_text(key)}
+  common |= {'text': text, 'timestamp': timestamp}
+  common[KEY] = _SEPARATOR.join(key_texts) if is_text else None
   record = to_record(common, max_document_bytes, (KEY, *fields.keep))
-  if key is None:
+  if None in keys:
     raise Drop('missing_key')
-  if KEY not in record:
+  if not is_text:
     raise Drop('malformed_key')
-  if not record[KEY].strip():
+  if not all(map(str.strip, key_texts)):
     raise Drop('empty_key')
   return record
 

@@ -48,6 +48,13 @@ def test_only_the_first_records_are_read(tmp_path):
   )
 
 
+def test_every_key_field_is_looked_at(tmp_path):
+  path = write_lines(tmp_path / 'a', [{'k': 'a', 't': 'b', 'x': 1.5}])
+  assert _refused([path], key=('k', 'x'), text='t').startswith(
+    "`--key_field` 'x' must hold text or integers, but the first 1 records "
+  )
+
+
 def test_kept_fields_must_be_there(tmp_path):
   path = write_lines(tmp_path / 'a', [{'k': 'a', 't': 'b', 'x': [1]}])
   assert _refused([path], key='k', text='t', keep=('x', 'y', 'z')) == (

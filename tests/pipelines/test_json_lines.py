@@ -155,6 +155,34 @@ def test_times_that_are_not_read_are_counted(tmp_path):
   assert b'times_not_read' not in (output / 'manifest.json').read_bytes()
 
 
+def test_two_fields_are_a_key_together(tmp_path):
+  values = [
+    *(('a', 'b/c'), ('a/b', 'c'), ('a', 'b/c'), (7, 'c'), ('7', 'c')),
+    *(('a', None), ('a', ' '), (1.5, 'c'), ('a\x1fb', 'c'), ('a', 'b\x1fc')),
+  ]
+  lines = [
+    {'body': f'{i}', 'site': site, 'by': {'name': name}}
+    for i, (site, name) in enumerate(values)
+  ]
+  fields = Fields(key=('site', 'by.name'), text='body')
+  options = _OPTIONS | {'key': 'site/by.name', 'fields': fields}
+  assert load_source('json_lines', fields).default_key == options['key']
+  output = group_lines(tmp_path, lines, **options)
+  groups = _group_texts(output).items()
+  assert {name: sorted(texts) for name, texts in groups} == {
+    'a\x1fb/c': ['0', '2'],
+    'a/b\x1fc': ['1'],
+    '7\x1fc': ['3', '4'],
+  }
+  manifest = read_manifest(output)
+  assert manifest.options['key_field'] == ['site', 'by.name']
+  assert manifest.counts.drops == {
+    'empty_key': 1,
+    'malformed_key': 3,
+    'missing_key': 1,
+  }
+
+
 _KEEP = ('score', 'user.tags', 'url', 'key')
 
 

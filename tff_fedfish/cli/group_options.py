@@ -17,16 +17,16 @@ _INPUTS = {
   'json_lines': 'JSON lines or parquet with any fields; key: --key_field',
 }
 _FIELDS = {
-  'key_field': 'what the examples of a group share: text, or an integer',
+  'key_field': 'what the examples of a group share: text, or an integer; '
+  'several are a key together, such as --key_field site --key_field author',
   'text_field': 'the text of an example',
   'time_field': 'when it was written, which sorts the examples of a group: '
   'numbers by value, ISO 8601 by moment (default: none, no feature timestamp)',
+  'keep_field': 'a further field to store with each example, as a feature of '
+  'that name, such as --keep_field score --keep_field lang: text as it is, '
+  'others as JSON',
 }
-_KEEP = (
-  'a further field to store with each example, as a feature of that name, such '
-  'as --keep_field score --keep_field lang: text as it is, others as JSON'
-)
-_JSON_LINES = (*_FIELDS, 'keep_field', 'name')
+_JSON_LINES = (*_FIELDS, 'name')
 _CLIENT_SPLIT = ('held_out_fraction', 'validation_fraction', 'split_seed')
 _SHAPE = (
   *('num_shards', 'max_record_bytes', 'max_document_bytes', 'max_window_log'),
@@ -72,10 +72,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     'json_lines', 'fields, where user.name is the field name inside user'
   )
   for name, help_text in _FIELDS.items():
-    fields.add_argument(f'--{name}', metavar='FIELD', help=help_text)
-  fields.add_argument(
-    '--keep_field', metavar='FIELD', action='append', help=_KEEP
-  )
+    action = 'append' if name in ('key_field', 'keep_field') else None
+    fields.add_argument(
+      f'--{name}', metavar='FIELD', action=action, help=help_text
+    )
   fields.add_argument(
     '--name', help="the corpus' name (default: the last part of --output)"
   )
@@ -137,8 +137,9 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   _check_together(arguments)
   fields, name = None, arguments.name
   if arguments.corpus == 'json_lines':
+    keys = arguments.key_field
     fields = Fields(
-      key=arguments.key_field,
+      key=keys[0] if len(keys) == 1 else tuple(keys),
       text=arguments.text_field,
       time=arguments.time_field,
       keep=tuple(arguments.keep_field or ()),
@@ -183,6 +184,6 @@ def _check_together(arguments: argparse.Namespace) -> None:
   for name in ('key_field', 'text_field'):
     if is_any and getattr(arguments, name) is None:
       raise UserError(
-        f'`--{name}` is required with json_lines: {_FIELDS[name]}. Name a '
-        'field, such as user.name.'
+        f'`--{name}` is required with json_lines: '
+        f'{_FIELDS[name].partition(";")[0]}. Name a field, such as user.name.'
       )
