@@ -17,6 +17,7 @@ from pipelines.read_examples import decode_features, read_payloads
 from pipelines.read_parquet import read_rows
 from pipelines.source import (
   EXCERPT_BYTES,
+  OBJECT,
   OTHER_FEATURES_BYTES,
   Drop,
   RawRecord,
@@ -109,11 +110,18 @@ def record_reader(
   """
 
   def read(
-    path: str, max_document_bytes: int, max_window_log: int = DEFAULT_WINDOW_LOG
+    path: str,
+    max_document_bytes: int,
+    max_window_log: int = DEFAULT_WINDOW_LOG,
+    with_objects: bool = False,
   ):
+    def parse_one(value):
+      record = parse(value, max_document_bytes)
+      return {**record, OBJECT: value} if with_objects else record
+
+    names = None if with_objects else column_names
     return parse_each(
-      lambda value: parse(value, max_document_bytes),
-      read_objects(path, max_document_bytes, column_names, max_window_log),
+      parse_one, read_objects(path, max_document_bytes, names, max_window_log)
     )
 
   return read

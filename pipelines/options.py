@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from pipelines.own_functions import OwnFunction
 from pipelines.source import Fields, Source, load_source
 from pipelines.splits import SplitRule, split_names
 from pipelines.unpack_zstd import DEFAULT_WINDOW_LOG, MAX_WINDOW_LOG
@@ -22,6 +23,7 @@ _RANGES = {
   'max_window_log': (10, MAX_WINDOW_LOG),
 }
 _MAX_NAME_CHARACTERS = 100
+_OWN_FUNCTIONS = ('key_function', 'filter')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,7 +33,8 @@ class GroupJob:
   Attributes:
     source_name: One of `SOURCE_NAMES`.
     paths: The raw files. Their order does not matter.
-    key: One of `KEYS`; for json_lines, the path of the field.
+    key: One of `KEYS`; for json_lines, the path of the field; or the name of
+        the user's own function.
     split: How to split the corpus; None: one corpus.
     fields: For json_lines: what to read.
     name: The corpus' name in the manifest; None: that of the source.
@@ -64,6 +67,12 @@ class GroupJob:
   strict: bool = False
   """Stop at the first record that cannot be used, instead of dropping and
   counting it."""
+  key_function: str | None = None
+  """Module and name of a function that returns the key of a record as text, or
+  None to drop it as no_key, such as my_module.key."""
+  filter: str | None = None
+  """Module and name of a function that returns True to keep a record, or False
+  to drop it as filtered, such as my_module.keep."""
   split: SplitRule | None = None
   fields: Fields | None = None
   name: str | None = None
@@ -87,6 +96,7 @@ class GroupJob:
       )
     if self.fields is not None:
       self._check_fields(self.fields)
+    self.own_functions()
     if self.split is not None:
       # Raises if the source has no such split, or a file's name does not tell.
       split_names(self.split, self.load_source(), self.paths)
@@ -110,6 +120,14 @@ class GroupJob:
         '`--split_by time` needs `--time_field` with json_lines, but there is '
         'none. Name the field with the time, or split by client.'
       )
+
+  def own_functions(self) -> tuple[OwnFunction | None, OwnFunction | None]:
+    """Returns the user's own key and filter; None where there is none."""
+    return tuple(
+      None if name is None else OwnFunction(option, name)
+      for option in _OWN_FUNCTIONS
+      for name in [getattr(self, option)]
+    )
 
   def load_source(self) -> Source:
     """Returns the source of the raw files."""
@@ -136,8 +154,9 @@ class GroupJob:
       'drop_duplicates': self.drop_duplicates,
     }
     # Written only if set, so that older manifests stay equal.
-    if self.min_examples_per_group is not None:
-      options['min_examples_per_group'] = self.min_examples_per_group
+    for name in ('min_examples_per_group', *_OWN_FUNCTIONS):
+      if (value := getattr(self, name)) is not None:
+        options[name] = value
     if self.fields is not None:
       options['source'] = self.source_name
       for name, value in vars(self.fields).items():

@@ -28,6 +28,9 @@ OTHER_FEATURES_BYTES = 1 << 20
 TIME_NOT_READ = '\0time'
 """Name in a record whose time is neither text nor a number; no field has it."""
 
+OBJECT = '\0object'
+"""Name in a record of the object that it was read from; no field has it."""
+
 T = TypeVar('T')
 RawRecord = Mapping[str, str]
 """Feature name to text. Optional features that a record lacks are absent; names
@@ -88,9 +91,10 @@ class Source:
   optional_feature_names: tuple[str, ...]
   """Features stored if at least one record of the input has them."""
   read_records: Callable[..., Iterator[tuple[int, RawRecord | Drop]]]
-  """Called with a path, `max_document_bytes`, the longest text to accept, and
-  the `max_window_log` of `open_raw`; yields (1-based number of the line, row or
-  post, record or why it is dropped), one for every record of the file."""
+  """Called with a path, `max_document_bytes`, the longest text to accept, the
+  `max_window_log` of `open_raw`, and whether records shall hold their `OBJECT`,
+  if they have one; yields (1-based number of the line, row or post, record or
+  why it is dropped), one for every record of the file."""
   split_names: tuple[str, ...] = ()
   """The parts into which the corpus's own split divides it, if it has one."""
   split: Callable[[str, RawRecord], str] | None = None

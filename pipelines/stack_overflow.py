@@ -57,7 +57,10 @@ _FIRST_TEST_TIME = time_key('2018-01-01')
 
 
 def read_records(
-  path: str, max_document_bytes: int, max_window_log: int = DEFAULT_WINDOW_LOG
+  path: str,
+  max_document_bytes: int,
+  max_window_log: int = DEFAULT_WINDOW_LOG,
+  with_objects: bool = False,
 ) -> Iterator[tuple[int, RawRecord | Drop]]:
   """Reads a file as `Source.read_records` does.
 
@@ -67,6 +70,7 @@ def read_records(
   Raises:
     UserError: If the file is neither a Posts.xml nor TFF's plain database.
   """
+  del with_objects
   with open_raw(path, max_window_log) as stream:
     start = start_of(stream)
     if start.startswith(tff_sqlite.MAGIC):

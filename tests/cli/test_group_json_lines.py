@@ -220,6 +220,18 @@ _REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
       'first 6 records of `--input`, but none has it. The first has body, '
       'user.name, created. Name one of these.',
     ),
+    (
+      'json_lines',
+      (*_REQUIRED, '--key_function', 'my_module.key'),
+      '`--key_field` must not be given with `--key_function`, which returns '
+      'the key. Leave one of them out.',
+    ),
+    (
+      'c4',
+      ('--key', 'host', '--key_function', 'my_module.key'),
+      '`--key` must not be given with `--key_function`, which returns the key. '
+      'Leave one of them out.',
+    ),
     *(
       (
         'c4',

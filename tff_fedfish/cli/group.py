@@ -11,6 +11,8 @@ Examples:
       --key_field user.name --text_field body --time_field created
   fedfish group json_lines --input 'RC_2020-*.zst' --output corpora/reddit \
       --key_field author --text_field body --max_window_log 31
+  fedfish group json_lines --input 'posts/*.jsonl.gz' --output corpora/posts \
+      --key_function my_module.key --filter my_module.keep --text_field body
 
 Options of Apache Beam are passed on, such as --runner; without one the job runs
 in this process, with --direct_running_mode=multi_processing

@@ -32,6 +32,7 @@ _SHAPE = (
   *('num_shards', 'max_record_bytes', 'max_document_bytes', 'max_window_log'),
   *('min_examples_per_group', 'drop_duplicates', 'strict'),
 )
+_OWN = ('key_function', 'filter')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
   fields.add_argument(
     '--name', help="the corpus' name (default: the last part of --output)"
   )
+  own = parser.add_argument_group(
+    'functions of your own',
+    'each takes a record as a dict; modules in this directory or on PYTHONPATH',
+  )
+  add_options(own, GroupJob, _OWN)
   _add_splits(parser)
 
 
@@ -137,7 +143,7 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   _check_together(arguments)
   fields, name = None, arguments.name
   if arguments.corpus == 'json_lines':
-    keys = arguments.key_field
+    keys = arguments.key_field or ()
     fields = Fields(
       key=keys[0] if len(keys) == 1 else tuple(keys),
       text=arguments.text_field,
@@ -157,11 +163,11 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   return GroupJob(
     source_name=arguments.corpus,
     paths=tuple(find_input_files(arguments.input)),
-    key=arguments.key or source.default_key,
+    key=arguments.key_function or arguments.key or source.default_key,
     split=split,
     fields=fields,
     name=name,
-    **{option: getattr(arguments, option) for option in _SHAPE},
+    **{option: getattr(arguments, option) for option in (*_SHAPE, *_OWN)},
   )
 
 
@@ -181,7 +187,17 @@ def _check_together(arguments: argparse.Namespace) -> None:
           f'`--{name}` goes with {owner}, found {corpus} and `--split_by` '
           f'{split_by}. Leave it out.'
         )
-  for name in ('key_field', 'text_field'):
+  if arguments.key_function is not None:
+    for name in ('key', 'key_field'):
+      if getattr(arguments, name) is not None:
+        raise UserError(
+          f'`--{name}` must not be given with `--key_function`, which returns '
+          'the key. Leave one of them out.'
+        )
+  required = ['text_field']
+  if arguments.key_function is None:
+    required.insert(0, 'key_field')
+  for name in required:
     if is_any and getattr(arguments, name) is None:
       raise UserError(
         f'`--{name}` is required with json_lines: '
