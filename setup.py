@@ -68,6 +68,7 @@ setuptools.setup(
     'tldextract',
     'tokenizers',
     'zlib-ng',
+    'zstandard',
   ],
   entry_points={
     'console_scripts': ['fedfish = tff_fedfish.cli.main:main'],

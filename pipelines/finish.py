@@ -168,6 +168,7 @@ def _manifest(
         shard.num_mixed_time_groups for shard in shards
       ),
       num_small_groups=sum(shard.num_small_groups for shard in shards),
+      times_not_read=sum(file.times_not_read for file in files),
     ),
     shards=tuple(shard.shard for shard in shards),
     index_sha256=index.sha256,

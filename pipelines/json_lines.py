@@ -6,72 +6,96 @@ field of that very name. Lists have no fields.
 """
 
 import functools
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import math
+from collections.abc import Mapping
 from typing import Any
 
-from pipelines.objects import read_objects, record_reader
+from pipelines.objects import record_reader
 from pipelines.source import Drop, Fields, RawRecord, Source
 from pipelines.web_articles import to_record
-from tff_fedfish.data.client_ids import client_id_to_text
-from tff_fedfish.errors import UserError
 
-_KEY = 'key'
-_ABSENT = object()
-# In the error about a field that no record has.
-_MAX_NAMES = 40
-_MAX_NAME_CHARACTERS = 60
-_MAX_DEPTH = 5
-# What is looked at before the job starts.
-_MAX_FILES = 10
-_MAX_RECORDS = 1000
+KEY = '\0key'
+"""Name of the key in a record; no field has it."""
+_SEPARATOR = '\x1f'
 
 
 def build_source(fields: Fields) -> Source:
   """Returns the source whose records are read from these fields."""
-  paths = [path for path in vars(fields).values() if path is not None]
+  paths = [path for _, path in fields.paths()]
   # Of a table, the column of that name or the struct.
   column_names = {*paths, *(path.partition('.')[0] for path in paths)}
   return Source(
     name='json_lines',
-    default_key=fields.key,
-    feature_names=('text', 'timestamp') if fields.time else ('text',),
+    default_key='/'.join(fields.keys),
+    feature_names=(
+      *(('text', 'timestamp') if fields.time else ('text',)),
+      *fields.keep,
+    ),
     optional_feature_names=(),
     read_records=record_reader(
       functools.partial(parse_record, fields=fields), column_names
     ),
-    key=lambda record: record[_KEY].encode(),
+    key=lambda record: record[KEY].encode(),
   )
 
 
 def parse_record(
   value: Mapping[str, Any], max_document_bytes: int, fields: Fields
 ) -> RawRecord:
-  """Returns the text, the timestamp and, as `key`, the key of one object.
+  """Returns the text, the timestamp, the key and kept fields of one object.
 
   A key that is an integer becomes its digits; other numbers have no one
-  spelling. A timestamp is read, and a text limited, as in `to_record`.
+  spelling. Several are joined by U+001F, which none of them may hold. A
+  timestamp is read, and a text limited, as in `to_record`.
 
   Raises:
     Drop: missing_key (absent or null), malformed_key (neither text nor
-      integer), empty_key (nothing but white space), malformed_text (no text but
-      a number, list, ...), or as `to_record`.
+      integer), empty_key (nothing but white space), each if one of several is;
+      malformed_text (no text but a number, list, ...), or as `to_record`.
   """
-  text, key = find(value, fields.text), find(value, fields.key)
-  if isinstance(key, int) and not isinstance(key, bool):
-    key = str(key)
+  text = find(value, fields.text)
+  keys = [find(value, path) for path in fields.keys]
+  key_texts = list(map(key_to_text, keys))
+  is_text = None not in key_texts and (
+    len(keys) == 1 or not any(_SEPARATOR in text for text in key_texts)
+  )
   timestamp = find(value, fields.time) if fields.time else None
   if text is not None and not isinstance(text, str):
     raise Drop('malformed_text')
-  common = {'text': text, 'timestamp': timestamp, _KEY: key}
-  record = to_record(common, max_document_bytes, (_KEY,))
-  if key is None:
+  common = {path: _kept_text(find(value, path)) for path in fields.keep}
+  common |= {'text': text, 'timestamp': timestamp}
+  common[KEY] = _SEPARATOR.join(key_texts) if is_text else None
+  record = to_record(common, max_document_bytes, (KEY, *fields.keep))
+  if None in keys:
     raise Drop('missing_key')
-  if _KEY not in record:
+  if not is_text:
     raise Drop('malformed_key')
-  if not record[_KEY].strip():
+  if not all(map(str.strip, key_texts)):
     raise Drop('empty_key')
   return record
+
+
+def key_to_text(key: Any) -> str | None:
+  """Returns a key as text; None if it is neither text nor an integer."""
+  if isinstance(key, int) and not isinstance(key, bool):
+    return str(key)
+  return key if isinstance(key, str) else None
+
+
+def _kept_text(value: Any) -> str | None:
+  """Returns a value as it is stored: text as it is, others as JSON."""
+  if value is None or isinstance(value, str):
+    return value
+  # What is missing is often written as the number NaN.
+  if isinstance(value, float) and math.isnan(value):
+    return None
+  if not isinstance(value, bool | int | float | list | dict):
+    return str(value)
+  try:
+    return json.dumps(value, ensure_ascii=False, default=str)
+  except RecursionError as error:
+    raise Drop('malformed_json') from error
 
 
 def find(value: Any, path: str, default: Any = None) -> Any:
@@ -84,96 +108,5 @@ def find(value: Any, path: str, default: Any = None) -> Any:
   return default
 
 
-def require_fields(
-  fields: Fields, paths: Sequence[str], max_document_bytes: int
-) -> None:
-  """Looks for the fields in the first 1,000 records of the first 10 files.
-
-  Raises:
-    UserError: If a field is in none of them, no text is text, or no value of
-      the key is text or an integer; names the option, and what there is
-      instead.
-  """
-  missing = {
-    f'--{name}_field': path for name, path in vars(fields).items() if path
-  }
-  # Of options for which no value was found yet, the type of values; and values
-  # of other types.
-  unread = {'--key_field': 'text or integers', '--text_field': 'text'}
-  odd = {}
-  num_records, first = 0, None
-  for value in _first_objects(paths, max_document_bytes):
-    num_records += 1
-    first = first or value
-    missing = {
-      option: field
-      for option, field in missing.items()
-      if find(value, field, _ABSENT) is _ABSENT
-    }
-    for option in list(unread):
-      field = fields.key if option == '--key_field' else fields.text
-      found = find(value, field)
-      is_key = option == '--key_field' and type(found) is int
-      if isinstance(found, str) or is_key:
-        del unread[option]
-      elif found is not None:
-        odd.setdefault(option, (field, found))
-    if not unread and not missing:
-      return
-  if missing and first:
-    # Else nothing can be read at all: the job says why.
-    wanted = ' and '.join(
-      f'`{option}` {_show(field)!r}' for option, field in missing.items()
-    )
-    names = map(_show, itertools.islice(_names(first), _MAX_NAMES))
-    raise UserError(
-      f'{wanted} must be in one of the first {num_records:,} records of '
-      f'`--input`, but none has it. The first has {", ".join(names)}. Name one '
-      'of these.'
-    )
-  for option, kind in unread.items():
-    if option in odd:
-      field, found = odd[option]
-      raise UserError(
-        f'`{option}` {_show(field)!r} must hold {kind}, but the first '
-        f'{num_records:,} records have none: it holds {_show(repr(found))}, of '
-        f'type {type(found).__name__}. Name another field'
-        f'{_inner_names(field, found)}, or store this one as text.'
-      )
-
-
-def _inner_names(field: str, value: Any) -> str:
-  if not isinstance(value, dict) or not value:
-    return ''
-  names = (f'{field}.{name}' for name in itertools.islice(value, _MAX_NAMES))
-  return f', such as {", ".join(map(_show, names))}'
-
-
-def _first_objects(
-  paths: Sequence[str], max_document_bytes: int
-) -> Iterator[dict[str, Any]]:
-  for path in paths[:_MAX_FILES]:
-    objects = read_objects(path, max_document_bytes)
-    for _, value in itertools.islice(objects, _MAX_RECORDS):
-      if not isinstance(value, Drop):
-        yield value
-
-
-def _names(value: Mapping[str, Any], depth: int = 1) -> Iterator[str]:
-  """Yields the paths of what is no object itself, or is too deep."""
-  for name, found in value.items():
-    if isinstance(found, dict) and found and depth < _MAX_DEPTH:
-      for inner in _names(found, depth + 1):
-        yield f'{name}.{inner}'
-    else:
-      yield name
-
-
-def _show(name: str) -> str:
-  return client_id_to_text(
-    name[:_MAX_NAME_CHARACTERS].encode('utf-8', 'replace')
-  )
-
-
-SOURCE = build_source(Fields(key=_KEY, text='text'))
+SOURCE = build_source(Fields(key='key', text='text'))
 """For what does not depend on the fields; a job names its own."""

@@ -17,11 +17,13 @@ from pipelines.read_examples import decode_features, read_payloads
 from pipelines.read_parquet import read_rows
 from pipelines.source import (
   EXCERPT_BYTES,
+  OBJECT,
   OTHER_FEATURES_BYTES,
   Drop,
   RawRecord,
   parse_each,
 )
+from pipelines.unpack_zstd import DEFAULT_WINDOW_LOG
 from tff_fedfish.data import records
 from tff_fedfish.errors import UserError
 
@@ -49,6 +51,7 @@ def read_objects(
   path: str,
   max_document_bytes: int,
   column_names: Collection[str] | None = None,
+  max_window_log: int = DEFAULT_WINDOW_LOG,
 ) -> Objects:
   """Yields (1-based number, object or why it is dropped) of a file.
 
@@ -62,6 +65,7 @@ def read_objects(
       and 1 MiB without its escapes, is document_too_large.
     column_names: The columns of a table that the caller looks at; None for all.
       Objects of other formats have all their names.
+    max_window_log: As for `open_raw`.
 
   Returns:
     An iterator; in its `Drop`s are, besides those of `open_raw`, empty_line,
@@ -71,7 +75,7 @@ def read_objects(
     UserError: If the file is of a known format that is not read.
   """
   max_bytes = longest_object(max_document_bytes)
-  with open_raw(path) as stream:
+  with open_raw(path, max_window_log) as stream:
     start = start_of(stream)
     if start.startswith(b'PAR1'):
       yield from read_rows(path, max_bytes, column_names)
@@ -97,7 +101,7 @@ def longest_object(max_document_bytes: int) -> int:
 def record_reader(
   parse: Callable[[dict[str, Any], int], RawRecord],
   column_names: Collection[str],
-) -> Callable[[str, int], Iterator[tuple[int, RawRecord | Drop]]]:
+) -> Callable[..., Iterator[tuple[int, RawRecord | Drop]]]:
   """Returns a `Source.read_records` for files of objects.
 
   Args:
@@ -105,10 +109,19 @@ def record_reader(
     column_names: What it looks at; see `read_objects`.
   """
 
-  def read(path: str, max_document_bytes: int):
+  def read(
+    path: str,
+    max_document_bytes: int,
+    max_window_log: int = DEFAULT_WINDOW_LOG,
+    with_objects: bool = False,
+  ):
+    def parse_one(value):
+      record = parse(value, max_document_bytes)
+      return {**record, OBJECT: value} if with_objects else record
+
+    names = None if with_objects else column_names
     return parse_each(
-      lambda value: parse(value, max_document_bytes),
-      read_objects(path, max_document_bytes, column_names),
+      parse_one, read_objects(path, max_document_bytes, names, max_window_log)
     )
 
   return read

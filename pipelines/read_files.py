@@ -13,6 +13,7 @@ from pipelines.runs import RunWriter
 from pipelines.source import (
   EXCERPT_BYTES,
   OTHER_FEATURES_BYTES,
+  TIME_NOT_READ,
   Drop,
   RawRecord,
   Source,
@@ -54,6 +55,7 @@ class FileReader:
     max_bytes = job.max_document_bytes + OTHER_FEATURES_BYTES
     self._encode = _ExampleEncoder(self._source, max_bytes)
     self._part_of = job.split and splits.build_route(job.split, self._source)
+    self._key_function, self._filter = job.own_functions()
     self._shard_of = functools.lru_cache(1 << 16)(
       functools.partial(shard_of, num_shards=job.num_shards)
     )
@@ -79,14 +81,22 @@ class FileReader:
     job, source, part_of = self._job, self._source, self._part_of
     report = FileReport(name)
     num_records = [0] * len(job.part_names())
-    key = source.key or KEYS[job.key]
+    key = source.key or KEYS.get(job.key)
+    has_own = self._key_function or self._filter
     part = 0
-    for num, record in source.read_records(path, job.max_document_bytes):
+    for num, record in source.read_records(
+      path, job.max_document_bytes, job.max_window_log, bool(has_own)
+    ):
       report.records_in += 1
       try:
         if isinstance(record, Drop):
           raise record
-        group_id = key(record)
+        if self._filter:
+          self._filter.require_kept(record, num, name)
+        if self._key_function:
+          group_id = self._key_function.key(record, num, name)
+        else:
+          group_id = key(record)
         if part_of is not None:
           part = part_of(path, record, group_id)
         row = self._encode(group_id, record)
@@ -99,12 +109,14 @@ class FileReader:
       shard = part * job.num_shards + self._shard_of(group_id)
       self._runs.add(shard, row)
       num_records[part] += 1
+      report.times_not_read += TIME_NOT_READ in record
     report.parts = tuple(num_records)
     self.reports.append(report)
 
   def _count_drop(self, report: FileReport, num: int, drop: Drop) -> None:
     shown = excerpt(drop.excerpt)
-    if self._job.strict:
+    # A fault of no file.
+    if self._job.strict and drop.reason != 'filtered':
       raise UserError(
         '`--strict` accepts only files without a fault, but record '
         f'{num} of {report.name!r} has one: {drop.reason}'

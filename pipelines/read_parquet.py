@@ -104,10 +104,11 @@ def _read_table(
     # part can end the process.
     info = table.metadata.row_group(group)
     num_rows, num_bytes = info.num_rows, max(info.total_byte_size, 1)
-    # The size is that of all columns.
+    # The size is that of all columns. A row beside others has to be looked at:
+    # one may be much longer than the others.
     is_whole = len(names) == len(table.schema_arrow.names)
-    if is_whole and num_rows > 0 and num_bytes > max_row_bytes * num_rows:
-      yield from (Drop('document_too_large') for _ in range(num_rows))
+    if is_whole and num_rows == 1 and num_bytes > max_row_bytes:
+      yield Drop('document_too_large')
       continue
     read = functools.partial(
       pq.ParquetFile.iter_batches,

@@ -47,6 +47,8 @@ class FileReport:
   drops: dict[str, Tally] = dataclasses.field(default_factory=dict)
   """Dropped records, by reason."""
   damage: str | None = None
+  times_not_read: int = 0
+  """See `manifest.Counts`."""
 
   def records_out(self) -> int:
     """Returns how many records were handed on, of all parts."""

@@ -25,6 +25,12 @@ EXCERPT_BYTES = 200
 OTHER_FEATURES_BYTES = 1 << 20
 """How much a record may hold beside its text."""
 
+TIME_NOT_READ = '\0time'
+"""Name in a record whose time is neither text nor a number; no field has it."""
+
+OBJECT = '\0object'
+"""Name in a record of the object that it was read from; no field has it."""
+
 T = TypeVar('T')
 RawRecord = Mapping[str, str]
 """Feature name to text. Optional features that a record lacks are absent; names
@@ -52,10 +58,26 @@ class Drop(Exception):
 class Fields:
   """Paths of the fields that json_lines reads, such as 'user.name'."""
 
-  key: str
+  key: str | tuple[str, ...]
+  """One field; several are a key together."""
   text: str
   time: str | None = None
   """None: examples have no timestamp."""
+  keep: tuple[str, ...] = ()
+  """Fields to store as features of their own."""
+
+  @property
+  def keys(self) -> tuple[str, ...]:
+    """The fields that are the key together."""
+    return (self.key,) if isinstance(self.key, str) else self.key
+
+  def paths(self) -> list[tuple[str, str]]:
+    """Returns (name of the attribute, path) of every field."""
+    return [
+      (name, path)
+      for name, value in vars(self).items()
+      for path in ((value,) if isinstance(value, str) else value or ())
+    ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,10 +90,11 @@ class Source:
   """Features that every stored example has; empty where a record has none."""
   optional_feature_names: tuple[str, ...]
   """Features stored if at least one record of the input has them."""
-  read_records: Callable[[str, int], Iterator[tuple[int, RawRecord | Drop]]]
-  """Called with a path and `max_document_bytes`, the longest text to accept;
-  yields (1-based number of the line, row or post, record or why it is dropped),
-  one for every record of the file."""
+  read_records: Callable[..., Iterator[tuple[int, RawRecord | Drop]]]
+  """Called with a path, `max_document_bytes`, the longest text to accept, the
+  `max_window_log` of `open_raw`, and whether records shall hold their `OBJECT`,
+  if they have one; yields (1-based number of the line, row or post, record or
+  why it is dropped), one for every record of the file."""
   split_names: tuple[str, ...] = ()
   """The parts into which the corpus's own split divides it, if it has one."""
   split: Callable[[str, RawRecord], str] | None = None

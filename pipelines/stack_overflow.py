@@ -26,6 +26,7 @@ from pipelines.open_raw import open_raw, start_of
 from pipelines.source import Drop, RawRecord, Source, parse_each
 from pipelines.splits import moment_of
 from pipelines.tff_posts import read_database
+from pipelines.unpack_zstd import DEFAULT_WINDOW_LOG
 from pipelines.web_articles import to_record
 from tff_fedfish.data import tff_sqlite
 from tff_fedfish.data.time_order import time_key
@@ -56,7 +57,10 @@ _FIRST_TEST_TIME = time_key('2018-01-01')
 
 
 def read_records(
-  path: str, max_document_bytes: int
+  path: str,
+  max_document_bytes: int,
+  max_window_log: int = DEFAULT_WINDOW_LOG,
+  with_objects: bool = False,
 ) -> Iterator[tuple[int, RawRecord | Drop]]:
   """Reads a file as `Source.read_records` does.
 
@@ -66,7 +70,8 @@ def read_records(
   Raises:
     UserError: If the file is neither a Posts.xml nor TFF's plain database.
   """
-  with open_raw(path) as stream:
+  del with_objects
+  with open_raw(path, max_window_log) as stream:
     start = start_of(stream)
     if start.startswith(tff_sqlite.MAGIC):
       if not isinstance(stream.raw, io.FileIO):

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipelines.objects import record_reader
-from pipelines.source import Drop, RawRecord, Source
+from pipelines.source import TIME_NOT_READ, Drop, RawRecord, Source
 from tff_fedfish.errors import UserError
 
 _FEATURE_NAMES = ('text', 'timestamp', 'url')
@@ -46,7 +46,8 @@ def to_record(
   Returns:
     `text`, `timestamp` and `url`, the last two possibly empty, and those of
     `optional_names` that the object has. A timestamp that is a number becomes
-    its digits; any other value that is not a string counts as absent.
+    its digits; for one that cannot be read, `TIME_NOT_READ` is set. Any other
+    value that is not a string counts as absent.
 
   Raises:
     Drop: missing_text (absent or not a string), empty_text (nothing but white
@@ -58,18 +59,14 @@ def to_record(
     raise Drop('missing_text')
   if not text or text.isspace():
     raise Drop('empty_text')
-  timestamp = value.get('timestamp')
-  if isinstance(timestamp, int) and not isinstance(timestamp, bool):
-    timestamp = str(timestamp)
-  # What is missing is often written as the number NaN.
-  elif isinstance(timestamp, float) and math.isfinite(timestamp):
-    timestamp = json.dumps(timestamp)
-  url = value.get('url')
+  timestamp, url = time_to_text(value.get('timestamp')), value.get('url')
   record = {
     'text': text,
-    'timestamp': timestamp if isinstance(timestamp, str) else '',
+    'timestamp': timestamp or '',
     'url': url if isinstance(url, str) else '',
   }
+  if timestamp is None:
+    record[TIME_NOT_READ] = ''
   for name in optional_names:
     found = value.get(name)
     if isinstance(found, str):
@@ -87,6 +84,22 @@ def to_record(
   if num_bytes > max_document_bytes:
     raise Drop('document_too_large')
   return record
+
+
+def time_to_text(value: Any) -> str | None:
+  """Returns a time as it is stored; '' for none, None if it cannot be read.
+
+  Text and numbers can be read; objects, lists, booleans and decimals cannot.
+  """
+  if isinstance(value, str):
+    return value
+  if isinstance(value, int) and not isinstance(value, bool):
+    return str(value)
+  if isinstance(value, float) and math.isfinite(value):
+    return json.dumps(value)
+  # What is missing is often written as the number NaN.
+  is_missing = value is None or (isinstance(value, float) and math.isnan(value))
+  return '' if is_missing else None
 
 
 def parse_article(

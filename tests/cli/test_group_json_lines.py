@@ -56,6 +56,23 @@ def test_group_inspect_and_verify(fedfish, raw, tmp_path):
   assert '2 groups, 2 records, 4 examples' in shown
 
 
+def test_zstd_with_a_window_of_gigabytes(fedfish, raw, tmp_path):
+  data, packed = raw.read_bytes(), tmp_path / 'posts.jsonl.zst'
+  # The window's size, 2 GiB; one block, the last.
+  header = b'\x28\xb5\x2f\xfd\0\xa8' + (len(data) << 3 | 1).to_bytes(
+    3, 'little'
+  )
+  packed.write_bytes(header + data)
+  command = _command(packed, tmp_path / 'out')
+  code, _, errors = fedfish(*command)
+  assert code == 2
+  assert errors.endswith('Add `--max_window_log 31`.\n')
+  assert not (tmp_path / 'out').exists()
+  code, shown, _ = fedfish(*command, '--max_window_log', 31)
+  assert code == 0
+  assert re.search(r'examples stored +4', shown)
+
+
 @pytest.mark.parametrize(
   ('output', 'options', 'name'),
   [
@@ -168,6 +185,16 @@ _REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
       '`--time_field` must be the name of a field, or a path such as '
       "user.name, but is ''. Name a field.",
     ),
+    *(
+      (
+        'json_lines',
+        (*_REQUIRED, '--keep_field', 'a', '--keep_field', field),
+        '`--keep_field` must name each field once, and neither text nor '
+        'timestamp, the features of `--text_field` and `--time_field`, but is '
+        f"'{field}'. Leave it out, or rename the field.",
+      )
+      for field in ('text', 'a')
+    ),
     (
       'json_lines',
       (*_REQUIRED, '--name', 'a\nb'),
@@ -193,6 +220,18 @@ _REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
       'first 6 records of `--input`, but none has it. The first has body, '
       'user.name, created. Name one of these.',
     ),
+    (
+      'json_lines',
+      (*_REQUIRED, '--key_function', 'my_module.key'),
+      '`--key_field` must not be given with `--key_function`, which returns '
+      'the key. Leave one of them out.',
+    ),
+    (
+      'c4',
+      ('--key', 'host', '--key_function', 'my_module.key'),
+      '`--key` must not be given with `--key_function`, which returns the key. '
+      'Leave one of them out.',
+    ),
     *(
       (
         'c4',
@@ -200,7 +239,13 @@ _REQUIRED = ('--key_field', 'user.name', '--text_field', 'body')
         f'`--{name}` goes with json_lines, found c4 and `--split_by` None. '
         'Leave it out.',
       )
-      for name in ('key_field', 'text_field', 'time_field', 'name')
+      for name in (
+        'key_field',
+        'text_field',
+        'time_field',
+        'keep_field',
+        'name',
+      )
     ),
   ],
 )

@@ -5,14 +5,15 @@ import datetime
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from grouping_jobs import group_lines, write_lines
+from grouping_jobs import group_lines, make_job, write_lines
 
 from pipelines import json_lines
-from pipelines.source import Drop, Fields, load_source
+from pipelines.job import run_group_job
+from pipelines.json_lines import KEY
+from pipelines.source import TIME_NOT_READ, Drop, Fields, load_source
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import read_manifest
 from tff_fedfish.data.verify import verify_corpus
-from tff_fedfish.errors import UserError
 
 _FIELDS = Fields(key='user.name', text='body', time='created')
 _OPTIONS = {'source_name': 'json_lines', 'key': 'user.name', 'fields': _FIELDS}
@@ -85,10 +86,16 @@ def test_records_and_drops(tmp_path):
   )
   found = _read(path)
   assert found[:4] == [
-    {'text': 'one', 'timestamp': '2020-01-01', 'url': '', 'key': 'é'},
-    {'text': 'two', 'timestamp': '', 'url': '', 'key': ' b '},
-    {'text': 'three', 'timestamp': '1577836800', 'url': '', 'key': '7'},
-    {'text': 'three', 'timestamp': '', 'url': '', 'key': '7'},
+    {'text': 'one', 'timestamp': '2020-01-01', 'url': '', KEY: 'é'},
+    {'text': 'two', 'timestamp': '', 'url': '', KEY: ' b '},
+    {'text': 'three', 'timestamp': '1577836800', 'url': '', KEY: '7'},
+    {
+      'text': 'three',
+      'timestamp': '',
+      'url': '',
+      KEY: '7',
+      TIME_NOT_READ: '',
+    },
   ]
   assert [reason for reason, _ in found[4:]] == [
     *('missing_text', 'malformed_text', 'empty_text', 'missing_key'),
@@ -121,13 +128,103 @@ def test_tables(tmp_path):
     'text': 'one',
     'timestamp': '2020-01-02T00:00:00Z',
     'url': '',
-    'key': 'a',
+    KEY: 'a',
   }
-  assert (reason, last['key']) == ('missing_key', 'b')
+  assert (reason, last[KEY]) == ('missing_key', 'b')
   # A column of the very name, beside a struct that has no such field.
   found = _read(tmp_path / 'a', Fields(key='user.id', text='body'))
-  assert [record['key'] for record in found[:2]] == ['1', '2']
+  assert [record[KEY] for record in found[:2]] == ['1', '2']
   assert found[2][0] == 'missing_key'
+
+
+def test_times_that_are_not_read_are_counted(tmp_path):
+  # NaN is how pandas writes a missing time.
+  times = ['2020', 5, 1.5, None, float('nan')]
+  times += [{'$date': '2020'}, [5], True, float('inf')]
+  lines = [
+    {'body': f'{i}', 'user': {'name': 'u'}, 'created': time}
+    for i, time in enumerate(times)
+  ]
+  # One that is dropped does not count.
+  lines.append({'body': '', 'user': {'name': 'u'}, 'created': [1]})
+  output = group_lines(tmp_path, lines, **_OPTIONS)
+  assert read_manifest(output).counts.times_not_read == 4
+  assert b'times_not_read' in (output / 'manifest.json').read_bytes()
+  output = group_lines(tmp_path / 'b', lines[:5], **_OPTIONS)
+  assert read_manifest(output).counts.times_not_read == 0
+  assert b'times_not_read' not in (output / 'manifest.json').read_bytes()
+
+
+def test_two_fields_are_a_key_together(tmp_path):
+  values = [
+    *(('a', 'b/c'), ('a/b', 'c'), ('a', 'b/c'), (7, 'c'), ('7', 'c')),
+    *(('a', None), ('a', ' '), (1.5, 'c'), ('a\x1fb', 'c'), ('a', 'b\x1fc')),
+  ]
+  lines = [
+    {'body': f'{i}', 'site': site, 'by': {'name': name}}
+    for i, (site, name) in enumerate(values)
+  ]
+  fields = Fields(key=('site', 'by.name'), text='body')
+  options = _OPTIONS | {'key': 'site/by.name', 'fields': fields}
+  assert load_source('json_lines', fields).default_key == options['key']
+  output = group_lines(tmp_path, lines, **options)
+  groups = _group_texts(output).items()
+  assert {name: sorted(texts) for name, texts in groups} == {
+    'a\x1fb/c': ['0', '2'],
+    'a/b\x1fc': ['1'],
+    '7\x1fc': ['3', '4'],
+  }
+  manifest = read_manifest(output)
+  assert manifest.options['key_field'] == ['site', 'by.name']
+  assert manifest.counts.drops == {
+    'empty_key': 1,
+    'malformed_key': 3,
+    'missing_key': 1,
+  }
+
+
+_KEEP = ('score', 'user.tags', 'url', 'key')
+
+
+@pytest.mark.parametrize('is_table', [False, True])
+def test_kept_fields(tmp_path, is_table):
+  lines = [
+    {
+      'body': 'a',
+      'user': {'name': 'u', 'tags': ['é', 'x']},
+      'score': 1.5,
+      'url': 'b',
+      'key': None,
+    },
+    {
+      'body': 'b',
+      'user': {'name': 'u', 'tags': None},
+      'score': float('nan'),
+      'url': 'a',
+      'key': True,
+    },
+  ]
+  raw = tmp_path / 'raw'
+  if is_table:
+    pq.write_table(pa.Table.from_pylist(lines), raw)
+  else:
+    write_lines(raw, lines)
+  fields = Fields(key='user.name', text='body', keep=_KEEP)
+  job = make_job([raw], **_OPTIONS | {'fields': fields})
+  (manifest,) = run_group_job(job, tmp_path / 'out')
+  assert manifest.feature_names == ('text', *_KEEP)
+  assert read_manifest(tmp_path / 'out').options['keep_field'] == list(_KEEP)
+  # Without times they are sorted by the feature `url`.
+  assert GroupedCorpus(tmp_path / 'out').examples(b'u') == [
+    {'text': b'b', 'score': b'', 'user.tags': b'', 'url': b'a', 'key': b'true'},
+    {
+      'text': b'a',
+      'score': b'1.5',
+      'user.tags': '["é", "x"]'.encode(),
+      'url': b'b',
+      'key': b'',
+    },
+  ]
 
 
 def test_groups_by_hand(tmp_path):
@@ -155,95 +252,3 @@ def test_groups_by_hand(tmp_path):
     'time_field': 'created',
   }
   assert verify_corpus(output).num_examples == 4
-
-
-def _refused(paths, **fields):
-  """Returns the one line that says which field there is not."""
-  with pytest.raises(UserError) as raised:
-    json_lines.require_fields(
-      Fields(**fields), list(map(str, paths)), _MAX_BYTES
-    )
-  assert '\n' not in str(raised.value)
-  return str(raised.value)
-
-
-class TestRequiredFields:
-  def test_all_are_there(self, tmp_path):
-    # In no record together, and null also counts; the time is in another file.
-    paths = [
-      write_lines(
-        tmp_path / 'a',
-        [b'{', {'body': 'a'}, {'user': {'name': None}}, {'created': []}, b'x'],
-      ),
-      write_lines(tmp_path / 'b', [{'user': {'name': 'a'}}]),
-    ]
-    json_lines.require_fields(_FIELDS, list(map(str, paths)), _MAX_BYTES)
-    # Nothing can be read at all: the job says why.
-    path = write_lines(tmp_path / 'c', [b'{', b'[]'])
-    json_lines.require_fields(_FIELDS, [str(path)], _MAX_BYTES)
-
-  def test_only_the_first_records_are_read(self, tmp_path):
-    lines = [{'k': 'a', 't': 'b'}] * 1000 + [{'when': 1}]
-    paths = [write_lines(tmp_path / f'{i:02d}', lines) for i in range(10)]
-    paths.append(write_lines(tmp_path / '10', lines[-1:]))
-    assert _refused(paths, key='k', text='t', time='when') == (
-      "`--time_field` 'when' must be in one of the first 10,000 records of "
-      '`--input`, but none has it. The first has k, t. Name one of these.'
-    )
-
-  def test_which_there_are(self, tmp_path):
-    value = {
-      'user': {'id': 1, 'none': {}},
-      'tags': [{'x': 1}],
-      'a\nb\x1b[2J': 1,
-      'b': {'a': {'a': {'a': {'a': {'a': 1}}}}},
-      'x' * 10_000: 1,
-    }
-    value |= {f'{i}': 1 for i in range(99)}
-    path = write_lines(tmp_path / 'a', [b'{', value, {'other': 1}])
-    message = _refused([path], key='user.x', text='body')
-    assert message.startswith(
-      "`--key_field` 'user.x' and `--text_field` 'body' must be in one of the "
-      'first 2 records of `--input`, but none has it. The first has user.id, '
-      f'user.none, tags, a%0Ab%1B[2J, b.a.a.a.a, {"x" * 60}, 0, 1, '
-    )
-    assert message.endswith(', 33. Name one of these.')
-
-  @pytest.mark.parametrize(
-    ('option', 'values', 'found'),
-    [
-      # As pandas writes whole numbers of which one is missing.
-      (
-        'key',
-        [7.0, 7.0, None, 9.0],
-        'text or integers, but the first 4 records have none: it holds 7.0, of '
-        'type float. Name another field, or',
-      ),
-      (
-        'key',
-        [[1], None],
-        'text or integers, but the first 2 records have none: it holds [1], of '
-        'type list. Name another field, or',
-      ),
-      (
-        'text',
-        [None, {'body': 'a'}],
-        "text, but the first 2 records have none: it holds {'body': 'a'}, of "
-        'type dict. Name another field, such as x.body, or',
-      ),
-      (
-        'text',
-        [5],
-        'text, but the first 1 records have none: it holds 5, of type int. '
-        'Name another field, or',
-      ),
-    ],
-    ids=range(4),
-  )
-  def test_value_of_another_type(self, tmp_path, option, values, found):
-    rows = [{'key': 'a', 'text': 'a', 'x': value} for value in values]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / 'a')
-    fields = {'key': 'key', 'text': 'text'} | {option: 'x'}
-    assert _refused([tmp_path / 'a'], **fields) == (
-      f"`--{option}_field` 'x' must hold {found} store this one as text."
-    )

@@ -10,6 +10,7 @@ import tracemalloc
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+import zstandard
 
 from pipelines.open_raw import open_raw, start_of
 from pipelines.source import Drop
@@ -20,12 +21,17 @@ def _lzma(data):
   return lzma.compress(data, format=lzma.FORMAT_ALONE)
 
 
+def _zstd(data):
+  return zstandard.ZstdCompressor(write_checksum=True).compress(data)
+
+
 _PACKS = {
   'plain': bytes,
   'gzip': gzip.compress,
   'xz': lzma.compress,
   'lzma': _lzma,
   'bzip2': bz2.compress,
+  'zstd': _zstd,
 }
 _COMPRESSED = pytest.mark.parametrize(
   'pack', list(_PACKS.values())[1:], ids=list(_PACKS)[1:]
@@ -91,8 +97,8 @@ def test_cut_file(tmp_path_factory, pack, data):
   content, drop = _read(path, packed[:size])
   assert drop.reason == 'truncated_file'
   assert _RANDOM.startswith(content)
-  # Random bytes cannot be packed: all but what a block of bzip2 holds back.
-  if pack is not bz2.compress:
+  # Random bytes cannot be packed: all but what a block holds back.
+  if pack not in (bz2.compress, _zstd):
     assert len(content) > size - 2000
 
 
@@ -101,8 +107,9 @@ def test_cut_file(tmp_path_factory, pack, data):
 @hypothesis.given(data=st.data())
 def test_one_wrong_byte(tmp_path_factory, pack, data):
   packed = bytearray(_packed_random(pack))
-  # Behind what tells the packing: gzip 2, lzma 3, bzip2 3, xz 6.
-  position = data.draw(st.integers(6, len(packed) - 1))
+  # Behind what tells the packing - gzip 2, lzma 3, bzip2 3, xz 6 - and, of
+  # zstd, the size of its window: 9.
+  position = data.draw(st.integers(9, len(packed) - 1))
   packed[position] ^= 1 << data.draw(st.integers(0, 7))
   content, drop = _read(tmp_path_factory.getbasetemp() / 'wrong', packed)
   if drop is None:
@@ -113,7 +120,9 @@ def test_one_wrong_byte(tmp_path_factory, pack, data):
     assert drop.reason in ('corrupt_file', 'truncated_file')
 
 
-@pytest.mark.parametrize('pack', [gzip.compress, lzma.compress, bz2.compress])
+@pytest.mark.parametrize(
+  'pack', [gzip.compress, lzma.compress, bz2.compress, _zstd]
+)
 def test_what_precedes_a_fault_is_kept(tmp_path, pack):
   # The second stream is broken in its middle.
   packed = bytearray(pack(_RANDOM))
@@ -123,7 +132,9 @@ def test_what_precedes_a_fault_is_kept(tmp_path, pack):
   assert content.startswith(_RANDOM)
 
 
-@pytest.mark.parametrize('pack', [gzip.compress, lzma.compress, bz2.compress])
+@pytest.mark.parametrize(
+  'pack', [gzip.compress, lzma.compress, bz2.compress, _zstd]
+)
 def test_memory_is_bounded(tmp_path, pack):
   # 6 x 8 MiB from some KiB.
   member = pack(bytes(1 << 23))
@@ -153,3 +164,35 @@ def test_a_window_of_gigabytes_is_not_allocated(tmp_path):
     '`--input` must name xz files that unpack in at most 1024 MiB of memory, '
     f'but {str(tmp_path / "a")!r} takes more. Pack it with gzip.'
   )
+
+
+def _zstd_frame(window_log, data):
+  """Returns a frame of one block, with a window of 2 ** window_log bytes."""
+  header = b'\x28\xb5\x2f\xfd\0' + bytes([(window_log - 10) << 3])
+  return header + (len(data) << 3 | 1).to_bytes(3, 'little') + data
+
+
+def test_large_zstd_windows_are_asked_for(tmp_path):
+  path = tmp_path / 'RC_2020.zst'
+  assert _read(path, _zstd_frame(27, b'a')) == (b'a', None)
+  # The frame that needs more is not the first.
+  path.write_bytes(_zstd_frame(27, b'a') + _zstd_frame(31, b'b'))
+  for log in (27, 30):
+    with pytest.raises(UserError) as raised, open_raw(str(path), log) as stream:
+      stream.read()
+    assert str(raised.value) == (
+      f'`--max_window_log` must be at least 31 for {str(path)!r}, but is '
+      f'{log}: the zstd window takes 2,048 MiB of memory in each process that '
+      'reads. Add `--max_window_log 31`.'
+    )
+  with open_raw(str(path), 31) as stream:
+    assert stream.read() == b'ab'
+
+
+def test_skippable_frames_of_zstd(tmp_path):
+  skipped = b'\x5d\x2a\x4d\x18' + (3 << 20).to_bytes(4, 'little')
+  skipped += bytes(3 << 20)
+  packed = skipped + _zstd(b'a') + skipped + _zstd(b'b')
+  assert _read(tmp_path / 'a', packed + skipped) == (b'ab', None)
+  content, drop = _read(tmp_path / 'a', packed + skipped[:-1])
+  assert (content, drop.reason) == (b'ab', 'truncated_file')

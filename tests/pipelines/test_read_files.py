@@ -80,6 +80,7 @@ def test_report_by_hand(tmp_path):
       'missing_url': {'num': 1, 'first': _first(3, 'two')},
     },
     'damage': None,
+    'times_not_read': 0,
   }
 
 

@@ -288,6 +288,17 @@ def test_row_that_is_too_large_is_not_read(tmp_path):
   assert peak < 10e6
 
 
+def test_short_rows_beside_a_very_long_one(tmp_path, monkeypatch):
+  # On the average they are three times as long as a row may be, 4 MiB.
+  monkeypatch.setattr(read_parquet, '_BYTES_PER_BATCH', 1 << 20)
+  texts = ['short', 'x' * 40_000_000, 'short']
+  for use_dictionary in (True, False):
+    table = pa.table({'text': texts})
+    pq.write_table(table, tmp_path / 'a', use_dictionary=use_dictionary)
+    found, _ = _peak_bytes(tmp_path / 'a', 1 << 20)
+    assert found == [5, 'document_too_large', 5]
+
+
 @pytest.mark.parametrize(
   'kind', [pa.string_view(), pa.binary_view(), pa.large_string()]
 )

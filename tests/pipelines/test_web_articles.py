@@ -1,6 +1,7 @@
 """C4 and CC-News: features, every reason to drop one, all formats, splits."""
 
 import datetime
+import decimal
 import gzip
 import json
 import urllib.parse
@@ -11,7 +12,7 @@ import pytest
 from group_records import encode_example
 
 from pipelines import splits
-from pipelines.source import Drop, beginning, load_source
+from pipelines.source import TIME_NOT_READ, Drop, beginning, load_source
 from pipelines.splits import SplitRule
 from pipelines.web_articles import parse_article, to_record
 from tff_fedfish.data import records
@@ -45,8 +46,11 @@ def test_what_is_absent():
   expected = {'text': 'a', 'timestamp': '', 'url': ''}
   assert _to_record({'text': 'a'}) == expected
   value = {'text': 'a', 'url': None, 'author': 3}
-  for timestamp in ([], True, float('nan'), float('inf')):
+  for timestamp in (None, '', float('nan')):
     assert _to_record({**value, 'timestamp': timestamp}) == expected
+  not_read = expected | {TIME_NOT_READ: ''}
+  for timestamp in ([], {}, True, float('inf'), decimal.Decimal(1)):
+    assert _to_record({**value, 'timestamp': timestamp}) == not_read
   for timestamp in (17, -1, 1.5):
     found = _to_record({**value, 'timestamp': timestamp})
     assert found['timestamp'] == str(timestamp)

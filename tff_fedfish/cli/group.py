@@ -9,6 +9,10 @@ Examples:
       --output corpora/stack_overflow --split_by source --num_shards 256
   fedfish group json_lines --input 'posts/*.jsonl.gz' --output corpora/posts \
       --key_field user.name --text_field body --time_field created
+  fedfish group json_lines --input 'RC_2020-*.zst' --output corpora/reddit \
+      --key_field author --text_field body --max_window_log 31
+  fedfish group json_lines --input 'posts/*.jsonl.gz' --output corpora/posts \
+      --key_function my_module.key --filter my_module.keep --text_field body
 
 Options of Apache Beam are passed on, such as --runner; without one the job runs
 in this process, with --direct_running_mode=multi_processing
@@ -62,9 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
 
     with beam_job.interruptible(clean_up):
       if job.fields is not None:
-        from pipelines.json_lines import require_fields
+        from pipelines.check_fields import require_fields
 
-        require_fields(job.fields, job.paths, job.max_document_bytes)
+        require_fields(
+          job.fields, job.paths, job.max_document_bytes, job.max_window_log
+        )
       num_shards = job.num_all_shards()
       title = (
         f'Grouping {count(len(job.paths), "file")} by {job.key} into '

@@ -17,17 +17,22 @@ _INPUTS = {
   'json_lines': 'JSON lines or parquet with any fields; key: --key_field',
 }
 _FIELDS = {
-  'key_field': 'what the examples of a group share: text, or an integer',
+  'key_field': 'what the examples of a group share: text, or an integer; '
+  'several are a key together, such as --key_field site --key_field author',
   'text_field': 'the text of an example',
   'time_field': 'when it was written, which sorts the examples of a group: '
   'numbers by value, ISO 8601 by moment (default: none, no feature timestamp)',
+  'keep_field': 'a further field to store with each example, as a feature of '
+  'that name, such as --keep_field score --keep_field lang: text as it is, '
+  'others as JSON',
 }
 _JSON_LINES = (*_FIELDS, 'name')
 _CLIENT_SPLIT = ('held_out_fraction', 'validation_fraction', 'split_seed')
 _SHAPE = (
-  *('num_shards', 'max_record_bytes', 'max_document_bytes'),
+  *('num_shards', 'max_record_bytes', 'max_document_bytes', 'max_window_log'),
   *('min_examples_per_group', 'drop_duplicates', 'strict'),
 )
+_OWN = ('key_function', 'filter')
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     nargs='+',
     metavar='GLOB',
     help='raw files or quoted patterns, local or of a store, such as s3://; '
-    'plain, gzip, bzip2 or xz, told from their first bytes',
+    'plain, gzip, zstd, bzip2 or xz, told from their first bytes',
   )
   parser.add_argument(
     '--output', required=True, metavar='DIR', help='new or empty directory'
@@ -73,10 +78,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     'json_lines', 'fields, where user.name is the field name inside user'
   )
   for name, help_text in _FIELDS.items():
-    fields.add_argument(f'--{name}', metavar='FIELD', help=help_text)
+    action = 'append' if name in ('key_field', 'keep_field') else None
+    fields.add_argument(
+      f'--{name}', metavar='FIELD', action=action, help=help_text
+    )
   fields.add_argument(
     '--name', help="the corpus' name (default: the last part of --output)"
   )
+  own = parser.add_argument_group(
+    'functions of your own',
+    'each takes a record as a dict; modules in this directory or on PYTHONPATH',
+  )
+  add_options(own, GroupJob, _OWN)
   _add_splits(parser)
 
 
@@ -135,10 +148,12 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   _check_together(arguments)
   fields, name = None, arguments.name
   if arguments.corpus == 'json_lines':
+    keys = arguments.key_field or ()
     fields = Fields(
-      key=arguments.key_field,
+      key=keys[0] if len(keys) == 1 else tuple(keys),
       text=arguments.text_field,
       time=arguments.time_field,
+      keep=tuple(arguments.keep_field or ()),
     )
     # '' is refused by the job.
     if name is None:
@@ -153,11 +168,11 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   return GroupJob(
     source_name=arguments.corpus,
     paths=tuple(find_input_files(arguments.input)),
-    key=arguments.key or source.default_key,
+    key=arguments.key_function or arguments.key or source.default_key,
     split=split,
     fields=fields,
     name=name,
-    **{option: getattr(arguments, option) for option in _SHAPE},
+    **{option: getattr(arguments, option) for option in (*_SHAPE, *_OWN)},
   )
 
 
@@ -177,9 +192,19 @@ def _check_together(arguments: argparse.Namespace) -> None:
           f'`--{name}` goes with {owner}, found {corpus} and `--split_by` '
           f'{split_by}. Leave it out.'
         )
-  for name in ('key_field', 'text_field'):
+  if arguments.key_function is not None:
+    for name in ('key', 'key_field'):
+      if getattr(arguments, name) is not None:
+        raise UserError(
+          f'`--{name}` must not be given with `--key_function`, which returns '
+          'the key. Leave one of them out.'
+        )
+  required = ['text_field']
+  if arguments.key_function is None:
+    required.insert(0, 'key_field')
+  for name in required:
     if is_any and getattr(arguments, name) is None:
       raise UserError(
-        f'`--{name}` is required with json_lines: {_FIELDS[name]}. Name a '
-        'field, such as user.name.'
+        f'`--{name}` is required with json_lines: '
+        f'{_FIELDS[name].partition(";")[0]}. Name a field, such as user.name.'
       )

@@ -52,6 +52,9 @@ class Counts:
   num_small_groups: int = 0
   """Groups that `min_examples_per_group` dropped; not told by earlier versions.
   """
+  times_not_read: int = 0
+  """Records, of all parts of a split, that are stored without their time, which
+  is neither text nor a number. Written only if there are any."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,6 +150,9 @@ class Manifest:
   def to_bytes(self) -> bytes:
     """Returns what `manifest.json` holds; equal manifests give equal bytes."""
     value = {'schema_version': self.schema_version} | dataclasses.asdict(self)
+    if not self.counts.times_not_read:
+      # Manifests of earlier versions stay equal.
+      del value['counts']['times_not_read']
     value = files.with_hash(value)
     return (json.dumps(value, indent=2, ensure_ascii=False) + '\n').encode()
 
