@@ -1,5 +1,6 @@
 """From the reports of workers to the index and the manifest."""
 
+import dataclasses
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -53,7 +54,7 @@ def finish(
     RuntimeError: If records were lost: a fault of this program.
   """
   tasks = reports.read_task_reports(plan.tasks)
-  files = [file for task in tasks for file in task.files]
+  files = _whole_files(file for task in tasks for file in task.files)
   shards = reports.read_shard_reports(work.path)
   all_there = len(plan.tasks) == num_tasks
   all_there &= len(shards) == job.num_all_shards()
@@ -80,6 +81,26 @@ def finish(
     work.files[manifest_path] = directory + MANIFEST_NAME
     work.files[index_path] = directory + INDEX_NAME
   return manifests
+
+
+def _whole_files(found: Iterable[FileReport]) -> list[FileReport]:
+  """Returns a report of each file, of those of its spans."""
+  files: dict[str, FileReport] = {}
+  for span in sorted(found, key=lambda report: (report.name, report.start)):
+    whole = files.setdefault(span.name, span)
+    if whole is span:
+      continue
+    for reason, tally in span.drops.items():
+      # Lines count from the start of a span.
+      line = tally.first.line + whole.records_in
+      first = dataclasses.replace(tally.first, line=line)
+      total = whole.drops.setdefault(reason, Tally(0, first))
+      total.num += tally.num
+    whole.records_in += span.records_in
+    whole.parts = tuple(map(sum, zip(whole.parts, span.parts, strict=True)))
+    whole.damage = whole.damage or span.damage
+    whole.times_not_read += span.times_not_read
+  return list(files.values())
 
 
 def _check(

@@ -28,6 +28,7 @@ from pipelines.beam_internals import lock_buffers, watch_workers
 from pipelines.finish import finish
 from pipelines.input_files import file_sizes
 from pipelines.options import GroupJob
+from pipelines.reports import Input
 from pipelines.run_errors import raise_understood
 from tff_fedfish.data.manifest import Manifest
 from tff_fedfish.data.places import is_remote
@@ -37,12 +38,11 @@ from tff_fedfish.version import __version__
 # By name: what Beam calls DirectRunner first tries to download a Go program.
 DEFAULT_RUNNER = 'apache_beam.runners.portability.fn_api_runner.FnApiRunner'
 
-Task = tuple[tuple[str, str], ...]
-"""(path, name in messages and the manifest) of files that are read together."""
-
 # Small files are read together, so that their runs are not small, too.
 _TASK_BYTES = 32 << 20
 _MAX_TASK_FILES = 1000
+# Of a large file of plain lines.
+_SPAN_BYTES = 256 << 20
 
 
 def run_group_job(
@@ -134,24 +134,35 @@ def _num_workers(options: PipelineOptions) -> int:
   return direct.direct_num_workers or os.cpu_count() or 1
 
 
-def _plan_tasks(job: GroupJob) -> tuple[list[Task], list[int]]:
+def _plan_tasks(job: GroupJob) -> tuple[list[list[Input]], list[int]]:
   """Returns what to read together, and how many bytes each task has.
 
-  A task is one large file, or several small ones.
+  A task is one large file, a span of one, or several small ones.
   """
-  tasks, task_sizes, task, task_bytes = [], [], [], 0
+  tasks: list[list[Input]] = [[]]
+  task_sizes = [0]
   paths = sorted(job.paths)
   names, sizes = _name_files(paths), file_sizes(paths)
   for path, name, size in zip(paths, names, sizes, strict=True):
-    if task and (
-      task_bytes + size > _TASK_BYTES or len(task) == _MAX_TASK_FILES
-    ):
-      tasks.append(tuple(task))
-      task_sizes.append(task_bytes)
-      task, task_bytes = [], 0
-    task.append((path, name))
-    task_bytes += size
-  return [*tasks, tuple(task)], [*task_sizes, task_bytes]
+    file = Input(path, name)
+    if size > _SPAN_BYTES and job.load_source().has_lines(path):
+      spans = [
+        file._replace(start=start, stop=start + _SPAN_BYTES)
+        for start in range(0, size, _SPAN_BYTES)
+      ]
+      spans[-1] = spans[-1]._replace(stop=file.stop)
+      tasks[-1:-1] = [[span] for span in spans]
+      task_sizes[-1:-1] = [size // len(spans)] * len(spans)
+      continue
+    is_full = task_sizes[-1] + size > _TASK_BYTES
+    if tasks[-1] and (is_full or len(tasks[-1]) == _MAX_TASK_FILES):
+      tasks.append([])
+      task_sizes.append(0)
+    tasks[-1].append(file)
+    task_sizes[-1] += size
+  if not tasks[-1]:
+    return tasks[:-1], task_sizes[:-1]
+  return tasks, task_sizes
 
 
 def _name_files(paths: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from pipelines.objects import record_reader
+from pipelines.objects import has_lines, record_reader
 from pipelines.source import Drop, Fields, RawRecord, Source
 from pipelines.web_articles import to_record
 
@@ -33,6 +33,7 @@ def build_source(fields: Fields) -> Source:
       *fields.keep,
     ),
     optional_feature_names=(),
+    has_lines=has_lines,
     read_records=record_reader(
       functools.partial(parse_record, fields=fields), column_names
     ),

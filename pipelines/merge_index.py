@@ -36,8 +36,8 @@ def merge_index(parts: Sequence[str], path: str) -> MergedIndex | None:
   """Writes an index; returns None, and writes nothing, if it would be empty.
 
   Args:
-    parts: Parquet files of `INDEX_SCHEMA`, each sorted by group and part, and of
-      groups that no other has.
+    parts: Parquet files of `INDEX_SCHEMA`, sorted by group and part, of which
+      no two have a group in common.
     path: The index.
   """
   num_rows = num_groups = num_examples = 0

@@ -12,15 +12,17 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, BinaryIO
 
-from pipelines.open_raw import open_raw, start_of
+from pipelines.open_raw import is_plain, open_raw, start_of
 from pipelines.read_examples import decode_features, read_payloads
 from pipelines.read_parquet import read_rows
 from pipelines.source import (
   EXCERPT_BYTES,
   OBJECT,
   OTHER_FEATURES_BYTES,
+  WHOLE_FILE,
   Drop,
   RawRecord,
+  Span,
   parse_each,
 )
 from pipelines.unpack_zstd import DEFAULT_WINDOW_LOG
@@ -52,6 +54,7 @@ def read_objects(
   max_document_bytes: int,
   column_names: Collection[str] | None = None,
   max_window_log: int = DEFAULT_WINDOW_LOG,
+  span: Span = WHOLE_FILE,
 ) -> Objects:
   """Yields (1-based number, object or why it is dropped) of a file.
 
@@ -66,6 +69,7 @@ def read_objects(
     column_names: The columns of a table that the caller looks at; None for all.
       Objects of other formats have all their names.
     max_window_log: As for `open_raw`.
+    span: What to read of a file that `has_lines`; numbers count from its start.
 
   Returns:
     An iterator; in its `Drop`s are, besides those of `open_raw`, empty_line,
@@ -87,10 +91,26 @@ def read_objects(
       parse = functools.partial(
         _parse_line, max_plain_bytes=max_document_bytes + OTHER_FEATURES_BYTES
       )
-      if _WHOLE_OBJECT.match(start.removeprefix(codecs.BOM_UTF8)):
+      if _is_whole(start):
         yield 1, _parse_whole(stream, max_bytes, parse)
       else:
-        yield from parse_each(parse, read_lines(stream, max_bytes))
+        yield from parse_each(parse, read_lines(stream, max_bytes, span))
+
+
+def has_lines(path: str) -> bool:
+  """Says whether a file is plain JSON lines, which may be read in spans.
+
+  Raises:
+    UserError: If the file is of a known format that is not read.
+  """
+  with open_raw(path) as stream:
+    start = start_of(stream)
+    is_other = start.startswith(b'PAR1') or records.starts_with_frame(start)
+    return is_plain(stream) and not is_other and not _is_whole(start)
+
+
+def _is_whole(start: bytes) -> bool:
+  return bool(_WHOLE_OBJECT.match(start.removeprefix(codecs.BOM_UTF8)))
 
 
 def longest_object(max_document_bytes: int) -> int:
@@ -114,6 +134,7 @@ def record_reader(
     max_document_bytes: int,
     max_window_log: int = DEFAULT_WINDOW_LOG,
     with_objects: bool = False,
+    span: Span = WHOLE_FILE,
   ):
     def parse_one(value):
       record = parse(value, max_document_bytes)
@@ -121,14 +142,15 @@ def record_reader(
 
     names = None if with_objects else column_names
     return parse_each(
-      parse_one, read_objects(path, max_document_bytes, names, max_window_log)
+      parse_one,
+      read_objects(path, max_document_bytes, names, max_window_log, span),
     )
 
   return read
 
 
 def read_lines(
-  stream: BinaryIO, max_bytes: int
+  stream: BinaryIO, max_bytes: int, span: Span = WHOLE_FILE
 ) -> Iterator[tuple[int, bytes | Drop]]:
   """Yields (1-based number, line with its end) of a raw file.
 
@@ -137,7 +159,16 @@ def read_lines(
   on.
   """
   num = 0
-  while line := stream.readline(_LINE_PIECE_BYTES):
+  if span.start:
+    stream.seek(span.start - 1)
+    # The rest of a line that begins before, or the end of one.
+    while line := stream.readline(_LINE_PIECE_BYTES):
+      if line.endswith(b'\n'):
+        break
+  is_cut = span.stop < WHOLE_FILE.stop
+  while not (is_cut and stream.tell() >= span.stop) and (
+    line := stream.readline(_LINE_PIECE_BYTES)
+  ):
     num += 1
     if len(line) == _LINE_PIECE_BYTES:
       line = _read_on(stream, line, max_bytes)

@@ -91,6 +91,11 @@ def open_raw(
   return file
 
 
+def is_plain(file: io.BufferedReader) -> bool:
+  """Says whether an open file is not packed; it can be sought in then."""
+  return not isinstance(file.raw, _Unpacked)
+
+
 def start_of(file: io.BufferedReader) -> bytes:
   """Returns at least some kB with which a file begins, without reading them.
 

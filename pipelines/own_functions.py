@@ -28,7 +28,7 @@ class OwnFunction:
     self._shown = f'`--{option}` {name!r}'
     self._function = self._import(*name.rpartition('.')[::2])
 
-  def key(self, record: RawRecord, num: int, file: str) -> bytes:
+  def key(self, record: RawRecord, num: int | str, file: str) -> bytes:
     """Returns the group id of a record.
 
     Args:
@@ -53,7 +53,7 @@ class OwnFunction:
     except UnicodeEncodeError as error:
       raise Drop('unpaired_surrogate') from error
 
-  def require_kept(self, record: RawRecord, num: int, file: str) -> None:
+  def require_kept(self, record: RawRecord, num: int | str, file: str) -> None:
     """Raises the `Drop` filtered unless the function returns True.
 
     Args:
@@ -91,7 +91,7 @@ class OwnFunction:
       ) from error
     return function
 
-  def _call(self, record: RawRecord, num: int, file: str) -> Any:
+  def _call(self, record: RawRecord, num: int | str, file: str) -> Any:
     try:
       return self._function(dict(record.get(OBJECT, record)))
     except Exception as error:
@@ -103,7 +103,9 @@ class OwnFunction:
         f'{frame.lineno} of {frame.filename!r}). Correct it.'
       ) from error
 
-  def _wrong(self, wanted: str, value: Any, num: int, file: str) -> UserError:
+  def _wrong(
+    self, wanted: str, value: Any, num: int | str, file: str
+  ) -> UserError:
     return UserError(
       f'{self._shown} must return {wanted}, but returned a value of type '
       f'{type(value).__name__} for record {num} of {file!r}. Correct it.'

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pipelines import splits
 from pipelines.keys import KEYS
 from pipelines.options import GroupJob
-from pipelines.reports import FileReport, Tally, excerpt
+from pipelines.reports import FileReport, Input, Tally, excerpt
 from pipelines.rows import Row, names_of
 from pipelines.runs import RunWriter
 from pipelines.source import (
@@ -17,6 +17,7 @@ from pipelines.source import (
   Drop,
   RawRecord,
   Source,
+  Span,
 )
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import shard_of
@@ -65,36 +66,38 @@ class FileReader:
     """Optional features that at least one record read so far has, as bits."""
     return self._encode.mask
 
-  def read(self, task: Iterable[tuple[str, str]]) -> None:
+  def read(self, task: Iterable[Input]) -> None:
     """Reads files to their end; the last rows are in no run yet.
 
     Args:
-      task: Files, each with its name in reports; small ones share runs.
+      task: Files, or spans of them; small ones share runs.
 
     Raises:
       UserError: If the job is strict, for the first record that is dropped.
     """
-    for path, name in task:
-      self._read_file(path, name)
+    for file in task:
+      self._read_file(file)
 
-  def _read_file(self, path: str, name: str) -> None:
+  def _read_file(self, file: Input) -> None:
+    path, name, span = file.path, file.name, Span(file.start, file.stop)
     job, source, part_of = self._job, self._source, self._part_of
-    report = FileReport(name)
+    report = FileReport(name, file.start)
     num_records = [0] * len(job.part_names())
     key = source.key or KEYS.get(job.key)
     has_own = self._key_function or self._filter
     part = 0
     for num, record in source.read_records(
-      path, job.max_document_bytes, job.max_window_log, bool(has_own)
+      path, job.max_document_bytes, job.max_window_log, bool(has_own), span
     ):
       report.records_in += 1
+      place = f'{num} after byte {span.start:,}' if span.start else num
       try:
         if isinstance(record, Drop):
           raise record
         if self._filter:
-          self._filter.require_kept(record, num, name)
+          self._filter.require_kept(record, place, name)
         if self._key_function:
-          group_id = self._key_function.key(record, num, name)
+          group_id = self._key_function.key(record, place, name)
         else:
           group_id = key(record)
         if part_of is not None:
@@ -104,7 +107,7 @@ class FileReader:
         if not drop.excerpt and not isinstance(record, Drop):
           # Not the whole text: it may be long.
           drop.excerpt = record['text'][:EXCERPT_BYTES].encode()
-        self._count_drop(report, num, drop)
+        self._count_drop(report, num, drop, place)
         continue
       shard = part * job.num_shards + self._shard_of(group_id)
       self._runs.add(shard, row)
@@ -113,13 +116,15 @@ class FileReader:
     report.parts = tuple(num_records)
     self.reports.append(report)
 
-  def _count_drop(self, report: FileReport, num: int, drop: Drop) -> None:
+  def _count_drop(
+    self, report: FileReport, num: int, drop: Drop, place: int | str
+  ) -> None:
     shown = excerpt(drop.excerpt)
     # A fault of no file.
     if self._job.strict and drop.reason != 'filtered':
       raise UserError(
         '`--strict` accepts only files without a fault, but record '
-        f'{num} of {report.name!r} has one: {drop.reason}'
+        f'{place} of {report.name!r} has one: {drop.reason}'
         f'{f" ({shown!r})" if shown else ""}. Correct the file, or leave '
         'out `--strict` to drop and count such records.'
       ) from drop

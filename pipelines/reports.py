@@ -11,8 +11,9 @@ merged: the driver of a job, or a worker, writes them for the others.
 import dataclasses
 import itertools
 import json
+import sys
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipelines import output
 from tff_fedfish.data import places
@@ -35,12 +36,24 @@ class Tally:
   first: DropExample
 
 
+class Input(NamedTuple):
+  """A raw file, or a span of it."""
+
+  path: str
+  name: str
+  """Name in messages and the manifest."""
+  start: int = 0
+  stop: int = sys.maxsize
+
+
 @dataclasses.dataclass
 class FileReport:
   """One raw file, and what became of its records."""
 
   name: str
   """The file's name, without what precedes it on this machine."""
+  start: int = 0
+  """Byte with which what was read of the file begins."""
   records_in: int = 0
   parts: tuple[int, ...] = ()
   """Numbers of records handed on, for each part of the split."""
@@ -99,18 +112,18 @@ def excerpt(data: bytes) -> str:
   return ' '.join(text.split())
 
 
-def write_inputs(work: str, tasks: Iterable[Any]) -> None:
+def write_inputs(work: str, tasks: Iterable[Sequence[Input]]) -> None:
   """Leaves the raw files of every reading task."""
   with places.write(places.join(work, _INPUTS)) as file:
     for task in tasks:
       file.write(_to_json(task) + b'\n')
 
 
-def read_inputs(work: str, task_num: int) -> list[tuple[str, str]]:
+def read_inputs(work: str, task_num: int) -> list[Input]:
   """Returns the raw files of a reading task, as `write_inputs` got them."""
   with places.open_file(places.join(work, _INPUTS)) as file:
     (line,) = itertools.islice(file, task_num, task_num + 1)
-  return list(map(tuple, json.loads(line)))
+  return [Input(*values) for values in json.loads(line)]
 
 
 def write_task_report(work: str, task_num: int, report: TaskReport) -> str:
@@ -185,10 +198,10 @@ def read_shard_reports(work: str) -> dict[int, tuple[str, ShardReport]]:
   """Returns the number of a shard -> its path and report."""
   shards = find_shards(work)
   paths = [f'{p.removesuffix("tfrecord")}json' for p in shards.values()]
-  found = zip(places.map_many(places.read_bytes, paths), shards.items())
+  contents = places.map_many(places.read_bytes, paths)
   return {
     number: (path, from_json(ShardReport, json.loads(data), ''))
-    for data, (number, path) in found
+    for data, (number, path) in zip(contents, shards.items(), strict=True)
   }
 
 

@@ -6,8 +6,9 @@ A new source is a `Source` in some module, and one line below.
 import dataclasses
 import importlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 # Name -> module, and the name of the `Source` in it.
 _SOURCES = {
@@ -36,6 +37,16 @@ RawRecord = Mapping[str, str]
 """Feature name to text. Optional features that a record lacks are absent; names
 that are no feature of the source (such as `split`) are seen by its `split`
 function and by keys, and not stored."""
+
+
+class Span(NamedTuple):
+  """The lines of a file that begin in a range of bytes."""
+
+  start: int = 0
+  stop: int = sys.maxsize
+
+
+WHOLE_FILE = Span()
 
 
 @dataclasses.dataclass(eq=False)
@@ -92,9 +103,11 @@ class Source:
   """Features stored if at least one record of the input has them."""
   read_records: Callable[..., Iterator[tuple[int, RawRecord | Drop]]]
   """Called with a path, `max_document_bytes`, the longest text to accept, the
-  `max_window_log` of `open_raw`, and whether records shall hold their `OBJECT`,
-  if they have one; yields (1-based number of the line, row or post, record or
-  why it is dropped), one for every record of the file."""
+  `max_window_log` of `open_raw`, whether records shall hold their `OBJECT`, if
+  they have one, and a `Span`; yields (1-based number of the line, row or post
+  in the span, record or why it is dropped), one for every record."""
+  has_lines: Callable[[str], bool]
+  """Called with a path; says whether the file can be read in spans."""
   split_names: tuple[str, ...] = ()
   """The parts into which the corpus's own split divides it, if it has one."""
   split: Callable[[str, RawRecord], str] | None = None

@@ -22,8 +22,15 @@ from xml.parsers import expat
 
 from pipelines.html_text import html_to_text
 from pipelines.objects import longest_object, read_lines
-from pipelines.open_raw import open_raw, start_of
-from pipelines.source import Drop, RawRecord, Source, parse_each
+from pipelines.open_raw import is_plain, open_raw, start_of
+from pipelines.source import (
+  WHOLE_FILE,
+  Drop,
+  RawRecord,
+  Source,
+  Span,
+  parse_each,
+)
 from pipelines.splits import moment_of
 from pipelines.tff_posts import read_database
 from pipelines.unpack_zstd import DEFAULT_WINDOW_LOG
@@ -61,6 +68,7 @@ def read_records(
   max_document_bytes: int,
   max_window_log: int = DEFAULT_WINDOW_LOG,
   with_objects: bool = False,
+  span: Span = WHOLE_FILE,
 ) -> Iterator[tuple[int, RawRecord | Drop]]:
   """Reads a file as `Source.read_records` does.
 
@@ -82,11 +90,20 @@ def read_records(
         )
       yield from read_database(path, max_document_bytes)
       return
-    _require_posts(start, path)
+    if not span.start:
+      _require_posts(start, path)
     site, max_bytes = site_of(path), longest_object(max_document_bytes)
     yield from parse_each(
       lambda row: _to_record(_attributes(row), site, max_document_bytes),
-      enumerate(_read_rows(stream, max_bytes), start=1),
+      enumerate(_read_rows(stream, max_bytes, span), start=1),
+    )
+
+
+def has_lines(path: str) -> bool:
+  """Says whether a file is a plain Posts.xml, which may be read in spans."""
+  with open_raw(path) as stream:
+    return is_plain(stream) and not start_of(stream).startswith(
+      tff_sqlite.MAGIC
     )
 
 
@@ -135,14 +152,17 @@ def _require_posts(start: bytes, path: str) -> None:
     )
 
 
-def _read_rows(stream: BinaryIO, max_bytes: int) -> Iterator[bytes | Drop]:
+def _read_rows(
+  stream: BinaryIO, max_bytes: int, span: Span
+) -> Iterator[bytes | Drop]:
   """Yields every row, perhaps a broken one, or why it is dropped.
 
   Raises:
     Drop: truncated_file at the end, if `</posts>` is missing.
   """
   is_open = False
-  for _, line in read_lines(stream, max_bytes):
+  for num, line in read_lines(stream, max_bytes, span):
+    is_open |= num == 1 and span.start > 0
     if isinstance(line, Drop):
       # It may hold many rows.
       line.damage = True
@@ -161,7 +181,7 @@ def _read_rows(stream: BinaryIO, max_bytes: int) -> Iterator[bytes | Drop]:
       # No attribute can hold a `<`.
       rows = _split(row)
     yield from filter(None, rows)
-  if is_open:
+  if is_open and not stream.read(1):
     raise Drop('truncated_file', damage=True)
 
 
@@ -252,6 +272,7 @@ SOURCE = Source(
   feature_names=('text', 'timestamp', 'url'),
   optional_feature_names=('author', 'title', 'tags', 'type', 'score'),
   read_records=read_records,
+  has_lines=has_lines,
   split_names=('train', 'held_out', 'test'),
   split=split,
 )

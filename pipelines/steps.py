@@ -2,12 +2,12 @@
 
     read:     the raw files of a task -> runs, a report
     combine:  many runs -> one, where there are more than a step may open
-    merge:    the rows of a shard, of all runs -> the shard, its part of the index
+    merge:    the rows of a shard, of all runs -> the shard, part of the index
 
-Every step takes a number and leaves files, so that whatever schedules them moves
-numbers and names only. A step may run again, or twice at a time: each attempt
-has files of its own, and the plan names those that count. No step lists a
-directory, of which a shared disk may show an earlier state.
+Every step takes a number and leaves files, so that whatever schedules them
+moves numbers and names only. A step may run again, or twice at a time: each
+attempt has files of its own, and the plan names those that count. No step lists
+a directory, of which a shared disk may show an earlier state.
 """
 
 import dataclasses

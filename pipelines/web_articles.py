@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pipelines.objects import record_reader
+from pipelines.objects import has_lines, record_reader
 from pipelines.source import TIME_NOT_READ, Drop, RawRecord, Source
 from tff_fedfish.errors import UserError
 
@@ -160,6 +160,7 @@ C4 = Source(
   default_key='host',
   feature_names=_FEATURE_NAMES,
   optional_feature_names=_C4_OPTIONAL_NAMES,
+  has_lines=has_lines,
   read_records=record_reader(
     functools.partial(to_record, optional_names=_C4_OPTIONAL_NAMES),
     _FEATURE_NAMES + _C4_OPTIONAL_NAMES,
@@ -175,6 +176,7 @@ CC_NEWS = Source(
   default_key='host',
   feature_names=_FEATURE_NAMES,
   optional_feature_names=_NEWS_OPTIONAL_NAMES,
+  has_lines=has_lines,
   read_records=record_reader(
     parse_article,
     {'url', *_NEWS_OPTIONAL_NAMES}.union(*_NEWS_ALIASES.values()),

@@ -1,12 +1,11 @@
 """Writes shards: group records of sorted records, and the rows of their index.
 
-Records come one by one, and a record of a group is written when it is full. What
-is larger than some megabytes waits in a temporary file, so that a group takes
-as much memory whatever its size. With a minimum it takes as many examples, and
-without duplicates a hash for each text.
+Records come one by one, and a record of a group is written when it is full.
+What is larger than some megabytes waits in a temporary file, so that a group
+takes as much memory whatever its size. With a minimum it takes as many
+examples, and without duplicates a hash for each text.
 """
 
-import dataclasses
 import hashlib
 import itertools
 import operator

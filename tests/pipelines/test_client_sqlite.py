@@ -158,12 +158,13 @@ def test_workers_need_no_tensorflow(tmp_path):
     'from pipelines import write_groups\n'
     'from pipelines.options import GroupJob\n'
     'from pipelines.read_files import FileReader\n'
+    'from pipelines.reports import Input\n'
     'from pipelines.runs import RunWriter\n'
     "job = GroupJob(source_name='stack_overflow', key='author', num_shards=1,\n"
     '  max_record_bytes=1 << 20, paths=(sys.argv[1],))\n'
     "runs = RunWriter(lambda: sys.argv[1] + '.run', job.run_bytes)\n"
     'reader = FileReader(job, runs)\n'
-    "reader.read([(sys.argv[1], 'a')])\n"
+    "reader.read([Input(sys.argv[1], 'a')])\n"
     'runs.write()\n'
     'assert reader.reports[0].records_out() == 400\n'
     "assert 'tensorflow' not in sys.modules\n"

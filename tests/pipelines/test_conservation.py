@@ -100,7 +100,7 @@ def test_in_equals_out_plus_drops(tmp_path_factory, files, data):
       '10 read from 2 of 2 files, 2 dropped, 8 handed on, 0 .*, 7 written',
     ),
     (
-      *(FileReader, '_count_drop', lambda self, report, num, drop: num == 4),
+      *(FileReader, '_count_drop', lambda self, report, num, *_: num == 4),
       '10 read from 2 of 2 files, 1 dropped, 8 handed on, 0 .*, 8 written',
     ),
   ],

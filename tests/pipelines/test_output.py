@@ -310,8 +310,8 @@ def test_full_disk(tmp_path, small_disk):
   with pytest.raises(
     FailedError,
     match=r"^Grouping into '.*disk' stopped \(\[Errno 28\] No space left on "
-    r"device.*\); finished work is kept in '.*', [\d,]+ bytes: the same command "
-    r'with `--resume` goes on, or remove it\. Check disk, memory and network',
+    r"device.*\); finished work is kept in '.*', [\d,]+ bytes: the same "
+    r'command with `--resume` goes on, or remove it\. Check disk, memory and',
   ):
     run_group_job(make_job([raw]), small_disk)
   [left] = os.listdir(small_disk)

@@ -9,7 +9,7 @@ from group_records import encode_example
 from grouping_jobs import make_job, write_lines
 
 from pipelines.read_files import FileReader, num_words
-from pipelines.reports import excerpt
+from pipelines.reports import Input, excerpt
 from pipelines.rows import ROW_SCHEMA
 from tff_fedfish.data.corpus_index import shard_of
 from tff_fedfish.data.time_order import time_key
@@ -24,7 +24,7 @@ def _read(paths, **options):
       rows.append((shard, dict(zip(ROW_SCHEMA.names, row, strict=True))))
 
   reader = FileReader(make_job([], **options), Rows())
-  reader.read([(str(path), path.name) for path in paths])
+  reader.read([Input(str(path), path.name) for path in paths])
   return rows, reader
 
 
@@ -73,6 +73,7 @@ def test_report_by_hand(tmp_path):
   (report,) = reader.reports
   assert dataclasses.asdict(report) == {
     'name': 'x.json',
+    'start': 0,
     'records_in': 6,
     'parts': (3,),
     'drops': {

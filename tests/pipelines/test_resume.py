@@ -37,7 +37,7 @@ def _expected(tmp_path, job):
 
 
 def _count(monkeypatch, name, fails_at=None):
-  """Returns a list that gets the number of every step of a kind that is done."""
+  """Returns a list that gets the numbers of the steps of a kind."""
   done, step = [], getattr(steps, name)
 
   def run(work, number):
