@@ -27,7 +27,7 @@ def build_source(fields: Fields) -> Source:
   column_names = {*paths, *(path.partition('.')[0] for path in paths)}
   return Source(
     name='json_lines',
-    default_key='/'.join(fields.keys),
+    default_key='/'.join(fields.key),
     feature_names=(
       *(('text', 'timestamp') if fields.time else ('text',)),
       *fields.keep,
@@ -35,14 +35,18 @@ def build_source(fields: Fields) -> Source:
     optional_feature_names=(),
     has_lines=has_lines,
     read_records=record_reader(
-      functools.partial(parse_record, fields=fields), column_names
+      functools.partial(parse_record, fields=fields, names=(KEY, *fields.keep)),
+      column_names,
     ),
     key=lambda record: record[KEY].encode(),
   )
 
 
 def parse_record(
-  value: Mapping[str, Any], max_document_bytes: int, fields: Fields
+  value: Mapping[str, Any],
+  max_document_bytes: int,
+  fields: Fields,
+  names: tuple[str, ...],
 ) -> RawRecord:
   """Returns the text, the timestamp, the key and kept fields of one object.
 
@@ -50,29 +54,33 @@ def parse_record(
   spelling. Several are joined by U+001F, which none of them may hold. A
   timestamp is read, and a text limited, as in `to_record`.
 
+  Args:
+    value: The object.
+    max_document_bytes: The longest text to accept.
+    fields: What to read.
+    names: Names of the key and the kept fields.
+
   Raises:
     Drop: missing_key (absent or null), malformed_key (neither text nor
       integer), empty_key (nothing but white space), each if one of several is;
       malformed_text (no text but a number, list, ...), or as `to_record`.
   """
   text = find(value, fields.text)
-  keys = [find(value, path) for path in fields.keys]
-  key_texts = list(map(key_to_text, keys))
-  is_text = None not in key_texts and (
-    len(keys) == 1 or not any(_SEPARATOR in text for text in key_texts)
-  )
+  keys = [key_to_text(find(value, path)) for path in fields.key]
+  key = None if None in keys else _SEPARATOR.join(keys)
   timestamp = find(value, fields.time) if fields.time else None
   if text is not None and not isinstance(text, str):
     raise Drop('malformed_text')
-  common = {path: _kept_text(find(value, path)) for path in fields.keep}
-  common |= {'text': text, 'timestamp': timestamp}
-  common[KEY] = _SEPARATOR.join(key_texts) if is_text else None
-  record = to_record(common, max_document_bytes, (KEY, *fields.keep))
-  if None in keys:
-    raise Drop('missing_key')
-  if not is_text:
+  common = {'text': text, 'timestamp': timestamp, KEY: key}
+  for path in fields.keep:
+    common[path] = _kept_text(find(value, path))
+  record = to_record(common, max_document_bytes, names)
+  if key is None:
+    is_missing = any(find(value, path) is None for path in fields.key)
+    raise Drop('missing_key' if is_missing else 'malformed_key')
+  if len(keys) > 1 and key.count(_SEPARATOR) >= len(keys):
     raise Drop('malformed_key')
-  if not all(map(str.strip, key_texts)):
+  if not all(map(str.strip, keys)):
     raise Drop('empty_key')
   return record
 

@@ -137,12 +137,14 @@ def record_reader(
     span: Span = WHOLE_FILE,
   ):
     def parse_one(value):
-      record = parse(value, max_document_bytes)
-      return {**record, OBJECT: value} if with_objects else record
+      return parse(value, max_document_bytes)
+
+    def parse_with_object(value):
+      return {**parse_one(value), OBJECT: value}
 
     names = None if with_objects else column_names
     return parse_each(
-      parse_one,
+      parse_with_object if with_objects else parse_one,
       read_objects(path, max_document_bytes, names, max_window_log, span),
     )
 

@@ -159,7 +159,8 @@ class GroupJob:
     if self.fields is not None:
       options['source'] = self.source_name
       for name, value in vars(self.fields).items():
-        if value != ():
-          is_one = value is None or isinstance(value, str)
-          options[f'{name}_field'] = value if is_one else list(value)
+        if isinstance(value, tuple):
+          value = value[0] if name == 'key' and len(value) == 1 else list(value)
+        if value != []:
+          options[f'{name}_field'] = value
     return options

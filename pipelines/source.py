@@ -69,18 +69,17 @@ class Drop(Exception):
 class Fields:
   """Paths of the fields that json_lines reads, such as 'user.name'."""
 
-  key: str | tuple[str, ...]
-  """One field; several are a key together."""
+  key: tuple[str, ...]
+  """Fields that are the key together; a single one may be given as it is."""
   text: str
   time: str | None = None
   """None: examples have no timestamp."""
   keep: tuple[str, ...] = ()
   """Fields to store as features of their own."""
 
-  @property
-  def keys(self) -> tuple[str, ...]:
-    """The fields that are the key together."""
-    return (self.key,) if isinstance(self.key, str) else self.key
+  def __post_init__(self):
+    if isinstance(self.key, str):
+      object.__setattr__(self, 'key', (self.key,))
 
   def paths(self) -> list[tuple[str, str]]:
     """Returns (name of the attribute, path) of every field."""

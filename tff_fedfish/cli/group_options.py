@@ -148,9 +148,8 @@ def build_job(arguments: argparse.Namespace) -> 'GroupJob':
   _check_together(arguments)
   fields, name = None, arguments.name
   if arguments.corpus == 'json_lines':
-    keys = arguments.key_field or ()
     fields = Fields(
-      key=keys[0] if len(keys) == 1 else tuple(keys),
+      key=tuple(arguments.key_field or ()),
       text=arguments.text_field,
       time=arguments.time_field,
       keep=tuple(arguments.keep_field or ()),
