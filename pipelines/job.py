@@ -51,7 +51,7 @@ def run_group_job(
   beam_flags: Sequence[str] = (),
   *,
   resume: bool = False,
-  watch: Callable[[str, int], None] | None = None,
+  watch: Callable[[str, Sequence[int]], None] | None = None,
 ) -> list[Manifest]:
   """Groups raw files into a directory that is complete once it has a manifest.
 
@@ -62,8 +62,8 @@ def run_group_job(
       path.
     beam_flags: Options that Beam's `PipelineOptions` knows.
     resume: Whether to go on with what an equal job has left in `output`.
-    watch: Called with (work directory, number of reading tasks) at the start;
-      `reports.progress` tells how far the job is.
+    watch: Called with (work directory, bytes of each reading task) at the
+      start; `reports.find_tasks` and `find_shards` tell how far the job is.
 
   Returns:
     The manifest; if the corpus is split, that of every part that has a record.
@@ -94,7 +94,7 @@ def run_group_job(
   ) as directory:
     try:
       if watch is not None:
-        watch(directory.path, len(tasks))
+        watch(directory.path, sizes)
       reports.write_inputs(directory.path, tasks)
       # The functions need not carry the names of all files.
       work = steps.Work(dataclasses.replace(job, paths=()), directory.path)

@@ -176,11 +176,6 @@ def write_shard_report(shard_path: str, report: ShardReport) -> None:
   places.write_bytes(path, _to_json(report))
 
 
-def progress(work: str) -> tuple[int, int]:
-  """Returns (reading tasks done, shards written) of a running job."""
-  return len(find_tasks(work)), len(_find(work, _SHARDS))
-
-
 def find_shards(work: str) -> dict[int, str]:
   """Returns number -> path of the shards that are complete.
 

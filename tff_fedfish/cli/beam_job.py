@@ -19,8 +19,8 @@ from tff_fedfish.training.interruption import signals_handled
 # After a signal, until a job that does not end is ended.
 _PATIENCE_SECONDS = 10.0
 
-Watch = Callable[[str, int], None]
-"""Called with (work directory, number of reading tasks) at the start."""
+Watch = Callable[[str, Sequence[int]], None]
+"""Called with (work directory, bytes of each reading task) at the start."""
 
 
 def read_beam_flags(arguments: argparse.Namespace) -> list[str]:
@@ -127,34 +127,60 @@ def interruptible(clean_up: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def show_progress(title: str, num_shards: int) -> Iterator[Watch]:
-  """Shows a title and, on a terminal, how far the job inside is.
+  """Shows a title, and how far the job inside is.
 
   Yields:
     The `watch` argument of `run_group_job`.
   """
   print(title, file=sys.stderr, flush=True)
-  if not sys.stderr.isatty():
-    yield lambda work, num_tasks: None
-    return
   done = threading.Event()
-
-  def poll(work: str, num_tasks: int) -> None:
-    from pipelines import reports
-    from tff_fedfish.data import places
-    from tff_fedfish.progress import Progress
-
-    # Looking is free on a local disk only.
-    seconds = 10.0 if places.is_remote(work) else 0.5
-    completed = 0
-    # A step is a part of the input, read, or a shard, written.
-    with Progress('group', num_tasks + num_shards, unit='step') as progress:
-      while not done.wait(seconds):
-        num_steps = sum(reports.progress(work)) - completed
-        progress.advance(num_steps)
-        completed += num_steps
-
   with concurrent.futures.ThreadPoolExecutor(1) as thread:
     try:
-      yield lambda work, num_tasks: thread.submit(poll, work, num_tasks)
+      yield lambda work, sizes: thread.submit(
+        _show_steps, work, sizes, num_shards, done
+      )
     finally:
       done.set()
+
+
+def _show_steps(
+  work: str, sizes: Sequence[int], num_shards: int, done: threading.Event
+) -> None:
+  """Shows the input that is read, then the shards that are written."""
+  from pipelines import reports
+  from tff_fedfish.data import places
+  from tff_fedfish.progress import Progress
+
+  # Looking is free on a local disk only.
+  seconds = 10.0 if places.is_remote(work) else 0.5
+
+  def mebibytes(tasks):
+    return sum(sizes[number] for number in tasks) >> 20
+
+  found, num_drops = reports.find_tasks(work), 0
+  completed = mebibytes(found)
+  with Progress(
+    'read', sum(sizes) >> 20, unit='MiB', completed=completed
+  ) as progress:
+    while len(found) < len(sizes) and not done.wait(seconds):
+      tasks = reports.find_tasks(work)
+      new = [path for number, path in tasks.items() if number not in found]
+      if new:
+        num_drops += sum(
+          tally.num
+          for task in reports.read_task_reports(new)
+          for file in task.files
+          for tally in file.drops.values()
+        )
+        found, step = tasks, mebibytes(tasks) - completed
+        completed += step
+        progress.advance(step, score=f'{num_drops:,} records dropped')
+  num_done = len(reports.find_shards(work))
+  with Progress(
+    'write', num_shards, unit='shard', completed=num_done
+  ) as progress:
+    while num_done < num_shards and not done.wait(seconds):
+      step = len(reports.find_shards(work)) - num_done
+      num_done += step
+      if step:
+        progress.advance(step)

@@ -21,8 +21,13 @@ in this process, with --direct_running_mode=multi_processing
 
 import argparse
 import sys
+import time
+from typing import TYPE_CHECKING
 
 from tff_fedfish.cli.group_options import add_arguments, build_job
+
+if TYPE_CHECKING:
+  from pipelines.disk import DiskEstimate
 
 __all__ = ['SUMMARY', 'TAKES_EXTRA', 'add_arguments', 'run']
 SUMMARY = 'group a raw corpus by web host, domain, author or any field'
@@ -35,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
   from tff_fedfish.cli import beam_job
   from tff_fedfish.cli.inspect import print_counts
   from tff_fedfish.data import places
-  from tff_fedfish.printing import count
+  from tff_fedfish.printing import count, format_bytes
 
   with beam_job.quiet_beam(arguments.extra):
     flags = beam_job.read_beam_flags(arguments)
@@ -48,7 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
         file=sys.stderr,
       )
 
-    from pipelines import reports
+    from pipelines import disk, reports
+    from pipelines.input_files import file_sizes
     from pipelines.job import run_group_job
 
     directories = []
@@ -71,23 +77,44 @@ def run(arguments: argparse.Namespace) -> int:
         require_fields(
           job.fields, job.paths, job.max_document_bytes, job.max_window_log
         )
-      num_shards = job.num_all_shards()
+      sizes = file_sizes(job.paths)
+      _print_disk(disk.estimate(job.paths, sizes, output))
+      start, num_shards = time.monotonic(), job.num_all_shards()
       title = (
         f'Grouping {count(len(job.paths), "file")} by {job.key} into '
         f'{count(num_shards, "shard")}'
       )
       with beam_job.show_progress(title, num_shards) as show:
 
-        def watch(directory, num_tasks):
+        def watch(directory, sizes):
           directories.append(directory)
-          show(directory, num_tasks)
+          show(directory, sizes)
 
         manifests = run_group_job(
           job, output, flags, resume=arguments.resume, watch=watch
         )
+  seconds = time.monotonic() - start
+  rate = format_bytes(round(sum(sizes) / seconds))
+  line = f'Grouped in {seconds:,.1f} s, {rate} of input per second.'
+  print(line, file=sys.stderr)
   for manifest in manifests:
     directory = arguments.output
     if manifest.split is not None:
       directory = f'{directory.rstrip("/")}/{manifest.split.name}'
     print_counts(directory, manifest)
   return 0
+
+
+def _print_disk(found: 'DiskEstimate') -> None:
+  from tff_fedfish.printing import format_bytes
+
+  free = 'a store'
+  if found.num_free_bytes is not None:
+    free = f'{format_bytes(found.num_free_bytes)} free'
+  line = (
+    f'{format_bytes(found.num_input_bytes)} of input; on disk some '
+    f'{format_bytes(found.num_shard_bytes)} of shards and, until the end, '
+    f'{format_bytes(found.num_run_bytes)} of sorted rows ({free})'
+  )
+  prefix = 'fedfish: warning: ' if found.is_too_much else ''
+  print(f'{prefix}{line}', file=sys.stderr)

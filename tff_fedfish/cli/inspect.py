@@ -103,6 +103,8 @@ def print_counts(directory: str, manifest: 'Manifest') -> None:
   if counts.num_mixed_time_groups:
     label = 'groups with times of several kinds'
     rows.append((label, f'{counts.num_mixed_time_groups:,}'))
+  if counts.times_not_read:
+    rows.append(('times that are not read', f'{counts.times_not_read:,}'))
   if counts.num_records != counts.num_groups:
     rows.append(('group records', f'{counts.num_records:,}'))
   num_bytes = sum(shard.num_bytes for shard in manifest.shards)
