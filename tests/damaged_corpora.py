@@ -6,9 +6,8 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from group_records import read_group_records
+from group_records import encode_group_record, read_group_records, write_record
 
-from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
 from tff_fedfish.data.verify import verify_corpus
 from tff_fedfish.errors import UserError
@@ -65,12 +64,12 @@ def rewrite_first_shard(corpus, change):
   rows = [row for row in index_rows(corpus) if row['shard'] != 0]
   with open(path, 'wb') as file:
     for row, record in change(old):
-      payload = records.encode_group_record(
+      payload = encode_group_record(
         record.group_id, record.examples, record.part
       )
       row = row | {'offset': file.tell(), 'num_bytes': len(payload)}
       rows.append(row | {'num_examples': len(record.examples)})
-      records.write_record(file, payload)
+      write_record(file, payload)
     num_bytes = file.tell()
   rows.sort(key=lambda row: (row['group_id'], row['part']))
   write_index(corpus, rows)

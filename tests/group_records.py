@@ -1,7 +1,10 @@
 """Records that tests write and read as Protocol Buffers hold them."""
 
+import io
 import os
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from typing import BinaryIO
 
 from tff_fedfish.data import records
 
@@ -18,3 +21,23 @@ def read_group_records(
   with open(path, 'rb') as file:
     for _, payload in records.iterate_records(file, path):
       yield records.decode_group_record(payload)
+
+
+def write_record(file: BinaryIO, payload: bytes) -> int:
+  """Writes one frame and returns its length in bytes, frame included."""
+  length = struct.pack('<Q', len(payload))
+  for data in (length, payload):
+    file.write(data + struct.pack('<I', records.masked_crc(data)))
+  return records.frame_size(len(payload))
+
+
+def encode_group_record(
+  group_id: bytes, examples: Sequence[bytes], part: int | None = None
+) -> bytes:
+  """Returns the payload that `records.write_group_record` writes."""
+  entries = b''.join(map(records.example_entry, examples))
+  file = io.BytesIO()
+  size = records.write_group_record(
+    file, group_id, io.BytesIO(entries), len(entries), part
+  )
+  return file.getvalue()[12 : 12 + size]

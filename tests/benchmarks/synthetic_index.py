@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from group_records import encode_group_record, write_record
 
 from tff_fedfish.data import records
 from tff_fedfish.data.corpus_index import INDEX_NAME, INDEX_SCHEMA
@@ -68,9 +69,7 @@ def fill_records(corpus: GroupedCorpus, client_ids: Iterable[bytes]) -> None:
       position = corpus.client_ids.position(client_id)
       examples = [example] * num_examples[position]
       file.seek(offsets[position])
-      records.write_record(
-        file, records.encode_group_record(client_id, examples)
-      )
+      write_record(file, encode_group_record(client_id, examples))
 
 
 def _documents(generator: np.random.Generator, num_groups: int) -> np.ndarray:

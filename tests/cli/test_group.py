@@ -54,7 +54,11 @@ class TestGroup:
       'group', 'c4', '--input', raw, '--output', output, '--num_shards', 2
     )
     assert code == 0
-    assert progress == 'Grouping 1 file by host into 2 shards\n'
+    assert re.fullmatch(
+      r'Grouping 1 file by host into 2 shards\n'
+      r'Grouped in \S+ s, \S+ \S+ of input per second\.\n',
+      progress,
+    )
     assert re.search(r'records read +4\b', shown)
     assert re.search(
       r'dropped: malformed_json +1 +raw\[1\].json, record 4', shown
@@ -108,7 +112,11 @@ class TestGroup:
     )
     assert code == 0
     # Eight for each part.
-    assert progress == 'Grouping 1 file by host into 16 shards\n'
+    assert re.fullmatch(
+      r'Grouping 1 file by host into 16 shards\n'
+      r'Grouped in \S+ s, \S+ \S+ of input per second\.\n',
+      progress,
+    )
     # The hash of a.com is on the one side, that of www.a.com on the other.
     for name, examples, others in (('train', 2, 1), ('held_out', 1, 2)):
       assert f'{output}/{name}: c4 by host' in shown

@@ -41,7 +41,11 @@ def test_group_inspect_and_verify(fedfish, raw, tmp_path):
     *_command(raw, output, '--time_field', 'created', '--num_shards', 2)
   )
   assert code == 0
-  assert progress == 'Grouping 1 file by user.name into 2 shards\n'
+  assert re.fullmatch(
+    r'Grouping 1 file by user.name into 2 shards\n'
+    r'Grouped in \S+ s, \S+ \S+ of input per second\.\n',
+    progress,
+  )
   assert f'{output}: my posts by user.name\n' in shown
   assert re.search(
     r'dropped: malformed_text +1 +posts.jsonl, record 5 +\{"body": 5, ', shown

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from damaged_corpora import edit_manifest
-from group_records import encode_example
+from group_records import encode_example, encode_group_record, write_record
 
-from tff_fedfish.data import grouped_corpus, places, records
+from tff_fedfish.data import grouped_corpus, places
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA, fingerprint_of_index
 from tff_fedfish.data.grouped_corpus import GroupedCorpus
 from tff_fedfish.data.manifest import Counts, Manifest, Shard, read_manifest
@@ -36,13 +36,13 @@ def _write_corpus(directory, shards):
     with (directory / name).open('wb') as file:
       for group_id, part, texts in groups:
         examples = [encode_example({'text': text}) for text in texts]
-        payload = records.encode_group_record(group_id, examples, part)
+        payload = encode_group_record(group_id, examples, part)
         num_words = sum(len(text.split()) for text in texts)
         rows.append(
           (group_id, part or 0, shard_num, offset)
           + (len(texts), len(payload), num_words)
         )
-        offset += records.write_record(file, payload)
+        offset += write_record(file, payload)
     entries.append(
       Shard(name=name, sha256='', num_bytes=offset, num_records=len(groups))
     )
@@ -234,14 +234,14 @@ class TestDamagedRecords:
     [
       (encode_example({'a': b'b'}), 'no feature list'),
       (b'\xff', 'not a SequenceExample'),
-      (records.encode_group_record(b'a', [b'\xff']), 'not a tf.train.Example'),
+      (encode_group_record(b'a', [b'\xff']), 'not a tf.train.Example'),
     ],
   )
   def test_record_of_something_else(self, tmp_path, payload, problem):
     directory = _write_corpus(tmp_path / 'c', [[(b'a', None, [b'long'])]])
     (path,) = directory.glob('*.tfrecord')
     with path.open('wb') as file:
-      num_bytes = records.write_record(file, payload)
+      num_bytes = write_record(file, payload)
     edit_manifest(
       directory, lambda m: m['shards'][0].update(num_bytes=num_bytes)
     )

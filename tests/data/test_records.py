@@ -3,7 +3,7 @@
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from group_records import encode_example
+from group_records import encode_example, encode_group_record, write_record
 
 from tff_fedfish.data import records
 from tff_fedfish.data.protos import messages
@@ -48,7 +48,7 @@ def _group_message(group_id, examples, part):
 
 def _write(path, payloads):
   with open(path, 'wb') as file:
-    return [records.write_record(file, payload) for payload in payloads]
+    return [write_record(file, payload) for payload in payloads]
 
 
 def _record_at(path, offset):
@@ -165,7 +165,7 @@ class TestGroupRecord:
   )
   def test_bytes_equal_those_of_the_message(self, group_id, examples, part):
     expected = _group_message(group_id, examples, part)
-    assert records.encode_group_record(group_id, examples, part) == expected
+    assert encode_group_record(group_id, examples, part) == expected
     record = records.decode_group_record(expected)
     assert record == GroupRecord(group_id, part, examples)
 
@@ -176,4 +176,4 @@ class TestGroupRecord:
       ValueError,
       match=f'less than 2 GiB, but this one takes {(1 << 31) + 2048 * 12 + 57}',
     ):
-      records.encode_group_record(b'a', [bytes(1 << 20)] * 2048)
+      encode_group_record(b'a', [bytes(1 << 20)] * 2048)

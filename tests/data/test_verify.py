@@ -18,7 +18,7 @@ from damaged_corpora import (
   shard_path,
   write_index,
 )
-from group_records import encode_example
+from group_records import encode_example, write_record
 from grouping_jobs import group_lines
 
 from tff_fedfish.data import records
@@ -155,7 +155,7 @@ class TestShards:
   def _write(self, corpus, payloads):
     with shard_path(corpus, 0).open('wb') as file:
       for payload in payloads:
-        records.write_record(file, payload)
+        write_record(file, payload)
 
 
 class TestIndex:

@@ -6,12 +6,11 @@ import io
 import hypothesis
 import hypothesis.strategies as st
 import pytest
-from group_records import encode_example
+from group_records import encode_example, write_record
 
 from pipelines.objects import read_objects
 from pipelines.read_examples import decode_features
 from pipelines.source import Drop
-from tff_fedfish.data import records
 from tff_fedfish.data.protos import messages
 
 _ROWS = [{'text': f'text {i} ' * i, 'url': f'u{i}'} for i in range(50)]
@@ -24,7 +23,7 @@ def _encode(row):
 def _frames(payloads):
   file = io.BytesIO()
   for payload in payloads:
-    records.write_record(file, payload)
+    write_record(file, payload)
   return file.getvalue()
 
 

@@ -9,13 +9,12 @@ import urllib.parse
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from group_records import encode_example
+from group_records import encode_example, write_record
 
 from pipelines import splits
 from pipelines.source import TIME_NOT_READ, Drop, beginning, load_source
 from pipelines.splits import SplitRule
 from pipelines.web_articles import parse_article, to_record
-from tff_fedfish.data import records
 from tff_fedfish.errors import UserError
 
 _C4 = load_source('c4')
@@ -118,7 +117,7 @@ def test_real_c4(shared_data, tmp_path):
       features = {name: value.encode() for name, value in line.items()}
       features['content-length'] = b'17'
       features['content-type'] = b'text/html'
-      records.write_record(file, encode_example(features))
+      write_record(file, encode_example(features))
   assert _read(tmp_path / 'b') == found
 
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ['SUMMARY', 'TAKES_EXTRA', 'add_arguments', 'run']
 SUMMARY = 'group a raw corpus by web host, domain, author or any field'
 TAKES_EXTRA = '--'
+# Of input, for which what it takes of the disk is said.
+_NOTABLE_BYTES = 1 << 30
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -78,7 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
           job.fields, job.paths, job.max_document_bytes, job.max_window_log
         )
       sizes = file_sizes(job.paths)
-      _print_disk(disk.estimate(job.paths, sizes, output))
+      if sum(sizes) >= _NOTABLE_BYTES:
+        _print_disk(disk.estimate(job.paths, sizes, output))
       start, num_shards = time.monotonic(), job.num_all_shards()
       title = (
         f'Grouping {count(len(job.paths), "file")} by {job.key} into '

@@ -65,15 +65,6 @@ class GroupRecord(NamedTuple):
   examples: list[bytes]
 
 
-def write_record(file: BinaryIO, payload: bytes) -> int:
-  """Writes one frame and returns its length in bytes, frame included."""
-  length = struct.pack('<Q', len(payload))
-  file.write(length + _CHECKSUM.pack(masked_crc(length)))
-  file.write(payload)
-  file.write(_CHECKSUM.pack(masked_crc(payload)))
-  return frame_size(len(payload))
-
-
 def write_group_record(
   file: BinaryIO,
   group_id: bytes,
@@ -212,23 +203,6 @@ def iterate_records(
     raise _damaged(path, start + broken.offset, str(broken)) from broken
 
 
-def encode_group_record(
-  group_id: bytes, examples: Sequence[bytes], part: int | None = None
-) -> bytes:
-  """Returns a serialized SequenceExample; equal arguments give equal bytes.
-
-  Args:
-    group_id: The group's key.
-    examples: Serialized `tf.train.Example`s, in the order to store.
-    part: 0-based number of the part; None for a group of one record.
-
-  Raises:
-    ValueError: If the record would take 2 GiB or more.
-  """
-  entries = b''.join(map(example_entry, examples))
-  return _start_of_group_record(group_id, len(entries), part) + entries
-
-
 def example_entry(example: bytes) -> bytes:
   """Returns a serialized example as an entry of a group record's list."""
   return _value_header(None)(len(example)) + example
@@ -252,7 +226,7 @@ def _start_of_group_record(group_id, num_bytes, part):
 
 
 def decode_group_record(payload: bytes) -> GroupRecord:
-  """Returns what `encode_group_record` was given.
+  """Returns the group record of a payload.
 
   Raises:
     ValueError: If the payload is no SequenceExample of this layout.
