@@ -1,6 +1,7 @@
 """From the reports of workers to the index and the manifest."""
 
 import dataclasses
+import importlib.metadata
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
@@ -22,10 +23,17 @@ from tff_fedfish.data.manifest import (
   Split,
 )
 from tff_fedfish.errors import UserError
+from tff_fedfish.version import __version__
 
 # Only the damaged and the useless ones of more raw files are named.
 _MAX_INPUTS = 10_000
 _OTHER_SPLIT = 'other_split'
+# Key -> packages of which another version may group otherwise.
+_OF_KEYS = {
+  'host': ('ada-url',),
+  'owner': ('ada-url',),
+  'domain': ('ada-url', 'tldextract'),
+}
 # Option -> reasons of drops that it may be the cause of.
 _CAUSES = {
   'key': ('missing_url', 'no_host', 'missing_author'),
@@ -194,6 +202,7 @@ def _manifest(
     shards=tuple(shard.shard for shard in shards),
     index_sha256=index.sha256,
     fingerprint=index.fingerprint,
+    versions=_versions(job.key),
     options=job.options(),
     order=ORDER,
     num_input_files=len(files),
@@ -204,6 +213,13 @@ def _manifest(
       name=names[part], names=names, rule=splits.describe(job.split, source)
     ),
   )
+
+
+def _versions(key: str) -> dict[str, str]:
+  """Returns the versions that decide how records are grouped."""
+  packages = _OF_KEYS.get(key, ())
+  found = {name: importlib.metadata.version(name) for name in packages}
+  return {'fedfish': __version__, **found}
 
 
 def _add_up(found: Iterable[FileReport | ShardReport]) -> dict[str, Tally]:

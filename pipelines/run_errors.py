@@ -39,9 +39,13 @@ def raise_understood(
     UserError: For what the user can change.
     FailedError: If the machine failed, such as on a full disk.
     ChildProcessError: If a worker process of this machine was killed.
+    KeyboardInterrupt: If a signal has stopped it.
   """
   if isinstance(error, FailedError) and not isinstance(error, StoreError):
     return  # It is such a line.
+  # Beam wraps this one, too.
+  if _find(error, KeyboardInterrupt) or 'KeyboardInterrupt' in str(error):
+    raise KeyboardInterrupt from error
   if message := _find_message(error, UserError, _USER_ERROR):
     raise UserError(message) from error
   if message := _find_message(error, StoreError, _STORE_ERROR):

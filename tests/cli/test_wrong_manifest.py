@@ -31,7 +31,7 @@ def corpus(whole_corpus, tmp_path):
 def whole_corpus(tmp_path_factory):
   directory = tmp_path_factory.mktemp('wrong')
   return group_lines(
-    directory, _LINES, num_shards=2, drop_duplicates=True, block_bytes=1
+    directory, _LINES, num_shards=2, drop_duplicates=True, run_bytes=1
   )
 
 

@@ -149,7 +149,7 @@ def wait_for_file(output: pathlib.Path, directory: str, timeout: float = 300):
 
   Args:
     output: The job's output.
-    directory: 'tasks', 'pieces' or 'shards'.
+    directory: 'tasks', 'runs' or 'shards'.
     timeout: Seconds to wait.
   """
   pattern = f'.fedfish-*/{directory}/[0-9]*'

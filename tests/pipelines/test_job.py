@@ -41,6 +41,7 @@ def test_counts_by_hand(tmp_path):
   # A job need not know it.
   fingerprint = fingerprint_of_index(pq.read_table(output / 'index.parquet'))
   assert value.pop('fingerprint') == fingerprint
+  assert value.pop('versions').keys() == {'fedfish', 'ada-url'}
   assert value == {
     'schema_version': 1,
     'corpus': 'c4',

@@ -170,8 +170,8 @@ def test_work_directory_of_another_job(place, tmp_path, capsys):
   theirs = write_lines(tmp_path / 'a' / 'out' / _WORK / 'x', [b'theirs'])
   assert main(['group', 'c4', '--input', str(raw), '--output', place]) == 0
   assert capsys.readouterr().err.splitlines()[0] == (
-    f"fedfish: note: '{place}/{_WORK}' is of another job for this output. If "
-    'none is running, `--resume` goes on with an equal one, or remove it.'
+    f"fedfish: note: '{place}/{_WORK}' is of a job for this output. If none "
+    'is running, `--resume` goes on with an equal one, or remove it.'
   )
   assert theirs.read_bytes() == b'theirs'
   assert verify_corpus(place).num_examples == 9

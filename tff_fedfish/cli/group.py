@@ -48,10 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     flags = beam_job.read_beam_flags(arguments)
     job = build_job(arguments)
     output = outputs.require_usable(arguments.output)
-    for path in () if arguments.resume else outputs.find_work(output):
+    for path in outputs.find_work(output):
       print(
-        f'fedfish: note: {path!r} is of another job for this output. If none '
-        'is running, `--resume` goes on with an equal one, or remove it.',
+        f'fedfish: note: {path!r} is of a job for this output. If none is '
+        'running, `--resume` goes on with an equal one, or remove it.',
         file=sys.stderr,
       )
 

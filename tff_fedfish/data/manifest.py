@@ -140,6 +140,9 @@ class Manifest:
   """Empty in manifests of earlier versions."""
   fingerprint: str = ''
   """See `corpus_index.fingerprint`. Empty in manifests of earlier versions."""
+  versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
+  """Those of fedfish and of the packages that tell keys. Empty in manifests of
+  earlier versions."""
   schema_version: int = SCHEMA_VERSION
 
   @property
@@ -153,6 +156,8 @@ class Manifest:
     if not self.counts.times_not_read:
       # Manifests of earlier versions stay equal.
       del value['counts']['times_not_read']
+    if not self.versions:
+      del value['versions']
     value = files.with_hash(value)
     return (json.dumps(value, indent=2, ensure_ascii=False) + '\n').encode()
 
