@@ -25,6 +25,10 @@ _LOST_WORKER = (
 )
 
 
+class LostSchedulerError(Exception):
+  """The scheduler of a cluster was lost; the message names it."""
+
+
 def raise_understood(
   error: Exception, output: str, work: WorkDirectory
 ) -> None:
@@ -52,6 +56,11 @@ def raise_understood(
     raise FailedError(
       f'Grouping into {output!r} stopped ({message}); {work.remnant()}. Check '
       'that the store can be reached, then run it again.'
+    ) from error
+  if scheduler := _find(error, LostSchedulerError):
+    raise FailedError(
+      f'{scheduler} was lost; {work.remnant()}. Start it and its workers, and '
+      'run the job again.'
     ) from error
   if _find(error, grpc.FutureTimeoutError):
     raise UserError(

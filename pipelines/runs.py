@@ -28,7 +28,7 @@ _BATCH_BYTES = 256 << 10
 _READ_BYTES = 1 << 20
 # A footer, and its length, tell where each shard begins and which features rows
 # have.
-_LENGTH_BYTES = 8
+_LENGTH_BYTES, _TAIL_BYTES = 8, 64 << 10
 
 
 class RunWriter:
@@ -167,10 +167,15 @@ class _Run:
 
   def __init__(self, path: str, stack: contextlib.ExitStack):
     file = stack.enter_context(places.open_file(path, _READ_BYTES))
-    end = file.seek(-_LENGTH_BYTES, os.SEEK_END)
-    length = int.from_bytes(file.read(_LENGTH_BYTES), 'big')
-    file.seek(end - length)
-    offsets, masks = json.loads(file.read(length))
+    end = file.seek(0, os.SEEK_END)
+    # In one request of a store, for nearly every run.
+    file.seek(max(0, end - _TAIL_BYTES))
+    tail = file.read()
+    length = int.from_bytes(tail[-_LENGTH_BYTES:], 'big') + _LENGTH_BYTES
+    if length > len(tail):
+      file.seek(end - length)
+      tail = file.read()
+    offsets, masks = json.loads(tail[-length:-_LENGTH_BYTES])
     self.offsets: dict[int, int] = dict(offsets)
     self.masks = set(masks)
     self._file = file

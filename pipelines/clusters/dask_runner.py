@@ -11,7 +11,8 @@ import contextlib
 
 from apache_beam.runners.dask import dask_runner
 
-from tff_fedfish.errors import FailedError, UserError
+from pipelines.run_errors import LostSchedulerError
+from tff_fedfish.errors import UserError
 
 
 class DaskRunner(dask_runner.DaskRunner):
@@ -33,8 +34,5 @@ class DaskRunner(dask_runner.DaskRunner):
       # Or it would try to, for a minute, when the process ends.
       with contextlib.suppress(Exception):
         result.client.close(timeout=1)
-      raise FailedError(
-        f'the Dask scheduler at {given.address} was lost, and nothing was '
-        'kept. Start it and its workers, and run the job again.'
-      )
+      raise LostSchedulerError(f'the Dask scheduler at {given.address}')
     return result

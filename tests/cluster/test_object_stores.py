@@ -121,7 +121,7 @@ def test_any_request_fails_once(store, network, lines, monkeypatch, how, step):
 
 def test_one_line_of_the_command(store, network, raw, monkeypatch):
   monkeypatch.setenv('AWS_MAX_ATTEMPTS', '2')
-  network.fail('PUT .*/pieces/', '503')
+  network.fail('PUT .*/runs/', '503')
   done = _command(
     *grouping.command('small', raw('small'), _OUTPUT),
     *('--direct_running_mode=multi_processing', '--direct_num_workers=2'),
