@@ -8,7 +8,8 @@ jobs that are compared run in turns. Parts:
   debian    both, on the Debian package descriptions
   large     ours on 1.6 million such records (2.1 GB): does a record cost more?
   workers   ours on the same, with two worker processes
-  memory    ours on 700,000 records with 2 GB of text: the largest memory
+  memory    ours on 0.15, 0.8 and 4 GB of text, and on 4 GB with 60 % in one
+            host, by one process and by two: the largest memory
 
 Only an output that is wrong makes it fail: of `small` and `debian`, both jobs
 must have written the same groups of the same examples; of `large` and
@@ -41,6 +42,13 @@ _CORPORA = pathlib.Path(tempfile.gettempdir()) / 'fedfish-bench-corpora'
 _PARTS = ('small', 'debian', 'large', 'workers', 'memory')
 _SELECTIONS = {'default': _PARTS, 'quick': ('small',)}
 _NUM_SHARDS = 8
+# Records, files, and percent of the records that one host has.
+_MEMORY_CORPORA = (
+  (70_000, 4, 0),
+  (370_000, 8, 0),
+  (1_850_000, 16, 0),
+  (1_850_000, 16, 60),
+)
 _TWO_WORKERS = (
   '--direct_num_workers=2',
   '--direct_running_mode=multi_processing',
@@ -104,8 +112,11 @@ class _Bench:
     self._run_large('workers', _TWO_WORKERS)
 
   def memory(self) -> None:
-    corpus = _synthetic(self._scaled(700_000), 8, 2860)
-    self._measure(self._new_runs('memory', OURS, corpus), corpus)
+    for num_records, num_files, percent in _MEMORY_CORPORA:
+      corpus = _synthetic(self._scaled(num_records), num_files, 2200, percent)
+      for processes, flags in (('one', ()), ('two', _TWO_WORKERS)):
+        part = f'memory, {percent} % in one host, {processes}'
+        self._measure(self._new_runs(part, OURS, corpus), corpus, flags)
 
   def _run_large(self, part: str, flags: Sequence[str] = ()) -> None:
     corpus = _synthetic(self._scaled(1_600_000), 16, 1300)
@@ -117,8 +128,9 @@ class _Bench:
     return max(1000, round(num_records * self._scale))
 
   def _new_runs(self, part: str, arm: str, corpus: _Corpus) -> Runs:
-    self.runs[part, arm] = Runs(part, arm, corpus.num_records)
-    return self.runs[part, arm]
+    place = f'{part}, {corpus.num_records:,}' if ',' in part else part
+    self.runs[place, arm] = Runs(part, arm, corpus.num_records)
+    return self.runs[place, arm]
 
   def _compare(self, part: str, corpus: _Corpus) -> None:
     arms = [OURS, THEIRS]
@@ -185,7 +197,10 @@ class _Bench:
 
 
 def _synthetic(
-  num_records: int, num_files: int, mean_text_bytes: int
+  num_records: int,
+  num_files: int,
+  mean_text_bytes: int,
+  largest_percent: int = 0,
 ) -> _Corpus:
   say(f'corpus: {num_records:,} records of {mean_text_bytes:,} bytes')
   # In another process, because run_measured wants a small one.
@@ -195,6 +210,7 @@ def _synthetic(
     f'--num_records={num_records}',
     f'--num_files={num_files}',
     f'--mean_text_bytes={mean_text_bytes}',
+    f'--largest_percent={largest_percent}',
   )
   directory = os.path.dirname(json.loads(printed)[0])
   return _Corpus(os.path.join(directory, '*.json.gz'), num_records)
@@ -236,7 +252,7 @@ def _print_runs(all_runs: Sequence[Runs]) -> None:
     'Speeds are of the pipeline without imports, the median of all turns; the '
     'process and its processor time include imports',
     ['part', 'job', 'records', 'records/s', 'min-max', 'us/record']
-    + ['process, s', 'processor, s', 'peak RSS', 'of one process'],
+    + ['process, s', 'processor, s', 'peak memory', 'RSS of one process'],
     rows,
     text_columns=(0, 1),
   )

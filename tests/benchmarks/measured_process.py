@@ -22,9 +22,9 @@ class ProcessMeasurement(NamedTuple):
   processor_seconds: float
   """CPU time of it and of the processes below it that it waited for."""
   peak_tree_bytes: int
-  """The largest sum of the resident memory of the command and the processes
-  below it, of 20 samples a second. Memory that processes share counts in each
-  of them, so that this is too much rather than too little."""
+  """The largest sum of the memory of the command and the processes below it, of
+  20 samples a second. What several processes share counts once, by equal parts
+  in each of them (PSS)."""
   max_rss_bytes: int
   """Largest resident memory of a single process, as the system counted it."""
 
@@ -78,11 +78,11 @@ def run_measured(
 
 
 def _tree_bytes(root: int) -> int:
-  """Returns the resident bytes of a process and all below it."""
+  """Returns the proportional set size of a process and all below it."""
   num_bytes = 0
   with contextlib.suppress(psutil.Error):
     process = psutil.Process(root)
     for one in [process, *process.children(recursive=True)]:
       with contextlib.suppress(psutil.Error):
-        num_bytes += one.memory_info().rss
+        num_bytes += one.memory_full_info().pss
   return num_bytes

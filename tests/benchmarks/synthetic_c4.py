@@ -47,6 +47,7 @@ class SyntheticC4:
     mean_group_size: Documents over hosts; a bit more in fact, because hosts
       without a document do not count.
     seed: Another one gives another corpus.
+    largest_percent: Share of one host, beside what it has by chance.
   """
 
   num_records: int
@@ -54,6 +55,7 @@ class SyntheticC4:
   mean_text_bytes: int = 2200
   mean_group_size: int = 23
   seed: int = 1
+  largest_percent: int = 0
 
   @property
   def name(self) -> str:
@@ -174,6 +176,7 @@ class _Hosts:
     quantiles = (np.arange(num_hosts) + 0.5) / num_hosts
     weights = (1 - quantiles) ** (-1 / _TAIL_EXPONENT)
     self._cumulative = np.cumsum(weights / weights.sum())
+    self._largest_share = corpus.largest_percent / 100
     words = _make_words(random)
     endings = (b'.com', b'.org', b'.net', b'.co.uk', b'.de')
     self._names = [
@@ -187,6 +190,8 @@ class _Hosts:
   ) -> Iterator[bytes]:
     """Yields the hosts of some documents."""
     drawn = np.searchsorted(self._cumulative[:-1], random.random(num_records))
+    if self._largest_share:
+      drawn[random.random(num_records) < self._largest_share] = -1
     return (self._names[i] for i in drawn.tolist())
 
 

@@ -94,7 +94,7 @@ def test_same_bytes(store, network, raw, expected, tmp_path, kind):
   if kind != 'small':
     return
   # Of 8 shards. Reading is bounded, too: by the index, a client's records.
-  assert num_requests <= 140
+  assert num_requests <= 200
   assert f'{_OUTPUT}: OK (8 shards,' in _fedfish('verify', _OUTPUT)
   grouping.group_here(kind, raw(kind), tmp_path / 'out')
   shown = _fedfish('inspect', _OUTPUT), _fedfish('inspect', tmp_path / 'out')
