@@ -16,6 +16,8 @@ from tff_fedfish.data.corpus_index import FINGERPRINTED, INDEX_SCHEMA
 
 # A row group of the index; what PyArrow takes for a table of any size.
 _GROUP_ROWS = 1 << 20
+# Parts that are merged at a time: below what a process may have open.
+_MAX_OPEN = 256
 # Of all parts that are read at a time, and of what is written.
 _READ_ROWS, _BATCH_ROWS = 1 << 18, 1 << 15
 
@@ -38,21 +40,22 @@ def merge_index(parts: Sequence[str], path: str) -> MergedIndex | None:
   Args:
     parts: Parquet files of `INDEX_SCHEMA`, sorted by group and part, of which
       no two have a group in common.
-    path: The index.
+    path: The index. Many parts are merged in levels, in files beside it.
   """
+  while len(parts) > _MAX_OPEN:
+    num = -(-len(parts) // _MAX_OPEN)
+    parts = [_combine(parts[i::num], f'{path}.{num}-{i}') for i in range(num)]
   num_rows = num_groups = num_examples = 0
   fingerprint = hashlib.sha256()
   with contextlib.ExitStack() as stack:
-    files = [stack.enter_context(places.open_file(part)) for part in parts]
-    at_once = max(1, _READ_ROWS // len(files))
-    rows = heapq.merge(*(_rows(file, at_once) for file in files))
+    rows = _merge(parts, stack)
     first = next(rows, None)
     if first is None:
       return None
     rows = itertools.chain([first], rows)
     file = stack.enter_context(places.write(path))
     with pq.ParquetWriter(file, INDEX_SCHEMA) as writer:
-      while group := list(_take(rows)):
+      while group := list(_take(rows, _GROUP_ROWS)):
         for batch in group:
           ids = batch.column('group_id').filter(_is_first(batch)).to_pylist()
           fingerprint.update(
@@ -72,17 +75,36 @@ def merge_index(parts: Sequence[str], path: str) -> MergedIndex | None:
   return MergedIndex(sha256, hexdigest, num_rows, num_groups, num_examples)
 
 
+def _combine(parts: Sequence[str], path: str) -> str:
+  """Merges parts into one; returns its path."""
+  with contextlib.ExitStack() as stack:
+    rows = _merge(parts, stack)
+    file = stack.enter_context(places.write(path))
+    with pq.ParquetWriter(file, INDEX_SCHEMA) as writer:
+      for batch in _take(rows):
+        writer.write_batch(batch)
+  return path
+
+
+def _merge(
+  parts: Sequence[str], stack: contextlib.ExitStack
+) -> Iterator[tuple]:
+  files = [stack.enter_context(places.open_file(part)) for part in parts]
+  at_once = max(1, _READ_ROWS // len(files))
+  return heapq.merge(*(_rows(file, at_once) for file in files))
+
+
 def _rows(file, at_once: int) -> Iterator[tuple]:
   for batch in pq.ParquetFile(file).iter_batches(at_once, use_threads=False):
     yield from zip(*(c.to_pylist() for c in batch.columns), strict=True)
 
 
-def _take(rows: Iterator[tuple]) -> Iterator[pa.RecordBatch]:
-  """Yields the batches of the next row group."""
-  for _ in range(_GROUP_ROWS // _BATCH_ROWS):
-    batch = list(itertools.islice(rows, _BATCH_ROWS))
-    if not batch:
-      return
+def _take(
+  rows: Iterator[tuple], num: int | None = None
+) -> Iterator[pa.RecordBatch]:
+  """Yields the batches of the next rows; of all, without a number."""
+  rows = itertools.islice(rows, num)
+  while batch := list(itertools.islice(rows, _BATCH_ROWS)):
     columns = zip(*batch, strict=True)
     arrays = list(map(pa.array, columns, INDEX_SCHEMA.types))
     yield pa.record_batch(arrays, schema=INDEX_SCHEMA)

@@ -38,8 +38,17 @@ _SHARD = re.compile(r'(\w+/)?groups-\d{5}(-of-\d{5}\.tfrecord)')
 # Of two claims in a store, the later one stays; both jobs read it after this.
 _SETTLE_SECONDS = 1.0
 _FAILURES = (OSError, places.StoreError)
+
+
+class LostFileError(UserError):
+  """A file, or the right to read it, went away while the job was at work."""
+
+
 # Not by a fault of the input or of this program.
-_STOPPED = (FailedError, ChildProcessError, OSError, KeyboardInterrupt)
+_STOPPED = (
+  *(FailedError, LostFileError, ChildProcessError, OSError),
+  KeyboardInterrupt,
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import grpc
 
 from pipelines.beam_internals import LostWorkerError
 from pipelines.input_files import PATH_ERRORS
-from pipelines.output import WorkDirectory
+from pipelines.output import LostFileError, WorkDirectory
 from tff_fedfish.data.places import StoreError
 from tff_fedfish.errors import FailedError, UserError
 
@@ -84,7 +84,7 @@ def raise_understood(
     match = re.search(r'\[Errno (\d+)\]', message)
     kind, what = FailedError, 'disk, memory and network'
     if match and int(match[1]) in PATH_ERRORS:
-      kind, what = UserError, 'the file that it names'
+      kind, what = LostFileError, 'the file that it names'
     raise kind(
       f'Grouping into {output!r} stopped ({message}); {work.remnant()}. Check '
       f'{what}, then run it again.'

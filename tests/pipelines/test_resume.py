@@ -83,6 +83,31 @@ def test_after_a_failure(tmp_path, monkeypatch, job, expected, step, num_done):
   assert len(merged) == (3 - num_done if step == 'merge' else 3)
 
 
+def test_after_a_file_went_away(tmp_path, monkeypatch, job, expected):
+  _, path, *_ = map(pathlib.Path, job.paths)
+  with monkeypatch.context() as patch:
+    _count(patch, 'merge', 0)
+    with pytest.raises(FailedError):
+      run_group_job(job, tmp_path / 'out')
+  for report in (tmp_path / 'out').glob('.fedfish-*/tasks/00000001.*'):
+    report.unlink()
+  read = steps.read
+
+  def move_and_read(work, number):
+    path.rename(tmp_path / 'away')
+    return read(work, number)
+
+  with monkeypatch.context() as patch:
+    patch.setattr(steps, 'read', move_and_read)
+    with pytest.raises(UserError, match='finished work is kept in .*--resume'):
+      run_group_job(job, tmp_path / 'out', resume=True)
+  (tmp_path / 'away').rename(path)
+  read = _count(monkeypatch, 'read')
+  run_group_job(job, tmp_path / 'out', resume=True)
+  assert read == [1]
+  assert contents(tmp_path / 'out') == expected
+
+
 def test_first_task_leaves_nothing(tmp_path, monkeypatch, job):
   _count(monkeypatch, 'read', 0)
   with pytest.raises(FailedError, match='; nothing was kept. Check disk'):

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from pipelines import run_errors
-from pipelines.output import WorkDirectory
+from pipelines.output import LostFileError, WorkDirectory
 from tff_fedfish.errors import FailedError, UserError
 
 
@@ -35,8 +35,8 @@ _MACHINE = 'disk, memory and network'
   [
     (errno.ENOSPC, FailedError, _MACHINE),
     (errno.ECONNREFUSED, FailedError, _MACHINE),
-    (errno.ENOENT, UserError, 'the file that it names'),
-    (errno.EACCES, UserError, 'the file that it names'),
+    (errno.ENOENT, LostFileError, 'the file that it names'),
+    (errno.EACCES, LostFileError, 'the file that it names'),
   ],
 )
 def test_who_is_at_fault(as_text, code, kind, remedy):
