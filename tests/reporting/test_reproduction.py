@@ -132,6 +132,26 @@ def test_three_seeds_for_every_arm(tmp_path, capsys):
   assert "'corpora/debian'" in capsys.readouterr().err
 
 
+def _trained_seeds(directories):
+  arms = read_report(directories).arms
+  commands = map(' '.join, reproduction.more_seeds_commands(arms))
+  words = [shlex.split(c) for c in commands if c.startswith('fedfish train')]
+  return [w[6].removeprefix('--config.seeds.model_seed=') for w in words]
+
+
+def test_a_further_seed_is_none_that_a_run_has(tmp_path):
+  runs = [write_scored(tmp_path / f'{s}', 6.0, seed=s) for s in (0, 2000)]
+  assert _trained_seeds(runs) == ['1000']
+
+
+def test_three_seeds_that_the_other_arm_lacks(tmp_path):
+  losses = {'fed_avg': [6.0] * 3, 'fed_fish': [5.0] * 5}
+  runs = write_methods(tmp_path, losses)
+  # 0, 1 and 2 against 2, 3 and 4: one seed in common.
+  assert _trained_seeds(runs[:3] + runs[5:]) == ['3', '4', '0', '1']
+  assert _trained_seeds(runs) == []
+
+
 def test_the_files_give_the_configurations_back(tmp_path):
   config = config_loading.load_config(
     _CONFIGS / 'demo.py',

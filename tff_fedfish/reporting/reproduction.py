@@ -126,15 +126,21 @@ def more_seeds_commands(arms: Sequence[Arm]) -> list[list[str]]:
   over have none. Evaluations on other corpora, whose place is not recorded, and
   of earlier rounds are not among them.
   """
+  if not arms:
+    return []
   of_arms = [{shared_seeds(run.seeds) for run in arm.runs} for arm in arms]
   runs = [run for arm in arms for run in arm.runs]
   wanted = list(dict.fromkeys(shared_seeds(run.seeds) for run in runs))
-  if all(len(own) >= MIN_SEEDS for own in of_arms):
+  if len(set.intersection(*of_arms)) >= MIN_SEEDS:
     return []
   if not all(run.is_over for run in runs):
     return []
-  for number in range(len(wanted), MIN_SEEDS):
-    wanted.append(tuple(s + number * _SEED_STEP for s in wanted[0]))
+  steps = itertools.count(1)
+  while len(wanted) < MIN_SEEDS:
+    step = next(steps) * _SEED_STEP
+    further = tuple(seed + step for seed in wanted[0])
+    if further not in wanted:
+      wanted.append(further)
   commands, workdirs = [], []
   taken = {run.directory for run in runs}
   for own, arm in zip(of_arms, arms, strict=True):
