@@ -91,6 +91,12 @@ def test_another_part_of_the_corpus_is_named(tmp_path):
   assert "--data 'CORPUS_posts, held_out'" in _commands([run])[1]
 
 
+def test_fractions_keep_their_digits(tmp_path):
+  losses = {0.0: (3.0,), 1 / 3: (2.0,), 1e-07: (2.0,)}
+  run = write_scored(tmp_path / 'run', losses)
+  assert '--fractions 0,1e-07,0.3333333333333333 ' in _commands([run])[1]
+
+
 def test_commands_quote_what_a_shell_would_read(tmp_path):
   run = write_run(tmp_path / 'a; rm $HOME')
   write_evaluation(run, "it's")

@@ -60,6 +60,26 @@ def test_personalization_of_another_round_is_another_answer(tmp_path):
   assert 'after round' not in sentence
 
 
+def test_personalization_of_fewer_seeds_says_so(tmp_path):
+  both = {0.0: (6.0, 6.2), 0.5: (5.0, 5.4)}
+  losses = {'fed_avg': [both] * 3, 'fed_fish': [both, 5.0, 5.1]}
+  first, later, *_ = _sentences(write_methods(tmp_path, losses))
+  assert '; 2 clients, 3 seeds' in first
+  assert 'data (1 seed, not a finding) the loss' in later
+
+
+def test_runs_in_progress_are_scored_after_the_rounds_that_they_have(tmp_path):
+  losses = {'fed_avg': [6.0] * 3, 'fed_fish': [5.0] * 3}
+  plans = {name: {'num_rounds': 10} for name in losses}
+  first, *_ = _sentences(write_methods(tmp_path / 'both', losses, **plans))
+  assert 'on held-out clients after round 2 (' in first
+  del plans['fed_avg']
+  first, *_ = _sentences(write_methods(tmp_path / 'one', losses, **plans))
+  # 10 rounds are planned.
+  assert 'FedFish (10 rounds, round 2)' in first
+  assert 'on held-out clients after round 2 (' in first
+
+
 def test_one_run(tmp_path):
   run = write_run(tmp_path / 'run')
   assert _sentences([run]) == [

@@ -42,7 +42,7 @@ def sentences(findings: Findings) -> list[str]:
   lead = min(rows, key=_losses)
   found = [capitalized(_comparison(findings, lead))]
   if later := most_personalized(findings.comparisons, lead):
-    found.append(_personalized(findings, later))
+    found.append(_personalized(findings, later, lead))
   for row in findings.at_equal_bytes:
     if row.pair is lead.pair and not row.problem:
       found.append(_at_equal_bytes(findings, row))
@@ -149,14 +149,19 @@ def _ends(row: Comparison | AtEqualBytes, measure: str, factor: int) -> str:
   return f' (95 % interval{over} {ends}{undecided})'
 
 
-def _personalized(findings: Findings, row: Comparison) -> str:
-  """Returns the sentence on the same models after personalization."""
+def _personalized(
+  findings: Findings, row: Comparison, lead: Comparison
+) -> str:
+  """Returns the sentence on the models of `lead` after personalization."""
   share = f'personalization on {100 * row.fraction:g} % of each client’s data'
   names = _short_names(row.pair)
   if row.problem:
     sentence = f'After {share} there is no verdict: {row.problem}.'
   else:
     sizes = count(row.num_clients, 'client')
+    if row.num_seeds != lead.num_seeds:
+      doubt = ', not a finding' * (row.num_seeds < MIN_SEEDS)
+      share += f' ({count(row.num_seeds, "seed")}{doubt})'
     apart = 'loss and accuracy point apart: ' * row.is_apart
     loss = _loss(findings, row, names, f'on {sizes}')
     sentence = f'After {share} {apart}{loss}, {_accuracy(row)}.'
@@ -209,7 +214,8 @@ def _place(row: Comparison) -> str:
   parts = []
   if row.pair.setting:
     parts.append(f'with {row.pair.setting}')
-  if any([s.arm.last_round] != s.rounds for s in row.sides):
+  # A run in progress has not reached the last one.
+  if any([s.arm.num_rounds] != s.rounds for s in row.sides):
     words = dict.fromkeys(rounds_words(s.rounds) for s in row.sides)
     parts.append(f'after {listed(list(words))}')
   if row.fraction:
@@ -265,7 +271,7 @@ def _mean_loss(findings: Findings, sample: Sample) -> str:
   ends = interval_words(loss, 'loss')
   over = ' over clients' if len(sample.by_seed) == 1 else ''
   ends = f' (95 % interval{over} {ends})' if loss.low is not None else ''
-  if sample.rounds != [arm.last_round]:
+  if sample.rounds != [arm.num_rounds]:
     where += f' after {rounds_words(sample.rounds)}'
   if sample.fraction:
     where += f' after personalization on {100 * sample.fraction:g} %'

@@ -109,7 +109,8 @@ def _each_at_its_best(scores: Scores) -> Iterator[Pair]:
     order = [arms.index(arm) for arm in _ordered(arms)]
     # Where all rounds are the last planned ones their number is a setting.
     is_last = all(s.rounds == [s.arm.num_rounds] for s in samples)
-    names_rounds = not are_equal and not is_last
+    has_one_plan = arms[0].num_rounds == arms[1].num_rounds
+    names_rounds = not is_last and not (are_equal and has_one_plan)
     words = [
       _trial_words(pair[n], samples[n], trials[n], chosen_on)
       + [rounds_words(samples[n].rounds)] * names_rounds

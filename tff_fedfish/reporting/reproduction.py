@@ -92,7 +92,10 @@ def evaluate_command(
   options = {
     'checkpoint': checkpoint,
     'data': data,
-    'fractions': ','.join(f'{f:g}' for f in evaluation.fractions) or None,
+    # Every digit: another fraction is another sample.
+    'fractions': (
+      ','.join(str(f).removesuffix('.0') for f in evaluation.fractions) or None
+    ),
     # The same clients, whether or not there were more to choose from.
     'max_clients': max_clients,
     # No bound then is no bound now.
