@@ -224,3 +224,23 @@ def test_losses_of_which_none_is_finite(tmp_path):
   assert _notes(write_methods(tmp_path, losses))[0] == (
     'FedFish, E = 1 is not compared: no client has a finite loss on both sides.'
   )
+
+
+def test_scores_of_different_clients_in_one_column(tmp_path):
+  losses = {'fed_avg': [(6.0, 6.1, 6.2)] * 3, 'fed_fish': [(5.0, 5.1)] * 3}
+  runs = write_methods(tmp_path, losses)
+  # The comparison is of these, the column of FedAvg's three clients.
+  for run in runs[:3]:
+    ids, few = ('a', 'b'), {0.0: (1.0, 1.0)}
+    write_evaluation(run, 'few', client_ids=ids, losses=few)
+  assert _notes(runs) == [
+    'Scores on held-out clients that are shown are not of one evaluation: they '
+    'differ in clients (3 / 2).'
+  ]
+
+
+def test_scores_on_other_rows_have_no_number_of_clients(tmp_path):
+  fish = write_scored(tmp_path / 'fish', 5.0)
+  own = {'evaluation': {'kind': 'own_test'}, 'algorithm': 'local_only'}
+  runs = [fish, write_scored(tmp_path / 'own', 5.0, **own)]
+  assert 'clients ((not set) / 2)' in _notes(runs)[0]

@@ -80,6 +80,12 @@ def test_runs_in_progress_are_scored_after_the_rounds_that_they_have(tmp_path):
   assert 'on held-out clients after round 2 (' in first
 
 
+def test_one_client_is_no_finding(tmp_path):
+  losses = {'fed_avg': [(1.0,), (1.1,), (1.2,)], 'fed_fish': [(2.0,)] * 3}
+  first, *_ = _sentences(write_methods(tmp_path, losses))
+  assert first.startswith('One client, not a finding: the loss of FedAvg was')
+
+
 def test_one_run(tmp_path):
   run = write_run(tmp_path / 'run')
   assert _sentences([run]) == [

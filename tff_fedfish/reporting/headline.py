@@ -93,6 +93,8 @@ def _doubts(row: Comparison) -> list[str]:
   if row.num_seeds < MIN_SEEDS:
     number = {1: 'one seed', 2: 'two seeds'}[row.num_seeds]
     doubts.append(f'{number}, not a finding')
+  elif row.num_clients == 1:
+    doubts.append('one client, not a finding')
   elif row.verdict() == 'undecided':
     doubts.append('undecided')
   return doubts

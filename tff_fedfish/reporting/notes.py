@@ -14,7 +14,12 @@ from tff_fedfish.reporting.reproduction import (
   evaluate_command,
   more_seeds_commands,
 )
-from tff_fedfish.reporting.runs import NamedEvaluation, Run, shared_seeds
+from tff_fedfish.reporting.runs import (
+  NamedEvaluation,
+  Run,
+  Subject,
+  shared_seeds,
+)
 from tff_fedfish.reporting.scores import Sample
 from tff_fedfish.reporting.words import listed, said_fraction
 
@@ -294,11 +299,26 @@ def _between_runs(findings: Findings) -> Iterator[str]:
     if 0 < len(without) < len(runs):
       yield f'Without an evaluation on {subject}: {_some(without)}.'
     own = findings.shown_of(subject)
+    if differing := _not_alike(findings, subject):
+      yield (
+        f'Scores on {subject} that are shown are not of one evaluation: they '
+        f'differ in {_with_values(differing)}.'
+      )
     first = min((s.fraction for s in own), default=0.0)
     scored = {s.arm for s in own if s.fraction == first}
     if later := list(dict.fromkeys(s.arm for s in own if s.arm not in scored)):
       labels = _some([arm.label for arm in later])
       yield f'Not scored on {subject} {said_fraction(first)}: {labels}.'
+
+
+def _not_alike(findings: Findings, subject: Subject) -> dict[str, list[str]]:
+  """Returns what differs between the scores of compared arms in one column."""
+  compared = findings.compared_arms
+  samples = [s for s in findings.shown_of(subject) if s.arm in compared]
+  for own in keys.grouped(samples, lambda s: s.fraction).values():
+    if differing := keys.differing([s.key for s in own]):
+      return differing
+  return {}
 
 
 def _some(labels: Sequence[str]) -> str:
@@ -311,7 +331,7 @@ def _with_values(differing: Mapping[str, Sequence[str]]) -> str:
   parts = []
   for name, values in differing.items():
     # Of clients the hash says nothing to a reader.
-    numbers = [value.strip("'").split(' ')[0] for value in values]
+    numbers = [value.strip("'").split(' (')[0] for value in values]
     if name != 'clients':
       parts.append(f'{name} ({" / ".join(v.strip(chr(39)) for v in values)})')
     elif len(set(numbers)) > 1:
