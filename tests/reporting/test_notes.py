@@ -3,6 +3,7 @@
 import shlex
 import shutil
 
+import pytest
 from report_runs import (
   read_report,
   write_evaluation,
@@ -13,6 +14,10 @@ from report_runs import (
 
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.reporting import headline, notes
+
+
+_NO_HELD_OUT = {'evaluation.num_clients': 0}
+_NO_HELD_OUT |= {'client_splits.held_out_fraction': 0}
 
 
 def _notes(directories):
@@ -244,3 +249,27 @@ def test_scores_on_other_rows_have_no_number_of_clients(tmp_path):
   own = {'evaluation': {'kind': 'own_test'}, 'algorithm': 'local_only'}
   runs = [fish, write_scored(tmp_path / 'own', 5.0, **own)]
   assert 'clients ((not set) / 2)' in _notes(runs)[0]
+
+
+@pytest.mark.parametrize(
+  'ours, evaluation',
+  [
+    # Personal models are scored on own rows, and those must be there.
+    ({'algorithm': 'local_only'}, {}),
+    ({}, {'kind': 'own_test'}),
+    ({'settings': _NO_HELD_OUT}, {}),
+    (
+      {'settings': {'data.sequence_length': 64}},
+      {'personalization': {'sequence_length': 128}},
+    ),
+    # A round that is no longer there.
+    ({}, {'round_num': 1}),
+  ],
+)
+def test_no_command_for_what_cannot_be_measured(tmp_path, ours, evaluation):
+  own = {'client_splits.test_fraction': 0.2}
+  write_scored(tmp_path / 'a', 6.0, settings=own, evaluation=evaluation)
+  run = write_run(tmp_path / 'b', **ours)
+  (run / 'checkpoints/round_00000002').mkdir(parents=True)
+  [first, *_] = _notes([tmp_path / 'a', run])
+  assert first.endswith(' was not evaluated. It cannot be evaluated alike.')

@@ -6,6 +6,7 @@ import shlex
 import subprocess
 
 from report_runs import (
+  add_metrics,
   read_report,
   write_evaluation,
   write_methods,
@@ -95,6 +96,28 @@ def test_fractions_keep_their_digits(tmp_path):
   losses = {0.0: (3.0,), 1 / 3: (2.0,), 1e-07: (2.0,)}
   run = write_scored(tmp_path / 'run', losses)
   assert '--fractions 0,1e-07,0.3333333333333333 ' in _commands([run])[1]
+
+
+def test_a_run_that_diverged_does_not_end_the_script(tmp_path):
+  stops = {'settings': {'training.max_non_finite_rounds': 1}}
+  runs = [write_run(tmp_path / name, **stops) for name in 'ab']
+  for run, has_diverged in zip(runs, (1, 0), strict=True):
+    add_metrics(run, train__update_is_non_finite=(0, 0, has_diverged))
+  diverged, other, _ = _commands(runs)
+  assert diverged.endswith(' --workdir runs/a || true')
+  assert other.endswith(' --workdir runs/b')
+
+
+def test_a_barrier_is_no_score(tmp_path):
+  barriers = ((4.0, 4.5, 0.2, 0.1),)
+  options = {'algorithm': 'fed_avg', 'evaluation': {'barriers': barriers}}
+  scored = write_scored(tmp_path / 'a', 6.0, **options)
+  runs = loading.load_runs([scored, write_run(tmp_path / 'b')])
+  [evaluation] = runs[0].evaluations
+  commands = [
+    reproduction.evaluate_command(run, evaluation, 'w') for run in runs
+  ]
+  assert ['--barrier' in command for command in commands] == [True, False]
 
 
 def test_commands_quote_what_a_shell_would_read(tmp_path):

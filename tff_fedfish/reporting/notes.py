@@ -12,6 +12,7 @@ from tff_fedfish.reporting.estimates import MIN_SEEDS
 from tff_fedfish.reporting.findings import Findings
 from tff_fedfish.reporting.reproduction import (
   evaluate_command,
+  is_measurable,
   more_seeds_commands,
 )
 from tff_fedfish.reporting.runs import (
@@ -250,6 +251,8 @@ def _reason(findings: Findings, arm: Arm, other: Arm) -> str:
       return f'it was scored on other data: {_with_values(differing)}.'
     reason = f'it was evaluated differently: {_with_values(differing)}'
   evaluation = next(iter(sample.evaluations.values()))
+  if not is_measurable(target, evaluation):
+    return f'{reason}. It cannot be evaluated alike.'
   command = evaluate_command(target, evaluation, str(target.directory))
   return f'{reason}. `{" ".join(command)}` evaluates it alike.'
 

@@ -49,17 +49,46 @@ def reproduction_commands(runs: Sequence[Run]) -> list[list[str]]:
   workdirs = [f'runs/{run.name}' for run in runs]
   paths = reproduction_files(runs)
   for run, workdir, path in zip(runs, workdirs, paths, strict=True):
-    commands.append(
-      [
-        'fedfish train',
-        f'--config {shlex.quote(path)}',
-        f'--workdir {shlex.quote(workdir)}',
-      ]
-    )
+    command = [
+      'fedfish train',
+      f'--config {shlex.quote(path)}',
+      f'--workdir {shlex.quote(workdir)}',
+    ]
+    # It fails again, and the runs after it are to be trained.
+    commands.append([*command, '|| true'] if run.has_diverged else command)
     commands += [evaluate_command(run, e, workdir) for e in run.evaluations]
   quoted = ' '.join(map(shlex.quote, workdirs))
   commands.append(['fedfish report', f'--runs {quoted}', '--output report'])
   return commands
+
+
+def is_measurable(run: Run, evaluation: NamedEvaluation) -> bool:
+  """Returns whether `evaluate_command` of another run's evaluation would run.
+
+  Clients' own models are scored on their own rows only. The run must have such
+  rows, sequences as long, and the round.
+  """
+  config, kind = run.train_config, evaluation.summary.kind
+  is_personal = config.method.personal(config) is not None
+  if is_personal and kind not in OWN_ROWS:
+    return False
+  validation, test = config.row_fractions
+  has_rows = {
+    'own_validation': validation > 0,
+    'own_test': test > 0 or config.partition.has_twins,
+    'held_out': config.client_splits.held_out_fraction != 0,
+  }
+  if not has_rows.get(kind, True):
+    return False
+  longest = config.data.sequence_length
+  wanted = evaluation.summary.personalization.get('sequence_length')
+  if kind not in OWN_ROWS and wanted and wanted > (longest or 0):
+    return False
+  if evaluation.num_trials > 1 or evaluation.round_num == run.last_round:
+    return True
+  rounds = run.directory / 'checkpoints'
+  name = f'round_{evaluation.round_num:08d}'
+  return (rounds / name).exists() or not rounds.exists()
 
 
 def evaluate_command(
@@ -118,7 +147,9 @@ def evaluate_command(
     for name, value in options.items()
     if value is not None
   ]
-  barrier = ['--barrier'] if evaluation.barriers is not None else []
+  # The barrier is no score, and not every run has one.
+  has_barrier = evaluation.barriers is not None and evaluation in run.evaluations
+  barrier = ['--barrier'] if has_barrier else []
   return ['fedfish evaluate', *parts, *barrier]
 
 
