@@ -147,7 +147,9 @@ def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
   for c in comparisons:
     place = c.pair.question, c.pair.setting, *c.pair.names, str(c.subject)
     facts = c.num_seeds, c.num_clients, c.problem, *c.trials
-    facts += str(c.pair.chosen_on), *(s.round_num for s in c.sides)
+    # No one round where each seed's best is another.
+    rounds = [s.rounds[0] if len(s.rounds) == 1 else None for s in c.sides]
+    facts += str(c.pair.chosen_on), *rounds
     for measure, d in c.differences.items():
       numbers = [None] * (4 + num_seeds)
       # Survivors of one side are no difference.
