@@ -156,7 +156,7 @@ def _personalized(
 ) -> str:
   """Returns the sentence on the models of `lead` after personalization."""
   share = f'personalization on {100 * row.fraction:g} % of each client’s data'
-  names = _short_names(row.pair)
+  names = _short_names(row.pair, row.pair.names)
   if row.problem:
     sentence = f'After {share} there is no verdict: {row.problem}.'
   else:
@@ -181,17 +181,18 @@ def _at_equal_bytes(findings: Findings, row: AtEqualBytes) -> str:
   doubts += ['chosen on held-out clients'] * row.has_choice
   doubt = '; '.join(doubts)
   where = 'on the held-out clients that training scores'
-  loss = _loss(findings, row, _short_names(row.pair), where)
+  names = _short_names(row.pair, row.pair.names_of_curves)
+  loss = _loss(findings, row, names, where)
   return (
     f'At equal bytes, {row.traffic:,.5g} models up and down'
     f'{f" ({doubt})" * bool(doubt)}, {loss}, {_accuracy(row)}.'
   )
 
 
-def _short_names(pair: Pair) -> Sequence[str]:
-  """Returns the methods, where these tell the sides of a sentence apart."""
+def _short_names(pair: Pair, names: Sequence[str]) -> Sequence[str]:
+  """Returns the methods, where these tell the sides apart, or `names`."""
   methods = [arm.method for arm in pair.arms]
-  return methods if len(set(methods)) > 1 else pair.names
+  return methods if len(set(methods)) > 1 else names
 
 
 def _counts(rows: Sequence[Comparison], question: str) -> str:

@@ -315,13 +315,14 @@ def _between_runs(findings: Findings) -> Iterator[str]:
 
 
 def _not_alike(findings: Findings, subject: Subject) -> dict[str, list[str]]:
-  """Returns what differs between the scores of compared arms in one column."""
+  """Returns what differs between the first scores of arms that are compared.
+
+  What differs after personalization alone, its own note says.
+  """
   compared = findings.compared_arms
   samples = [s for s in findings.shown_of(subject) if s.arm in compared]
-  for own in keys.grouped(samples, lambda s: s.fraction).values():
-    if differing := keys.differing([s.key for s in own]):
-      return differing
-  return {}
+  first = min((s.fraction for s in samples), default=0.0)
+  return keys.differing([s.key for s in samples if s.fraction == first])
 
 
 def _some(labels: Sequence[str]) -> str:

@@ -29,6 +29,8 @@ class Pair:
   """The method and what is subtracted, with all that differs between them and
   the trials that they are the best of."""
   arms: tuple[Arm, Arm]
+  names_of_curves: tuple[str, str]
+  """The names without the rounds that were scored."""
   rounds: tuple[int | None, int | None] = (None, None)
   """Rounds that were chosen; None: the latest that both sides have."""
   trials: tuple[int, int] = (1, 1)
@@ -68,11 +70,13 @@ def _same_settings(arms: Sequence[Arm]) -> Iterator[Pair]:
   settings = keys.differing_words(firsts)
   for pair, words in zip(pairs, settings, strict=True):
     sides = _ordered(pair)
+    names = tuple(keys.names([arm.first for arm in sides]))
     yield Pair(
       question=SAME,
       setting=', '.join(words),
-      names=tuple(keys.names([arm.first for arm in sides])),
+      names=names,
       arms=sides,
+      names_of_curves=names,
     )
 
 
@@ -112,16 +116,19 @@ def _each_at_its_best(scores: Scores) -> Iterator[Pair]:
     has_one_plan = arms[0].num_rounds == arms[1].num_rounds
     names_rounds = not is_last and not (are_equal and has_one_plan)
     words = [
-      _trial_words(pair[n], samples[n], trials[n], chosen_on)
-      + [rounds_words(samples[n].rounds)] * names_rounds
-      for n in order
+      _trial_words(pair[n], samples[n], trials[n], chosen_on) for n in order
+    ]
+    scored = [
+      [*own, *[rounds_words(samples[n].rounds)] * names_rounds]
+      for n, own in zip(order, words, strict=True)
     ]
     firsts = [arms[n].first for n in order]
     yield Pair(
       question=BEST if max(trials) > 1 else OTHER,
       setting='',
-      names=tuple(keys.names(firsts, further=words)),
+      names=tuple(keys.names(firsts, further=scored)),
       arms=tuple(arms[n] for n in order),
+      names_of_curves=tuple(keys.names(firsts, further=words)),
       rounds=tuple(rounds[n] for n in order),
       trials=tuple(trials[n] for n in order),
       chosen_on=chosen_on if max(trials) > 1 else '',
