@@ -273,3 +273,13 @@ def test_no_command_for_what_cannot_be_measured(tmp_path, ours, evaluation):
   (run / 'checkpoints/round_00000002').mkdir(parents=True)
   [first, *_] = _notes([tmp_path / 'a', run])
   assert first.endswith(' was not evaluated. It cannot be evaluated alike.')
+
+
+def test_clients_that_one_side_lacks(tmp_path):
+  own = {'settings': {'client_splits.test_fraction': 0.2}}
+  own['evaluation'] = {'kind': 'own_test'}
+  losses = {'fed_avg': [(6.0, 6.1, 9.0)] * 3, 'local_only': [(5.0, 5.1)] * 3}
+  assert (
+    '1 client of own test rows that only one of Local models and FedAvg was '
+    'scored on is not compared.'
+  ) in _notes(write_methods(tmp_path, losses, all=own))

@@ -41,6 +41,7 @@ def notes(findings: Findings) -> list[str]:
   }
   sentences = list(_seeds(findings))
   sentences += [*_not_compared(findings), *_not_personalized(findings)]
+  sentences += _left_out(findings)
   clauses = [
     (clause, run.label)
     for run in runs
@@ -75,6 +76,20 @@ def _seeds(findings: Findings) -> Iterator[str]:
       'looks better than it is. Validation clients '
       '(client_splits.validation_clients_fraction) make the choice fair.'
     )
+
+
+def _left_out(findings: Findings) -> Iterator[str]:
+  """Yields how many clients left a comparison as one side lacks them."""
+  for (pair, subject), rows in keys.grouped(
+    findings.comparisons, lambda c: (c.pair, c.subject)
+  ).items():
+    one, two = (set(side.clients) for side in rows[0].sides)
+    if number := len(one ^ two):
+      verb = 'is' if number == 1 else 'are'
+      yield (
+        f'{count(number, "client")} of {subject} that only one of '
+        f'{" and ".join(pair.names)} was scored on {verb} not compared.'
+      )
 
 
 def _run_clauses(run: Run) -> Iterator[str]:
