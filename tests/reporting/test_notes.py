@@ -52,6 +52,14 @@ def test_notes_of_a_troubled_run(tmp_path):
   ]
 
 
+def test_a_run_whose_patience_ends_with_its_last_round(tmp_path):
+  losses, stops = (8.0, 7.0, 7.5), {'training.patience': 1}
+  options = {'held_out_losses': losses, 'settings': stops}
+  assert _notes([write_run(tmp_path / 'over', **options)]) == []
+  run = write_run(tmp_path / 'early', num_rounds=9, **options)
+  assert _notes([run]) == ['FedFish, E = 1: stopped early after round 2 of 9.']
+
+
 def test_an_evaluation_without_clients(tmp_path):
   run = write_scored(tmp_path / 'run', {0.0: ()})
   findings = read_report([run])

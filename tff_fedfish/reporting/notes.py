@@ -77,7 +77,7 @@ def _run_clauses(run: Run) -> Iterator[str]:
     yield 'no round is finished yet'
   elif run.has_diverged:
     yield f'diverged and stopped after round {last} of {planned}'
-  elif run.history.has_stopped_early:
+  elif last < planned and run.history.has_stopped_early:
     yield f'stopped early after round {last} of {planned}'
   elif last < planned:
     yield f'{last} of {planned} rounds so far'
