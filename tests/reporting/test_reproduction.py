@@ -176,6 +176,21 @@ def test_further_seeds_of_private_runs_have_noise_of_their_own(tmp_path):
   assert output == f'train --workdir {tmp_path}/fed_prox0_seed2\n'
 
 
+def test_further_seeds_differ_from_those_of_the_runs(tmp_path):
+  # Seeds 0 and 2000; the third ones would be 2 x 1000 more than the first.
+  paths = []
+  for method in ('fed_avg', 'fed_fish'):
+    for seed in (0, 2000):
+      names = ('model', 'cohort', 'shuffle')
+      settings = {f'seeds.{name}_seed': seed for name in names}
+      path = tmp_path / f'{method}{seed}'
+      options = {'algorithm': method, 'settings': settings}
+      paths.append(write_scored(path, 6.0, **options))
+  commands = reproduction.more_seeds_commands(read_report(paths).arms)
+  trained = [c[2] for c in commands if 'fedfish train' in c[0]]
+  assert trained == ['--config.seeds.model_seed=3000'] * 2
+
+
 def test_further_seeds_take_no_name_of_a_run(tmp_path):
   paths = [
     write_scored(tmp_path / name, 6.0, seed=seed, algorithm='fed_avg')

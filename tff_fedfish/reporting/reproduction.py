@@ -133,8 +133,14 @@ def more_seeds_commands(arms: Sequence[Arm]) -> list[list[str]]:
     return []
   if not all(run.is_over for run in runs):
     return []
-  for number in range(len(wanted), MIN_SEEDS):
-    wanted.append(tuple(s + number * _SEED_STEP for s in wanted[0]))
+  further = (
+    tuple(s + number * _SEED_STEP for s in wanted[0])
+    for number in itertools.count(len(wanted))
+  )
+  while len(wanted) < MIN_SEEDS:
+    seeds = next(further)
+    if seeds not in wanted:
+      wanted.append(seeds)
   commands, workdirs = [], []
   taken = {run.directory for run in runs}
   for own, arm in zip(of_arms, arms, strict=True):
