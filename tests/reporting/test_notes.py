@@ -80,6 +80,9 @@ def test_copies_and_many_runs_that_are_not_compared(tmp_path):
     settings = {'model.width': width}
     runs.append(write_run(tmp_path / str(width), settings=settings))
   assert 'Also not compared: 1 run.' in _notes(runs)
+  seed = {'seeds.model_seed': 7, 'model.width': 80}
+  runs.append(write_run(tmp_path / 'seed', settings=seed))
+  assert 'Also not compared: 2 runs.' in _notes(runs)
 
 
 def test_what_holds_for_several_runs_is_said_once(tmp_path):

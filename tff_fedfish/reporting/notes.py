@@ -212,7 +212,7 @@ def _not_compared(findings: Findings) -> Iterator[str]:
   for arm in rest[:_MAX_NAMED]:
     yield f'{arm.label} is not compared: {_reason(findings, arm, others[0])}'
   if len(rest) > _MAX_NAMED:
-    more = count(len(rest) - _MAX_NAMED, 'run')
+    more = count(sum(arm.num_seeds for arm in rest[_MAX_NAMED:]), 'run')
     yield f'Also not compared: {more}.'
 
 
