@@ -215,10 +215,12 @@ def _compare(scores: Scores, pair: Pair) -> Iterator[Comparison]:
       for s in scores.samples
       if s.arm is arm
       and round_num in (None, s.round_num)
-      # A best round is a choice.
-      and (pair.question != SAME or s.num_trials == 1)
+      # A best round is a choice, and may be the last one of some seeds only.
+      and (s.num_trials > 1) == is_best
     ]
-    for arm, round_num in zip(pair.arms, pair.rounds, strict=True)
+    for arm, round_num, is_best in zip(
+      pair.arms, pair.rounds, pair.are_best, strict=True
+    )
   ]
   for subject in subjects(run for arm in pair.arms for run in arm.runs):
     fractions = {s.fraction for own in samples for s in own}
