@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -324,6 +325,32 @@ def test_best_rounds_that_differ_by_seed(tmp_path):
   assert lead.endswith('; uplink 1 against 2 models.')
   [table] = comparison_tables.comparison_tables(findings)
   assert table.rows[0][-1].text == '1 / 2'
+
+
+def test_scores_of_the_last_round_come_before_those_of_best_ones(tmp_path):
+  runs = []
+  for epochs in (1, 4):
+    losses = {'fed_fish': [6.0] * 3}
+    options = {'all': {'num_local_epochs': epochs}}
+    runs += write_methods(tmp_path / str(epochs), losses, **options)
+  for run, round_num in zip(runs, (1, 2, 2) * 2, strict=True):
+    best = {'round': round_num, 'best_of_rounds': 3}
+    facts = {'checkpoint': best | {'chosen_on': 'held_out_clients'}}
+    options = {'client_ids': ('a', 'b'), 'losses': {0.0: (5.0,) * 2}}
+    write_evaluation(run, 'later', facts=facts, **options)
+  findings = read_report(runs)
+  [table] = tables.score_tables(findings).values()
+  assert [row[1].text for row in table.rows] == ['6.000'] * 2
+  loss, _ = figures_of_report.all_plots(findings)['local-epochs']
+  assert 'after the last round' in loss.caption
+  assert set(loss.table['y']) == {6.0}
+  # Nothing stands for the last round where best rounds alone were scored.
+  for run in runs:
+    shutil.rmtree(run / 'evaluations' / 'e')
+  findings = read_report(runs)
+  [table] = tables.score_tables(findings).values()
+  assert [row[1].text for row in table.rows] == ['5.000'] * 2
+  assert figures_of_report.all_plots(findings)['local-epochs'] == []
 
 
 def test_last_values_that_are_not_finite(tmp_path):

@@ -54,14 +54,16 @@ class Sample:
   def rank(self) -> tuple:
     """Order among samples of one arm, subject and fraction; highest counts.
 
-    More seeds, a later round, more clients, more rows, then the newest.
+    More seeds, a later round, that of the earliest seed where each one's best
+    is another; more clients, more rows, no choice of the round, the newest.
     """
     first = next(iter(self.by_seed.values()))
     return (
       len(self.by_seed),
-      self.round_num,
+      self.rounds[0],
       len(first),
       int(first['num_evaluation_sequences'].sum()),
+      self.num_trials == 1,
       max(e.written for e in self.evaluations.values()),
       *sorted(e.name for e in self.evaluations.values()),
     )
