@@ -79,6 +79,13 @@ def test_commands_of_own_rows(tmp_path):
   ]
 
 
+def test_fractions_are_repeated_exactly(tmp_path):
+  losses = {0.0: (5.0,), 1 / 3: (4.0,), 0.5: (4.0,)}
+  run = write_scored(tmp_path / 'run', losses)
+  [_, evaluate, _] = _commands([run])
+  assert f'--fractions 0,{1 / 3},0.5 ' in evaluate
+
+
 def test_another_part_of_the_corpus_is_named(tmp_path):
   run = write_run(tmp_path / 'run')
   own = {'name': 'posts', 'key': 'author', 'part': 'train', 'grouping': 'g'}

@@ -92,7 +92,7 @@ def evaluate_command(
   options = {
     'checkpoint': checkpoint,
     'data': data,
-    'fractions': ','.join(f'{f:g}' for f in evaluation.fractions) or None,
+    'fractions': ','.join(map(_exact, evaluation.fractions)) or None,
     # The same clients, whether or not there were more to choose from.
     'max_clients': max_clients,
     # No bound then is no bound now.
@@ -168,6 +168,11 @@ def more_seeds_commands(arms: Sequence[Arm]) -> list[list[str]]:
   quoted = ' '.join(map(shlex.quote, workdirs))
   output = '--output three_seeds_report'
   return [*commands, ['fedfish report', f'--runs {quoted}', output]]
+
+
+def _exact(number: float) -> str:
+  """Returns a number as text that gives it back, such as '0' or '0.25'."""
+  return repr(float(number)).removesuffix('.0')
 
 
 def _train_command(run: Run, workdir: str, seeds: Seeds) -> list[str]:
