@@ -15,7 +15,7 @@ from report_runs import (
 
 from tff_fedfish.cli import main
 from tff_fedfish.config import load as config_loading
-from tff_fedfish.reporting import loading, reproduction, settings
+from tff_fedfish.reporting import loading, notes, reproduction, settings
 
 _CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 _FINE_TUNING = {
@@ -153,6 +153,26 @@ def test_the_files_give_the_configurations_back(tmp_path):
   path.parent.mkdir(parents=True)
   path.write_text(text)
   assert config_loading.load_config(path) == config
+
+
+def test_the_corpus_is_found_from_another_directory(tmp_path, monkeypatch):
+  # Trained in `project`, with relative paths; the report is made elsewhere.
+  corpus = tmp_path / 'project' / 'corpora' / 'debian'
+  corpus.mkdir(parents=True)
+  runs = [write_scored(tmp_path / 'a', 6.0, algorithm='fed_avg')]
+  runs.append(write_run(tmp_path / 'b'))
+  for run in runs:
+    values = json.loads((run / 'config.json').read_text())
+    values['working_directory'] = str(tmp_path / 'project')
+    (run / 'config.json').write_text(json.dumps(values))
+  monkeypatch.chdir(tmp_path)
+  findings = read_report(runs)
+  assert f' --data {corpus} ' in notes.notes(findings)[0]
+  texts = [' '.join(c) for c in reproduction.more_seeds_commands(findings.arms)]
+  [*_, evaluate] = [text for text in texts if 'fedfish evaluate' in text]
+  assert f' --data {corpus} ' in evaluate
+  # What is for others has the path as it was typed.
+  assert ' --data corpora/debian ' in _commands(runs)[1]
 
 
 def test_further_seeds_of_private_runs_have_noise_of_their_own(tmp_path):

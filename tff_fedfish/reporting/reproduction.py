@@ -56,18 +56,23 @@ def reproduction_commands(runs: Sequence[Run]) -> list[list[str]]:
         f'--workdir {shlex.quote(workdir)}',
       ]
     )
-    commands += [evaluate_command(run, e, workdir) for e in run.evaluations]
+    # As typed: it is for another machine.
+    data = run.config['data'].get('directory')
+    commands += [
+      evaluate_command(run, e, workdir, data) for e in run.evaluations
+    ]
   quoted = ' '.join(map(shlex.quote, workdirs))
   commands.append(['fedfish report', f'--runs {quoted}', '--output report'])
   return commands
 
 
 def evaluate_command(
-  run: Run, evaluation: NamedEvaluation, workdir: str
+  run: Run, evaluation: NamedEvaluation, workdir: str, data: str | None = None
 ) -> list[str]:
   """Returns the command that repeats an evaluation, in `workdir`.
 
-  Its parts are to be joined by spaces. Its output is new to the run.
+  Its parts are to be joined by spaces. Its output is new to the run. `data` is
+  the place of the run's own corpus; None: where it is from here.
   """
   summary = evaluation.summary
   checkpoint = workdir
@@ -75,7 +80,7 @@ def evaluate_command(
     checkpoint += '@best'
   elif evaluation.round_num != run.last_round:
     checkpoint += f'/checkpoints/round_{evaluation.round_num:08d}'
-  data = run.train_config.data.directory
+  data = data or run.train_config.data.directory
   own = run.identity and run.identity.fingerprint
   is_other = own not in (None, summary.corpus_identity.fingerprint)
   if is_other or summary.kind == 'transfer' or not isinstance(data, str):
