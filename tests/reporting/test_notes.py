@@ -195,9 +195,16 @@ def test_the_training_that_would_make_runs_comparable(tmp_path):
     'FedFish, E = 1 has 1 round, FedAvg, E = 1 was evaluated after 2. ... '
     'continues it.'
   )
-  assert command[:4] == ['fedfish', 'train', '--workdir', str(ours)]
-  config = config_loading.load_config(ours / 'config.json', command[4:])
-  assert config.training.num_rounds == 2
+  # It is planned for 2.
+  assert command == ['fedfish', 'train', '--workdir', str(ours)]
+  runs = [write_run(tmp_path / 'short'), tmp_path / 'average']
+  shutil.rmtree(runs[1])
+  late = {'evaluation': {'round_num': 9}, 'held_out_losses': (8.0,) * 10}
+  write_scored(runs[1], 6.0, algorithm='fed_avg', **late)
+  [_, command, _] = _notes(runs)[0].split('`')
+  options = shlex.split(command)[4:]
+  config = config_loading.load_config(runs[0] / 'config.json', options)
+  assert config.training.num_rounds == 9
 
 
 def test_no_command_for_a_model_that_is_not_there(tmp_path):
@@ -226,8 +233,9 @@ def test_no_command_for_a_model_that_is_not_there(tmp_path):
   )
   shutil.rmtree(runs[0])
   # In progress, without an evaluation.
-  runs[0] = write_run(tmp_path / 'fish', num_rounds=9)
-  assert 'num_rounds=9` continues it.' in _notes(runs)[0]
+  runs[0] = write_run(tmp_path / 'fish', num_rounds=12)
+  # Its plan of 9 rounds, or more, stays as it is.
+  assert f'`fedfish train --workdir {runs[0]}` continues it.' in _notes(runs)[0]
 
 
 def test_losses_of_which_none_is_finite(tmp_path):

@@ -263,11 +263,11 @@ def _over(findings: Findings, arm: Arm, other: Arm) -> str:
   )
   if run.has_diverged or run.history.has_stopped_early:
     return found
-  directory = shlex.quote(str(run.directory))
-  return (
-    f'{found} `fedfish train --workdir {directory} '
-    f'--config.training.num_rounds={rounds}` continues it.'
-  )
+  command = f'fedfish train --workdir {shlex.quote(str(run.directory))}'
+  # It keeps its plan where that goes as far.
+  if run.num_rounds < rounds:
+    command += f' --config.training.num_rounds={rounds}'
+  return f'{found} `{command}` continues it.'
 
 
 def _samples(findings: Findings, arm: Arm) -> list[Sample]:
