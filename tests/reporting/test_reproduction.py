@@ -3,9 +3,11 @@
 import json
 import pathlib
 import shlex
+import shutil
 import subprocess
 
 from report_runs import (
+  add_metrics,
   read_report,
   write_evaluation,
   write_methods,
@@ -119,6 +121,10 @@ def test_three_seeds_for_every_arm(tmp_path, capsys):
   runs = [f'{name}0_seed{n}' for name in losses for n in (2, 3)]
   assert ends == [f'{run}/evaluations/e' for run in runs]
   read = [words[words.index('fedfish') :] for words in read]
+  # A further seed may diverge.
+  ends = [w.index('||') if '||' in w else None for w in read]
+  assert ends[:-1:2] == [9] * 4
+  read = [words[:end] for words, end in zip(read, ends, strict=True)]
   assert [words[1] for words in read] == [*['train', 'evaluate'] * 4, 'report']
   assert read[0][2:] == [
     *('--config', f'{root}/fed_avg0/config.json'),
@@ -173,6 +179,27 @@ def test_the_corpus_is_found_from_another_directory(tmp_path, monkeypatch):
   assert f' --data {corpus} ' in evaluate
   # What is for others has the path as it was typed.
   assert ' --data corpora/debian ' in _commands(runs)[1]
+
+
+def test_a_run_that_diverges_does_not_end_the_commands(tmp_path):
+  losses = {'fed_avg': [6.0] * 2, 'fed_fish': [5.0] * 2}
+  options = {'all': {'settings': {'training.max_non_finite_rounds': 1}}}
+  runs = write_methods(tmp_path, losses, **options)
+  # The first seed of FedAvg; its last good round is 1.
+  add_metrics(runs[0], train__update_is_non_finite=(0, 0, 1))
+  shutil.rmtree(runs[0] / 'evaluations')
+  write_evaluation(runs[0], 'good', round_num=1)
+  findings = read_report(runs)
+  assert [run.has_diverged for run in findings.runs] == [True, *[False] * 3]
+  # As `fedfish train` ends where a run diverges.
+  script = 'set -e\nfedfish() { [ $1 = train ] && return 1; echo $4 $6; }\n'
+  for commands, num_evaluated in (
+    (reproduction.reproduction_commands(findings.runs[:1]), 1),
+    (reproduction.more_seeds_commands(findings.arms), 2),
+  ):
+    text = script + '\n'.join(map(' '.join, commands))
+    output = subprocess.check_output(['sh', '-c', text], text=True)
+    assert len(output.splitlines()) == num_evaluated + 1
 
 
 def test_further_seeds_of_private_runs_have_noise_of_their_own(tmp_path):

@@ -21,6 +21,8 @@ from tff_fedfish.reporting.runs import (
 
 CONFIGS_NAME = 'configs'
 """Directory in a report with the configuration of each run."""
+# A run that diverges is one, too: its scores are those of a good checkpoint.
+_MAY_DIVERGE = '|| [ $? = 1 ]'
 # Between the seeds of a run and those of its repetition.
 _SEED_STEP = 1000
 
@@ -54,6 +56,7 @@ def reproduction_commands(runs: Sequence[Run]) -> list[list[str]]:
         'fedfish train',
         f'--config {shlex.quote(path)}',
         f'--workdir {shlex.quote(workdir)}',
+        *[_MAY_DIVERGE] * run.has_diverged,
       ]
     )
     # As typed: it is for another machine.
@@ -149,7 +152,8 @@ def more_seeds_commands(arms: Sequence[Arm]) -> list[list[str]]:
   commands, workdirs = [], []
   taken = {run.directory for run in runs}
   for own, arm in zip(of_arms, arms, strict=True):
-    run = arm.first
+    # One that diverged has no evaluation of its last round.
+    run = min(arm.runs, key=lambda r: r.has_diverged)
     workdirs += [str(r.directory) for r in arm.runs]
     names = (f'{run.directory}_seed{n}' for n in itertools.count(2))
     free = (name for name in names if pathlib.Path(name) not in taken)
@@ -190,14 +194,14 @@ def _train_command(run: Run, workdir: str, seeds: Seeds) -> list[str]:
     *(f'--config.{name}={seed}' for name, seed in named),
   ]
   if not run.train_config.local_privacy.is_on:
-    return command
+    return [*command, _MAY_DIVERGE]
   # Nobody may know the seed of the noise, and a run goes on with its own.
   seed = '$(($(od -An -N4 -tu4 /dev/urandom) % 2147483648))'
   command.append(f'--config.{SEEDS[-1]}={seed}')
   path = f'{workdir}/{CONFIG_NAME}'
   go_on = f'fedfish train --workdir {shlex.quote(workdir)}'
   condition = f'if [ -e {shlex.quote(path)} ]; then {go_on}; else'
-  return [condition, *command, '; fi']
+  return [condition, *command, '; fi', _MAY_DIVERGE]
 
 
 def _unless(path: str, command: Sequence[str]) -> list[str]:
