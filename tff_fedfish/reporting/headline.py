@@ -42,10 +42,10 @@ def sentences(findings: Findings) -> list[str]:
   lead = min(rows, key=_losses)
   found = [capitalized(_comparison(findings, lead))]
   if later := most_personalized(findings.comparisons, lead):
-    found.append(_personalized(findings, later))
+    found.append(_personalized(findings, later, lead.num_seeds))
   for row in findings.at_equal_bytes:
     if row.pair is lead.pair and not row.problem:
-      found.append(_at_equal_bytes(findings, row))
+      found.append(_at_equal_bytes(findings, row, lead.num_seeds))
   same = of_question(findings.comparisons, SAME, subject)
   if len(same) > 1:
     found.append(_counts(same, 'at the same settings'))
@@ -149,14 +149,19 @@ def _ends(row: Comparison | AtEqualBytes, measure: str, factor: int) -> str:
   return f' (95 % interval{over} {ends}{undecided})'
 
 
-def _personalized(findings: Findings, row: Comparison) -> str:
-  """Returns the sentence on the same models after personalization."""
+def _personalized(findings: Findings, row: Comparison, num_seeds: int) -> str:
+  """Returns the sentence on the same models after personalization.
+
+  Its seeds are named where they are not the `num_seeds` of the first sentence.
+  """
   share = f'personalization on {100 * row.fraction:g} % of each client’s data'
   names = _short_names(row.pair)
   if row.problem:
     sentence = f'After {share} there is no verdict: {row.problem}.'
   else:
     sizes = count(row.num_clients, 'client')
+    if row.num_seeds != num_seeds:
+      sizes += f' for {count(row.num_seeds, "seed")}'
     apart = 'loss and accuracy point apart: ' * row.is_apart
     loss = _loss(findings, row, names, f'on {sizes}')
     sentence = f'After {share} {apart}{loss}, {_accuracy(row)}.'
@@ -168,12 +173,19 @@ def _personalized(findings: Findings, row: Comparison) -> str:
   return sentence + f' It hurts {listed(hurt)}.' * bool(hurt)
 
 
-def _at_equal_bytes(findings: Findings, row: AtEqualBytes) -> str:
-  """Returns the sentence on the same pair after as much traffic."""
+def _at_equal_bytes(
+  findings: Findings, row: AtEqualBytes, num_seeds: int
+) -> str:
+  """Returns the sentence on the same pair after as much traffic.
+
+  Its seeds are named where they are not the `num_seeds` of the first sentence.
+  """
   doubts = ['loss and accuracy point apart'] * row.is_apart
   doubts += ['chosen on held-out clients'] * row.has_choice
   doubt = '; '.join(doubts)
   where = 'on the held-out clients that training scores'
+  if row.num_seeds != num_seeds:
+    where += f' for {count(row.num_seeds, "seed")}'
   loss = _loss(findings, row, _short_names(row.pair), where)
   return (
     f'At equal bytes, {row.traffic:,.5g} models up and down'
