@@ -72,14 +72,19 @@ def test_repetitions_of_the_noise_alone(tmp_path):
     ]
 
   prox = write('fed_prox', [5.0, 5.1, 5.5])
-  # Noise of the same seeds is paired; -1, -0.8 and -0.7.
-  [found] = read_report([*write('fed_avg', [6.0, 5.9, 6.2]), *prox]).comparisons
-  assert found.differences['loss'].by_seed == pytest.approx((-1, -0.8, -0.7))
-  # Noise of other seeds, and no noise, is compared with the mean, 5.2.
-  for average in (write('fed_avg', [6.0], 7), write('fed_avg', [6.0], 8, {})):
-    [found] = read_report([*average, *prox]).comparisons
-    assert found.differences['loss'].by_seed == pytest.approx((-0.8,))
-    assert found.num_seeds == 1
+  # One seed, with the mean of its draws, 5.2, whatever those of the other are.
+  for average, mean in (
+    (write('fed_avg', [6.0, 5.9, 6.1]), 6.0),
+    (write('fed_avg', [6.0], 7), 6.0),
+    (write('fed_avg', [5.0], 8, {}), 5.0),
+  ):
+    report = read_report([*average, *prox])
+    [found] = report.comparisons
+    difference = found.differences['loss']
+    assert difference.by_seed == pytest.approx((5.2 - mean,))
+    assert (found.num_seeds, difference.is_finding) == (1, False)
+    sample = report.shown[-1]
+    assert sample.estimates['loss'].by_seed == pytest.approx((5.2,))
 
 
 def test_clients_that_neither_side_has_leave(sides):
@@ -93,12 +98,12 @@ def test_clients_that_neither_side_has_leave(sides):
 @pytest.mark.parametrize(
   'ours, theirs, problem',
   [
-    ([1.0, _NAN], [1.0, 2.0], '1 of 2 clients of ours finite'),
-    ([1.0, 2.0], [_NAN, _NAN], '0 of 2 clients of theirs finite'),
+    ([1.0, _NAN], [1.0, 2.0], '1 of 2 clients of ours finite in every seed'),
+    ([1.0, 2.0], [_NAN, _NAN], '0 of 2 clients of theirs finite in every seed'),
     (
       [1.0, _NAN],
       [_NAN, 2.0],
-      '1 of 2 clients of ours finite, 1 of 2 clients of theirs finite',
+      '1 of 2 clients of ours finite in every seed, 1 of 2 clients of theirs finite in every seed',
     ),
   ],
 )

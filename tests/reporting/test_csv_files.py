@@ -101,7 +101,8 @@ def test_summary_csv_has_every_column(tmp_path):
   assert ' '.join(name for name in row if '/ci_' not in name) == (
     'run directory method num_local_epochs round held_out/loss/0.25 '
     'held_out/accuracy/0.25 held_out/bits_per_byte/0.25 '
-    'held_out/unknown_tokens held_out/spread/0.25/p10 held_out/spread/0.25/p50 '
+    'held_out/unknown_tokens held_out/round '
+    'held_out/spread/0.25/p10 held_out/spread/0.25/p50 '
     'held_out/spread/0.25/p90 held_out/spread/0.25/worst '
     'held_out/spread/0.25/hurt barrier/loss '
     'barrier/global_loss barrier/local_loss barrier/error '

@@ -15,7 +15,6 @@ from report_runs import (
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.reporting import headline, notes
 
-
 _NO_HELD_OUT = {'evaluation.num_clients': 0}
 _NO_HELD_OUT |= {'client_splits.held_out_fraction': 0}
 
@@ -57,6 +56,14 @@ def test_notes_of_a_troubled_run(tmp_path):
   ]
 
 
+def test_a_run_whose_patience_ends_with_its_last_round(tmp_path):
+  losses, stops = (8.0, 7.0, 7.5), {'training.patience': 1}
+  options = {'held_out_losses': losses, 'settings': stops}
+  assert _notes([write_run(tmp_path / 'over', **options)]) == []
+  run = write_run(tmp_path / 'early', num_rounds=9, **options)
+  assert _notes([run]) == ['FedFish, E = 1: stopped early after round 2 of 9.']
+
+
 def test_an_evaluation_without_clients(tmp_path):
   run = write_scored(tmp_path / 'run', {0.0: ()})
   findings = read_report([run])
@@ -77,6 +84,9 @@ def test_copies_and_many_runs_that_are_not_compared(tmp_path):
     settings = {'model.width': width}
     runs.append(write_run(tmp_path / str(width), settings=settings))
   assert 'Also not compared: 1 run.' in _notes(runs)
+  seed = {'seeds.model_seed': 7, 'model.width': 80}
+  runs.append(write_run(tmp_path / 'seed', settings=seed))
+  assert 'Also not compared: 2 runs.' in _notes(runs)
 
 
 def test_what_holds_for_several_runs_is_said_once(tmp_path):
@@ -189,9 +199,16 @@ def test_the_training_that_would_make_runs_comparable(tmp_path):
     'FedFish, E = 1 has 1 round, FedAvg, E = 1 was evaluated after 2. ... '
     'continues it.'
   )
-  assert command[:4] == ['fedfish', 'train', '--workdir', str(ours)]
-  config = config_loading.load_config(ours / 'config.json', command[4:])
-  assert config.training.num_rounds == 2
+  # It is planned for 2.
+  assert command == ['fedfish', 'train', '--workdir', str(ours)]
+  runs = [write_run(tmp_path / 'short'), tmp_path / 'average']
+  shutil.rmtree(runs[1])
+  late = {'evaluation': {'round_num': 9}, 'held_out_losses': (8.0,) * 10}
+  write_scored(runs[1], 6.0, algorithm='fed_avg', **late)
+  [_, command, _] = _notes(runs)[0].split('`')
+  options = shlex.split(command)[4:]
+  config = config_loading.load_config(runs[0] / 'config.json', options)
+  assert config.training.num_rounds == 9
 
 
 def test_no_command_for_a_model_that_is_not_there(tmp_path):
@@ -220,8 +237,9 @@ def test_no_command_for_a_model_that_is_not_there(tmp_path):
   )
   shutil.rmtree(runs[0])
   # In progress, without an evaluation.
-  runs[0] = write_run(tmp_path / 'fish', num_rounds=9)
-  assert 'num_rounds=9` continues it.' in _notes(runs)[0]
+  runs[0] = write_run(tmp_path / 'fish', num_rounds=12)
+  # Its plan of 9 rounds, or more, stays as it is.
+  assert f'`fedfish train --workdir {runs[0]}` continues it.' in _notes(runs)[0]
 
 
 def test_losses_of_which_none_is_finite(tmp_path):

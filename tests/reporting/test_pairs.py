@@ -1,6 +1,7 @@
 """Which arms are compared, and what their names say."""
 
 import json
+import os
 
 import pytest
 from report_runs import (
@@ -263,6 +264,29 @@ def test_a_best_checkpoint_counts_as_its_trials(tmp_path, chosen_on):
   assert (pair.trials, pair.rounds) == ((3, 1), (1, 2))
   [comparison] = read_report(runs).comparisons
   assert comparison.has_choice != is_validated
+
+
+def test_the_best_models_of_seeds_are_not_those_of_the_last_round(tmp_path):
+  runs = write_methods(tmp_path, {'fed_avg': [6.0] * 3, 'fed_fish': [7.0] * 3})
+  # The best rounds of FedFish are 1, 2 and 2; its last ones were scored later.
+  for run, round_num in zip(runs[3:], (1, 2, 2), strict=True):
+    best = {'round': round_num, 'best_of_rounds': 3}
+    best['chosen_on'] = 'held_out_clients'
+    losses = {0.0: (5.0,) * 2}
+    write_evaluation(
+      run,
+      'best',
+      client_ids=('a', 'b'),
+      losses=losses,
+      facts={'checkpoint': best},
+    )
+    summary = run / 'evaluations' / 'best' / 'summary.json'
+    os.utime(summary, (1, 1))
+  [same, best] = read_report(runs).comparisons
+  assert (same.pair.question, best.pair.question) == (SAME, BEST)
+  assert same.differences['loss'].mean == 1.0
+  assert best.pair.names[0] == 'FedFish (best of 3, rounds 1 to 2)'
+  assert best.differences['loss'].mean == -1.0
 
 
 @pytest.mark.parametrize('num_rounds', [None, 4])

@@ -33,6 +33,25 @@ def test_a_pair(pair):
   ]
 
 
+def test_fewer_seeds_than_those_of_the_first_sentence(tmp_path):
+  # One client, of which there is no interval over clients either.
+  losses = {
+    'fed_avg': [{0.0: (6.0,), 0.5: (4.0,)}, (6.1,), (6.2,)],
+    'fed_fish': [{0.0: (5.0,), 0.5: (3.0,)}, (5.1,), (5.2,)],
+  }
+  options = {'fed_fish': {'units_per_round': 2}}
+  runs = write_methods(tmp_path, losses, **options)
+  # This run was not scored while training.
+  blank = {'held_out_losses': (None,) * 3, 'units_per_round': 2}
+  write_run(
+    runs[-1], algorithm='fed_fish', settings={'seeds.model_seed': 2}, **blank
+  )
+  first, personalized, equal_bytes = _sentences(runs)
+  assert '; 1 client, 3 seeds; ' in first
+  assert ' (1 seed, not a finding) the loss ' in personalized
+  assert ' that training scores for 2 seeds (by seed ' in equal_bytes
+
+
 def test_comparisons_with_the_baseline_lead(tmp_path):
   losses = {'fed_avg': [6.5], 'fed_fish': [6.8], 'fed_prox': [7.0]}
   options = {'fed_fish': {'units_per_round': 2}}

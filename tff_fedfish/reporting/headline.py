@@ -45,7 +45,7 @@ def sentences(findings: Findings) -> list[str]:
     found.append(_personalized(findings, later, lead))
   for row in findings.at_equal_bytes:
     if row.pair is lead.pair and not row.problem:
-      found.append(_at_equal_bytes(findings, row))
+      found.append(_at_equal_bytes(findings, row, lead.num_seeds))
   same = of_question(findings.comparisons, SAME, subject)
   if len(same) > 1:
     found.append(_counts(same, 'at the same settings'))
@@ -145,15 +145,15 @@ def _ends(row: Comparison | AtEqualBytes, measure: str, factor: int) -> str:
   if difference.low is None:
     return f' ({ends})'
   over = ' over clients' if row.num_seeds == 1 else ''
+  if isinstance(row, AtEqualBytes):
+    over = ' over seeds'
   undecided = ''
   if row.verdict(measure) == 'undecided':
     undecided = ', undecided'
   return f' (95 % interval{over} {ends}{undecided})'
 
 
-def _personalized(
-  findings: Findings, row: Comparison, lead: Comparison
-) -> str:
+def _personalized(findings: Findings, row: Comparison, lead: Comparison) -> str:
   """Returns the sentence on the models of `lead` after personalization."""
   share = f'personalization on {100 * row.fraction:g} % of each client’s data'
   names = _short_names(row.pair, row.pair.names)
@@ -175,12 +175,19 @@ def _personalized(
   return sentence + f' It hurts {listed(hurt)}.' * bool(hurt)
 
 
-def _at_equal_bytes(findings: Findings, row: AtEqualBytes) -> str:
-  """Returns the sentence on the same pair after as much traffic."""
+def _at_equal_bytes(
+  findings: Findings, row: AtEqualBytes, num_seeds: int
+) -> str:
+  """Returns the sentence on the same pair after as much traffic.
+
+  Its seeds are named where they are not the `num_seeds` of the first sentence.
+  """
   doubts = ['loss and accuracy point apart'] * row.is_apart
   doubts += ['chosen on held-out clients'] * row.has_choice
   doubt = '; '.join(doubts)
   where = 'on the held-out clients that training scores'
+  if row.num_seeds != num_seeds:
+    where += f' for {count(row.num_seeds, "seed")}'
   names = _short_names(row.pair, row.pair.names_of_curves)
   loss = _loss(findings, row, names, where)
   return (

@@ -19,7 +19,6 @@ from tff_fedfish.reporting.runs import (
   NamedEvaluation,
   Run,
   Subject,
-  shared_seeds,
 )
 from tff_fedfish.reporting.scores import Sample
 from tff_fedfish.reporting.words import listed, said_fraction
@@ -98,7 +97,7 @@ def _run_clauses(run: Run) -> Iterator[str]:
     yield 'no round is finished yet'
   elif run.has_diverged:
     yield f'diverged and stopped after round {last} of {planned}'
-  elif run.history.has_stopped_early:
+  elif last < planned and run.history.has_stopped_early:
     yield f'stopped early after round {last} of {planned}'
   elif last < planned:
     yield f'{last} of {planned} rounds so far'
@@ -233,7 +232,7 @@ def _not_compared(findings: Findings) -> Iterator[str]:
   for arm in rest[:_MAX_NAMED]:
     yield f'{arm.label} is not compared: {_reason(findings, arm, others[0])}'
   if len(rest) > _MAX_NAMED:
-    more = count(len(rest) - _MAX_NAMED, 'run')
+    more = count(sum(arm.num_seeds for arm in rest[_MAX_NAMED:]), 'run')
     yield f'Also not compared: {more}.'
 
 
@@ -255,9 +254,7 @@ def _reason(findings: Findings, arm: Arm, other: Arm) -> str:
     differing = keys.differing([ours[0].key, theirs[0].key])
     if ours[0].round_num != theirs[0].round_num:
       differing['round'] = [str(s[0].round_num) for s in (ours, theirs)]
-    seeds = [
-      {shared_seeds(own) for own in side[0].by_seed} for side in (ours, theirs)
-    ]
+    seeds = [set(side[0].by_seed) for side in (ours, theirs)]
     if not differing and seeds[0] & seeds[1]:
       return 'no client has a finite loss on both sides.'
     if not differing:
@@ -286,11 +283,11 @@ def _over(findings: Findings, arm: Arm, other: Arm) -> str:
   )
   if run.has_diverged or run.history.has_stopped_early:
     return found
-  directory = shlex.quote(str(run.directory))
-  return (
-    f'{found} `fedfish train --workdir {directory} '
-    f'--config.training.num_rounds={rounds}` continues it.'
-  )
+  command = f'fedfish train --workdir {shlex.quote(str(run.directory))}'
+  # It keeps its plan where that goes as far.
+  if run.num_rounds < rounds:
+    command += f' --config.training.num_rounds={rounds}'
+  return f'{found} `{command}` continues it.'
 
 
 def _samples(findings: Findings, arm: Arm) -> list[Sample]:

@@ -33,6 +33,8 @@ class Pair:
   """The names without the rounds that were scored."""
   rounds: tuple[int | None, int | None] = (None, None)
   """Rounds that were chosen; None: the latest that both sides have."""
+  are_best: tuple[bool, bool] = (False, False)
+  """Whether the models of each side are those that its runs kept as best."""
   trials: tuple[int, int] = (1, 1)
   """Trials of which each side is the best."""
   chosen_on: Subject | str = ''
@@ -130,6 +132,7 @@ def _each_at_its_best(scores: Scores) -> Iterator[Pair]:
       arms=tuple(arms[n] for n in order),
       names_of_curves=tuple(keys.names(firsts, further=words)),
       rounds=tuple(rounds[n] for n in order),
+      are_best=tuple(samples[n].num_trials > 1 for n in order),
       trials=tuple(trials[n] for n in order),
       chosen_on=chosen_on if max(trials) > 1 else '',
     )

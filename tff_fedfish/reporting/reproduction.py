@@ -21,6 +21,8 @@ from tff_fedfish.reporting.runs import (
 
 CONFIGS_NAME = 'configs'
 """Directory in a report with the configuration of each run."""
+# A run that diverges is one, too: its scores are those of a good checkpoint.
+_MAY_DIVERGE = '|| [ $? = 1 ]'
 # Between the seeds of a run and those of its repetition.
 _SEED_STEP = 1000
 
@@ -49,14 +51,19 @@ def reproduction_commands(runs: Sequence[Run]) -> list[list[str]]:
   workdirs = [f'runs/{run.name}' for run in runs]
   paths = reproduction_files(runs)
   for run, workdir, path in zip(runs, workdirs, paths, strict=True):
-    command = [
-      'fedfish train',
-      f'--config {shlex.quote(path)}',
-      f'--workdir {shlex.quote(workdir)}',
+    commands.append(
+      [
+        'fedfish train',
+        f'--config {shlex.quote(path)}',
+        f'--workdir {shlex.quote(workdir)}',
+        *[_MAY_DIVERGE] * run.has_diverged,
+      ]
+    )
+    # As typed: it is for another machine.
+    data = run.config['data'].get('directory')
+    commands += [
+      evaluate_command(run, e, workdir, data) for e in run.evaluations
     ]
-    # It fails again, and the runs after it are to be trained.
-    commands.append([*command, '|| true'] if run.has_diverged else command)
-    commands += [evaluate_command(run, e, workdir) for e in run.evaluations]
   quoted = ' '.join(map(shlex.quote, workdirs))
   commands.append(['fedfish report', f'--runs {quoted}', '--output report'])
   return commands
@@ -92,11 +99,12 @@ def is_measurable(run: Run, evaluation: NamedEvaluation) -> bool:
 
 
 def evaluate_command(
-  run: Run, evaluation: NamedEvaluation, workdir: str
+  run: Run, evaluation: NamedEvaluation, workdir: str, data: str | None = None
 ) -> list[str]:
   """Returns the command that repeats an evaluation, in `workdir`.
 
-  Its parts are to be joined by spaces. Its output is new to the run.
+  Its parts are to be joined by spaces. Its output is new to the run. `data` is
+  the place of the run's own corpus; None: where it is from here.
   """
   summary = evaluation.summary
   checkpoint = workdir
@@ -104,7 +112,7 @@ def evaluate_command(
     checkpoint += '@best'
   elif evaluation.round_num != run.last_round:
     checkpoint += f'/checkpoints/round_{evaluation.round_num:08d}'
-  data = run.train_config.data.directory
+  data = data or run.train_config.data.directory
   own = run.identity and run.identity.fingerprint
   is_other = own not in (None, summary.corpus_identity.fingerprint)
   if is_other or summary.kind == 'transfer' or not isinstance(data, str):
@@ -121,10 +129,7 @@ def evaluate_command(
   options = {
     'checkpoint': checkpoint,
     'data': data,
-    # Every digit: another fraction is another sample.
-    'fractions': (
-      ','.join(str(f).removesuffix('.0') for f in evaluation.fractions) or None
-    ),
+    'fractions': ','.join(map(_exact, evaluation.fractions)) or None,
     # The same clients, whether or not there were more to choose from.
     'max_clients': max_clients,
     # No bound then is no bound now.
@@ -148,8 +153,8 @@ def evaluate_command(
     if value is not None
   ]
   # The barrier is no score, and not every run has one.
-  has_barrier = evaluation.barriers is not None and evaluation in run.evaluations
-  barrier = ['--barrier'] if has_barrier else []
+  is_own = evaluation in run.evaluations
+  barrier = ['--barrier'] * (is_own and evaluation.barriers is not None)
   return ['fedfish evaluate', *parts, *barrier]
 
 
@@ -169,16 +174,19 @@ def more_seeds_commands(arms: Sequence[Arm]) -> list[list[str]]:
     return []
   if not all(run.is_over for run in runs):
     return []
-  steps = itertools.count(1)
+  further = (
+    tuple(s + number * _SEED_STEP for s in wanted[0])
+    for number in itertools.count(len(wanted))
+  )
   while len(wanted) < MIN_SEEDS:
-    step = next(steps) * _SEED_STEP
-    further = tuple(seed + step for seed in wanted[0])
-    if further not in wanted:
-      wanted.append(further)
+    seeds = next(further)
+    if seeds not in wanted:
+      wanted.append(seeds)
   commands, workdirs = [], []
   taken = {run.directory for run in runs}
   for own, arm in zip(of_arms, arms, strict=True):
-    run = arm.first
+    # One that diverged has no evaluation of its last round.
+    run = min(arm.runs, key=lambda r: r.has_diverged)
     workdirs += [str(r.directory) for r in arm.runs]
     names = (f'{run.directory}_seed{n}' for n in itertools.count(2))
     free = (name for name in names if pathlib.Path(name) not in taken)
@@ -204,6 +212,11 @@ def more_seeds_commands(arms: Sequence[Arm]) -> list[list[str]]:
   return [*commands, ['fedfish report', f'--runs {quoted}', output]]
 
 
+def _exact(number: float) -> str:
+  """Returns a number as text that gives it back, such as '0' or '0.25'."""
+  return repr(float(number)).removesuffix('.0')
+
+
 def _train_command(run: Run, workdir: str, seeds: Seeds) -> list[str]:
   """Returns the command that trains a run with other seeds."""
   config = run.directory / CONFIG_NAME
@@ -214,14 +227,14 @@ def _train_command(run: Run, workdir: str, seeds: Seeds) -> list[str]:
     *(f'--config.{name}={seed}' for name, seed in named),
   ]
   if not run.train_config.local_privacy.is_on:
-    return command
+    return [*command, _MAY_DIVERGE]
   # Nobody may know the seed of the noise, and a run goes on with its own.
   seed = '$(($(od -An -N4 -tu4 /dev/urandom) % 2147483648))'
   command.append(f'--config.{SEEDS[-1]}={seed}')
   path = f'{workdir}/{CONFIG_NAME}'
   go_on = f'fedfish train --workdir {shlex.quote(workdir)}'
   condition = f'if [ -e {shlex.quote(path)} ]; then {go_on}; else'
-  return [condition, *command, '; fi']
+  return [condition, *command, '; fi', _MAY_DIVERGE]
 
 
 def _unless(path: str, command: Sequence[str]) -> list[str]:
