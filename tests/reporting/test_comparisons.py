@@ -103,7 +103,8 @@ def test_clients_that_neither_side_has_leave(sides):
     (
       [1.0, _NAN],
       [_NAN, 2.0],
-      '1 of 2 clients of ours finite in every seed, 1 of 2 clients of theirs finite in every seed',
+      '1 of 2 clients of ours finite in every seed, '
+      '1 of 2 clients of theirs finite in every seed',
     ),
   ],
 )
