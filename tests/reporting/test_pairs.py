@@ -266,6 +266,27 @@ def test_a_best_checkpoint_counts_as_its_trials(tmp_path, chosen_on):
   assert comparison.has_choice != is_validated
 
 
+@pytest.mark.parametrize(
+  'chosen_on', ['held-out clients', 'validation clients']
+)
+def test_a_choice_of_runs_alone_is_on_their_clients(tmp_path, chosen_on):
+  # FedAvg has a single trial, and no validation clients.
+  best = {'round': 2, 'best_of_rounds': 3}
+  best['chosen_on'] = chosen_on.replace('-', '_').replace(' ', '_')
+  options = {'kind': 'transfer', 'facts': {'checkpoint': best}}
+  runs = write_methods(
+    tmp_path,
+    {'fed_avg': [6.0] * 3, 'fed_fish': [5.0] * 3},
+    fed_avg={'evaluation': {'kind': 'transfer'}},
+    fed_fish={'evaluation': options},
+  )
+  [comparison] = read_report(runs).comparisons
+  assert str(comparison.pair.chosen_on) == chosen_on
+  # They are not those that are scored.
+  assert not comparison.has_choice
+  assert comparison.verdict() == 'lower'
+
+
 def test_the_best_models_of_seeds_are_not_those_of_the_last_round(tmp_path):
   runs = write_methods(tmp_path, {'fed_avg': [6.0] * 3, 'fed_fish': [7.0] * 3})
   # The best rounds of FedFish are 1, 2 and 2; its last ones were scored later.

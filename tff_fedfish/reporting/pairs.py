@@ -168,12 +168,16 @@ def _best_of_both(
       continue
     every = [list(itertools.chain(*own)) for own in candidates]
     choice = _by_validation(every)
+    chosen_on = _VALIDATION if choice else subject
+    if not choice and all(len(own) == 1 for own in every):
+      # The runs chose, on clients of their own.
+      chosen_on = _chosen_by_runs(every) or subject
     best = [min(own, key=choice or _scored_loss) for own in every]
     trials = [
       sum(max(s.num_trials for s in of_arm) for of_arm in own)
       for own in candidates
     ]
-    return best, trials, _VALIDATION if choice else subject
+    return best, trials, chosen_on
   return None
 
 
@@ -199,6 +203,23 @@ def _by_validation(
   if any(loss(sample) is None for own in candidates for sample in own):
     return None
   return loss
+
+
+def _chosen_by_runs(
+  candidates: Sequence[Sequence[Sample]],
+) -> Subject | str:
+  """Returns the clients of all choices of a best round; '' of several."""
+  found = {
+    evaluation.summary.checkpoint.get('chosen_on')
+    for [sample] in candidates
+    for evaluation in sample.evaluations.values()
+    if evaluation.num_trials > 1
+  }
+  if len(found) != 1:
+    return ''
+  return {'validation_clients': _VALIDATION, 'held_out_clients': HELD_OUT}.get(
+    found.pop(), ''
+  )
 
 
 def _scored_loss(sample: Sample) -> float:
