@@ -127,8 +127,7 @@ def test_noise_that_seeds_share(tmp_path):
   options = {'fed_prox': {'settings': private}}
   losses = dict.fromkeys(('fed_avg', 'fed_prox'), [6.0, 5.0, 4.0])
   assert _notes(write_methods(tmp_path, losses, **options)) == [
-    'FedProx, E = 1: one seeds.privacy_seed for all seeds, whose noise is '
-    'shared.'
+    'FedProx, E = 1: seeds share a seeds.privacy_seed, and so the noise.'
   ]
 
 

@@ -187,8 +187,9 @@ def _evaluation_clauses(
 def _arm_clauses(arm: Arm, findings: Findings) -> Iterator[str]:
   """Yields where personalization hurts, and what a mean over seeds lacks."""
   if arm.train_config.local_privacy.is_on and arm.num_seeds > 1:
-    if len({run.train_config.seeds.privacy_seed for run in arm.runs}) == 1:
-      yield 'one seeds.privacy_seed for all seeds, whose noise is shared'
+    privacy_seeds = {run.train_config.seeds.privacy_seed for run in arm.runs}
+    if len(privacy_seeds) < arm.num_seeds:
+      yield 'seeds share a seeds.privacy_seed, and so the noise'
   for subject, samples in keys.grouped(
     (s for s in findings.shown if s.arm is arm), lambda s: s.subject
   ).items():
