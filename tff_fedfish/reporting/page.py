@@ -28,16 +28,16 @@ GENERATOR = 'fedfish report'
 SCRIPT = 'reproduce.sh'
 """File with all commands, beside the page."""
 
-# A backtick of its own is part of a name.
-_COMMAND = re.compile('`(fedfish [^`]+)`')
+# Commands and settings. Other backticks are part of names.
+_CODE = re.compile(r'`(fedfish [^`]+|(?:--)?[a-z_]+\.[a-z_.]+)`')
 
 
 def _prose(text: str) -> markupsafe.Markup:
-  """Returns a sentence in HTML; a command in backticks is code.
+  """Returns a sentence in HTML; a command or setting in backticks is code.
 
   No line of it begins with '%' or '='.
   """
-  parts = list(map(markupsafe.escape, _COMMAND.split(text)))
+  parts = list(map(markupsafe.escape, _CODE.split(text)))
   parts[::2] = [
     part.replace(' %', '\u00a0%').replace(' = ', '\u00a0=\u00a0')
     for part in parts[::2]
