@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_runs import add_metrics, read_report, write_methods, write_scored
 
-from tff_fedfish.reporting import comparisons
+from tff_fedfish.reporting import comparison_tables, comparisons
 from tff_fedfish.reporting.pairs import SAME, Pair
 from tff_fedfish.reporting.runs import HELD_OUT
 from tff_fedfish.reporting.scores import Sample
 
 _NAN = float('nan')
+_ROUND_4 = {'round_num': 4}
 
 
 def test_dp_shares_the_other_seeds(tmp_path):
@@ -49,7 +50,8 @@ def _compare(arms, losses):
     place = {'subject': HELD_OUT, 'round_num': 2, 'fraction': 0.0, 'key': ()}
     samples.append(Sample(arm=arm, evaluations={}, by_seed=tables, **place))
   names = ('ours', 'theirs')
-  pair = Pair(question=SAME, setting='', names=names, arms=tuple(arms))
+  words = {'names': names, 'names_of_curves': names}
+  pair = Pair(question=SAME, setting='', arms=tuple(arms), **words)
   # Which rounds chose a checkpoint only evaluations know.
   return comparisons.compare_samples(pair, tuple(samples))
 
@@ -70,14 +72,19 @@ def test_repetitions_of_the_noise_alone(tmp_path):
     ]
 
   prox = write('fed_prox', [5.0, 5.1, 5.5])
-  # Noise of the same seeds is paired; -1, -0.8 and -0.7.
-  [found] = read_report([*write('fed_avg', [6.0, 5.9, 6.2]), *prox]).comparisons
-  assert found.differences['loss'].by_seed == pytest.approx((-1, -0.8, -0.7))
-  # Noise of other seeds, and no noise, is compared with the mean, 5.2.
-  for average in (write('fed_avg', [6.0], 7), write('fed_avg', [6.0], 8, {})):
-    [found] = read_report([*average, *prox]).comparisons
-    assert found.differences['loss'].by_seed == pytest.approx((-0.8,))
-    assert found.num_seeds == 1
+  # One seed, with the mean of its draws, 5.2, whatever those of the other are.
+  for average, mean in (
+    (write('fed_avg', [6.0, 5.9, 6.1]), 6.0),
+    (write('fed_avg', [6.0], 7), 6.0),
+    (write('fed_avg', [5.0], 8, {}), 5.0),
+  ):
+    report = read_report([*average, *prox])
+    [found] = report.comparisons
+    difference = found.differences['loss']
+    assert difference.by_seed == pytest.approx((5.2 - mean,))
+    assert (found.num_seeds, difference.is_finding) == (1, False)
+    sample = report.shown[-1]
+    assert sample.estimates['loss'].by_seed == pytest.approx((5.2,))
 
 
 def test_clients_that_neither_side_has_leave(sides):
@@ -91,12 +98,13 @@ def test_clients_that_neither_side_has_leave(sides):
 @pytest.mark.parametrize(
   'ours, theirs, problem',
   [
-    ([1.0, _NAN], [1.0, 2.0], '1 of 2 clients of ours finite'),
-    ([1.0, 2.0], [_NAN, _NAN], '0 of 2 clients of theirs finite'),
+    ([1.0, _NAN], [1.0, 2.0], '1 of 2 clients of ours finite in every seed'),
+    ([1.0, 2.0], [_NAN, _NAN], '0 of 2 clients of theirs finite in every seed'),
     (
       [1.0, _NAN],
       [_NAN, 2.0],
-      '1 of 2 clients of ours finite, 1 of 2 clients of theirs finite',
+      '1 of 2 clients of ours finite in every seed, '
+      '1 of 2 clients of theirs finite in every seed',
     ),
   ],
 )
@@ -183,6 +191,21 @@ def test_equal_bytes(tmp_path):
   # Accuracies are round / 100, in favor of FedAvg: 1 1/3 points, and 2.
   assert row.differences['accuracy'].mean == pytest.approx(-1 / 150)
   assert row.is_apart
+
+
+def test_equal_bytes_are_not_after_the_rounds_that_were_scored(tmp_path):
+  stops = {'settings': {'training.patience': 1}, 'num_rounds': 9}
+  losses = {'fed_avg': [6.0] * 3, 'fed_fish': [5.0] * 3}
+  short, longer = (8.0, 7.0, 7.5), (8.0, 7.0, 6.0, 5.0, 5.5)
+  options = {
+    'fed_fish': stops | {'held_out_losses': short},
+    'fed_avg': stops | {'held_out_losses': longer, 'evaluation': _ROUND_4},
+  }
+  findings = read_report(write_methods(tmp_path, losses, **options))
+  scored, curves = comparison_tables.comparison_tables(findings)
+  # FedAvg is at 4 models after round 2, too.
+  assert scored.rows[0][0].text == 'FedFish (round 2) − FedAvg (round 4)'
+  assert curves.rows[0][0].text == 'FedFish − FedAvg'
 
 
 def test_equal_bytes_without_a_verdict(tmp_path):

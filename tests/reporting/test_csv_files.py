@@ -101,7 +101,8 @@ def test_summary_csv_has_every_column(tmp_path):
   assert ' '.join(name for name in row if '/ci_' not in name) == (
     'run directory method num_local_epochs round held_out/loss/0.25 '
     'held_out/accuracy/0.25 held_out/bits_per_byte/0.25 '
-    'held_out/unknown_tokens held_out/spread/0.25/p10 held_out/spread/0.25/p50 '
+    'held_out/unknown_tokens held_out/round '
+    'held_out/spread/0.25/p10 held_out/spread/0.25/p50 '
     'held_out/spread/0.25/p90 held_out/spread/0.25/worst '
     'held_out/spread/0.25/hurt barrier/loss '
     'barrier/global_loss barrier/local_loss barrier/error '
@@ -126,3 +127,19 @@ def test_clients_csv_has_every_client(pair):
     'FedAvg, E = 8,FedAvg, E = 8,held-out clients,held_out,2,a.org,0.5,4,500,4,'
     '6.0,0.04,5.0,0.05,global'
   )
+
+
+def test_no_one_round_where_each_seeds_best_is_another(tmp_path):
+  runs = []
+  for method in ('fed_avg', 'fed_fish'):
+    for seed in range(2):
+      number = 1 + seed * (method == 'fed_fish')
+      best = {'best_of_rounds': 2, 'chosen_on': 'held_out_clients'}
+      facts = {'checkpoint': {'round': number, **best}}
+      scored = {'round_num': number, 'facts': facts}
+      options = {'algorithm': method, 'seed': seed, 'evaluation': scored}
+      path = tmp_path / f'{method}{seed}'
+      runs.append(write_scored(path, 5.0, **options))
+  found = read_report(runs).comparisons
+  line, _ = _rows(comparisons.comparisons_csv(found))
+  assert (line['round'], line['baseline_round']) == ('', '1')

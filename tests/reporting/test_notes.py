@@ -3,6 +3,7 @@
 import shlex
 import shutil
 
+import pytest
 from report_runs import (
   read_report,
   write_evaluation,
@@ -13,6 +14,9 @@ from report_runs import (
 
 from tff_fedfish.config import load as config_loading
 from tff_fedfish.reporting import headline, notes
+
+_NO_HELD_OUT = {'evaluation.num_clients': 0}
+_NO_HELD_OUT |= {'client_splits.held_out_fraction': 0}
 
 
 def _notes(directories):
@@ -52,6 +56,14 @@ def test_notes_of_a_troubled_run(tmp_path):
   ]
 
 
+def test_a_run_whose_patience_ends_with_its_last_round(tmp_path):
+  losses, stops = (8.0, 7.0, 7.5), {'training.patience': 1}
+  options = {'held_out_losses': losses, 'settings': stops}
+  assert _notes([write_run(tmp_path / 'over', **options)]) == []
+  run = write_run(tmp_path / 'early', num_rounds=9, **options)
+  assert _notes([run]) == ['FedFish, E = 1: stopped early after round 2 of 9.']
+
+
 def test_an_evaluation_without_clients(tmp_path):
   run = write_scored(tmp_path / 'run', {0.0: ()})
   findings = read_report([run])
@@ -72,6 +84,9 @@ def test_copies_and_many_runs_that_are_not_compared(tmp_path):
     settings = {'model.width': width}
     runs.append(write_run(tmp_path / str(width), settings=settings))
   assert 'Also not compared: 1 run.' in _notes(runs)
+  seed = {'seeds.model_seed': 7, 'model.width': 80}
+  runs.append(write_run(tmp_path / 'seed', settings=seed))
+  assert 'Also not compared: 2 runs.' in _notes(runs)
 
 
 def test_what_holds_for_several_runs_is_said_once(tmp_path):
@@ -112,8 +127,7 @@ def test_noise_that_seeds_share(tmp_path):
   options = {'fed_prox': {'settings': private}}
   losses = dict.fromkeys(('fed_avg', 'fed_prox'), [6.0, 5.0, 4.0])
   assert _notes(write_methods(tmp_path, losses, **options)) == [
-    'FedProx, E = 1: one seeds.privacy_seed for all seeds, whose noise is '
-    'shared.'
+    'FedProx, E = 1: seeds share a seeds.privacy_seed, and so the noise.'
   ]
 
 
@@ -184,9 +198,16 @@ def test_the_training_that_would_make_runs_comparable(tmp_path):
     'FedFish, E = 1 has 1 round, FedAvg, E = 1 was evaluated after 2. ... '
     'continues it.'
   )
-  assert command[:4] == ['fedfish', 'train', '--workdir', str(ours)]
-  config = config_loading.load_config(ours / 'config.json', command[4:])
-  assert config.training.num_rounds == 2
+  # It is planned for 2.
+  assert command == ['fedfish', 'train', '--workdir', str(ours)]
+  runs = [write_run(tmp_path / 'short'), tmp_path / 'average']
+  shutil.rmtree(runs[1])
+  late = {'evaluation': {'round_num': 9}, 'held_out_losses': (8.0,) * 10}
+  write_scored(runs[1], 6.0, algorithm='fed_avg', **late)
+  [_, command, _] = _notes(runs)[0].split('`')
+  options = shlex.split(command)[4:]
+  config = config_loading.load_config(runs[0] / 'config.json', options)
+  assert config.training.num_rounds == 9
 
 
 def test_no_command_for_a_model_that_is_not_there(tmp_path):
@@ -215,8 +236,9 @@ def test_no_command_for_a_model_that_is_not_there(tmp_path):
   )
   shutil.rmtree(runs[0])
   # In progress, without an evaluation.
-  runs[0] = write_run(tmp_path / 'fish', num_rounds=9)
-  assert 'num_rounds=9` continues it.' in _notes(runs)[0]
+  runs[0] = write_run(tmp_path / 'fish', num_rounds=12)
+  # Its plan of 9 rounds, or more, stays as it is.
+  assert f'`fedfish train --workdir {runs[0]}` continues it.' in _notes(runs)[0]
 
 
 def test_losses_of_which_none_is_finite(tmp_path):
@@ -224,3 +246,57 @@ def test_losses_of_which_none_is_finite(tmp_path):
   assert _notes(write_methods(tmp_path, losses))[0] == (
     'FedFish, E = 1 is not compared: no client has a finite loss on both sides.'
   )
+
+
+def test_scores_of_different_clients_in_one_column(tmp_path):
+  losses = {'fed_avg': [(6.0, 6.1, 6.2)] * 3, 'fed_fish': [(5.0, 5.1)] * 3}
+  runs = write_methods(tmp_path, losses)
+  # The comparison is of these, the column of FedAvg's three clients.
+  for run in runs[:3]:
+    ids, few = ('a', 'b'), {0.0: (1.0, 1.0)}
+    write_evaluation(run, 'few', client_ids=ids, losses=few)
+  assert _notes(runs) == [
+    'Scores on held-out clients that are shown are not of one evaluation: they '
+    'differ in clients (3 / 2).'
+  ]
+
+
+def test_scores_on_other_rows_have_no_number_of_clients(tmp_path):
+  fish = write_scored(tmp_path / 'fish', 5.0)
+  own = {'evaluation': {'kind': 'own_test'}, 'algorithm': 'local_only'}
+  runs = [fish, write_scored(tmp_path / 'own', 5.0, **own)]
+  assert 'clients ((not set) / 2)' in _notes(runs)[0]
+
+
+@pytest.mark.parametrize(
+  'ours, evaluation',
+  [
+    # Personal models are scored on own rows, and those must be there.
+    ({'algorithm': 'local_only'}, {}),
+    ({}, {'kind': 'own_test'}),
+    ({'settings': _NO_HELD_OUT}, {}),
+    (
+      {'settings': {'data.sequence_length': 64}},
+      {'personalization': {'sequence_length': 128}},
+    ),
+    # A round that is no longer there.
+    ({}, {'round_num': 1}),
+  ],
+)
+def test_no_command_for_what_cannot_be_measured(tmp_path, ours, evaluation):
+  own = {'client_splits.test_fraction': 0.2}
+  write_scored(tmp_path / 'a', 6.0, settings=own, evaluation=evaluation)
+  run = write_run(tmp_path / 'b', **ours)
+  (run / 'checkpoints/round_00000002').mkdir(parents=True)
+  [first, *_] = _notes([tmp_path / 'a', run])
+  assert first.endswith(' was not evaluated. It cannot be evaluated alike.')
+
+
+def test_clients_that_one_side_lacks(tmp_path):
+  own = {'settings': {'client_splits.test_fraction': 0.2}}
+  own['evaluation'] = {'kind': 'own_test'}
+  losses = {'fed_avg': [(6.0, 6.1, 9.0)] * 3, 'local_only': [(5.0, 5.1)] * 3}
+  assert (
+    '1 client of own test rows that only one of Local models and FedAvg was '
+    'scored on is not compared.'
+  ) in _notes(write_methods(tmp_path, losses, all=own))

@@ -1,6 +1,7 @@
 """Which arms are compared, and what their names say."""
 
 import json
+import os
 
 import pytest
 from report_runs import (
@@ -263,6 +264,50 @@ def test_a_best_checkpoint_counts_as_its_trials(tmp_path, chosen_on):
   assert (pair.trials, pair.rounds) == ((3, 1), (1, 2))
   [comparison] = read_report(runs).comparisons
   assert comparison.has_choice != is_validated
+
+
+@pytest.mark.parametrize(
+  'chosen_on', ['held-out clients', 'validation clients']
+)
+def test_a_choice_of_runs_alone_is_on_their_clients(tmp_path, chosen_on):
+  # FedAvg has a single trial, and no validation clients.
+  best = {'round': 2, 'best_of_rounds': 3}
+  best['chosen_on'] = chosen_on.replace('-', '_').replace(' ', '_')
+  options = {'kind': 'transfer', 'facts': {'checkpoint': best}}
+  runs = write_methods(
+    tmp_path,
+    {'fed_avg': [6.0] * 3, 'fed_fish': [5.0] * 3},
+    fed_avg={'evaluation': {'kind': 'transfer'}},
+    fed_fish={'evaluation': options},
+  )
+  [comparison] = read_report(runs).comparisons
+  assert str(comparison.pair.chosen_on) == chosen_on
+  # They are not those that are scored.
+  assert not comparison.has_choice
+  assert comparison.verdict() == 'lower'
+
+
+def test_the_best_models_of_seeds_are_not_those_of_the_last_round(tmp_path):
+  runs = write_methods(tmp_path, {'fed_avg': [6.0] * 3, 'fed_fish': [7.0] * 3})
+  # The best rounds of FedFish are 1, 2 and 2; its last ones were scored later.
+  for run, round_num in zip(runs[3:], (1, 2, 2), strict=True):
+    best = {'round': round_num, 'best_of_rounds': 3}
+    best['chosen_on'] = 'held_out_clients'
+    losses = {0.0: (5.0,) * 2}
+    write_evaluation(
+      run,
+      'best',
+      client_ids=('a', 'b'),
+      losses=losses,
+      facts={'checkpoint': best},
+    )
+    summary = run / 'evaluations' / 'best' / 'summary.json'
+    os.utime(summary, (1, 1))
+  [same, best] = read_report(runs).comparisons
+  assert (same.pair.question, best.pair.question) == (SAME, BEST)
+  assert same.differences['loss'].mean == 1.0
+  assert best.pair.names[0] == 'FedFish (best of 3, rounds 1 to 2)'
+  assert best.differences['loss'].mean == -1.0
 
 
 @pytest.mark.parametrize('num_rounds', [None, 4])

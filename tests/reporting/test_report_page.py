@@ -231,5 +231,8 @@ def test_the_tables_on_top_are_short(tmp_path):
   same = further[further.index(f'{title}, further rows</p>') :]
   assert same[: same.index('</table>')].count('<th scope="row">') == 2
   assert 'further rows: Further comparisons</a>' in top
-  for note in ('Everything that differs between two sides', '★: best mean'):
+  for note in (
+    'Everything that differs between two sides',
+    'fraction of each client’s data',
+  ):
     assert text.count(note) == 1

@@ -3,9 +3,11 @@
 import json
 import pathlib
 import shlex
+import shutil
 import subprocess
 
 from report_runs import (
+  add_metrics,
   read_report,
   write_evaluation,
   write_methods,
@@ -15,7 +17,7 @@ from report_runs import (
 
 from tff_fedfish.cli import main
 from tff_fedfish.config import load as config_loading
-from tff_fedfish.reporting import loading, reproduction, settings
+from tff_fedfish.reporting import loading, notes, reproduction, settings
 
 _CONFIGS = pathlib.Path(__file__).parents[2] / 'configs'
 _FINE_TUNING = {
@@ -79,6 +81,13 @@ def test_commands_of_own_rows(tmp_path):
   ]
 
 
+def test_fractions_are_repeated_exactly(tmp_path):
+  losses = {0.0: (5.0,), 1 / 3: (4.0,), 0.5: (4.0,)}
+  run = write_scored(tmp_path / 'run', losses)
+  [_, evaluate, _] = _commands([run])
+  assert f'--fractions 0,{1 / 3},0.5 ' in evaluate
+
+
 def test_another_part_of_the_corpus_is_named(tmp_path):
   run = write_run(tmp_path / 'run')
   own = {'name': 'posts', 'key': 'author', 'part': 'train', 'grouping': 'g'}
@@ -89,6 +98,24 @@ def test_another_part_of_the_corpus_is_named(tmp_path):
   facts = {'corpus_identity': part}
   write_evaluation(run, 'e', corpus='posts, held_out', facts=facts)
   assert "--data 'CORPUS_posts, held_out'" in _commands([run])[1]
+
+
+def test_fractions_keep_their_digits(tmp_path):
+  losses = {0.0: (3.0,), 1 / 3: (2.0,), 1e-07: (2.0,)}
+  run = write_scored(tmp_path / 'run', losses)
+  assert '--fractions 0,1e-07,0.3333333333333333 ' in _commands([run])[1]
+
+
+def test_a_barrier_is_no_score(tmp_path):
+  barriers = ((4.0, 4.5, 0.2, 0.1),)
+  options = {'algorithm': 'fed_avg', 'evaluation': {'barriers': barriers}}
+  scored = write_scored(tmp_path / 'a', 6.0, **options)
+  runs = loading.load_runs([scored, write_run(tmp_path / 'b')])
+  [evaluation] = runs[0].evaluations
+  commands = [
+    reproduction.evaluate_command(run, evaluation, 'w') for run in runs
+  ]
+  assert ['--barrier' in command for command in commands] == [True, False]
 
 
 def test_commands_quote_what_a_shell_would_read(tmp_path):
@@ -112,6 +139,10 @@ def test_three_seeds_for_every_arm(tmp_path, capsys):
   runs = [f'{name}0_seed{n}' for name in losses for n in (2, 3)]
   assert ends == [f'{run}/evaluations/e' for run in runs]
   read = [words[words.index('fedfish') :] for words in read]
+  # A further seed may diverge.
+  ends = [w.index('||') if '||' in w else None for w in read]
+  assert ends[:-1:2] == [9] * 4
+  read = [words[:end] for words, end in zip(read, ends, strict=True)]
   assert [words[1] for words in read] == [*['train', 'evaluate'] * 4, 'report']
   assert read[0][2:] == [
     *('--config', f'{root}/fed_avg0/config.json'),
@@ -132,6 +163,21 @@ def test_three_seeds_for_every_arm(tmp_path, capsys):
   assert "'corpora/debian'" in capsys.readouterr().err
 
 
+def _trained_seeds(directories):
+  arms = read_report(directories).arms
+  commands = map(' '.join, reproduction.more_seeds_commands(arms))
+  words = [shlex.split(c) for c in commands if c.startswith('fedfish train')]
+  return [w[6].removeprefix('--config.seeds.model_seed=') for w in words]
+
+
+def test_three_seeds_that_the_other_arm_lacks(tmp_path):
+  losses = {'fed_avg': [6.0] * 3, 'fed_fish': [5.0] * 5}
+  runs = write_methods(tmp_path, losses)
+  # 0, 1 and 2 against 2, 3 and 4: one seed in common.
+  assert _trained_seeds(runs[:3] + runs[5:]) == ['3', '4', '0', '1']
+  assert _trained_seeds(runs) == []
+
+
 def test_the_files_give_the_configurations_back(tmp_path):
   config = config_loading.load_config(
     _CONFIGS / 'demo.py',
@@ -146,6 +192,47 @@ def test_the_files_give_the_configurations_back(tmp_path):
   path.parent.mkdir(parents=True)
   path.write_text(text)
   assert config_loading.load_config(path) == config
+
+
+def test_the_corpus_is_found_from_another_directory(tmp_path, monkeypatch):
+  # Trained in `project`, with relative paths; the report is made elsewhere.
+  corpus = tmp_path / 'project' / 'corpora' / 'debian'
+  corpus.mkdir(parents=True)
+  runs = [write_scored(tmp_path / 'a', 6.0, algorithm='fed_avg')]
+  runs.append(write_run(tmp_path / 'b'))
+  for run in runs:
+    values = json.loads((run / 'config.json').read_text())
+    values['working_directory'] = str(tmp_path / 'project')
+    (run / 'config.json').write_text(json.dumps(values))
+  monkeypatch.chdir(tmp_path)
+  findings = read_report(runs)
+  assert f' --data {corpus} ' in notes.notes(findings)[0]
+  texts = [' '.join(c) for c in reproduction.more_seeds_commands(findings.arms)]
+  [*_, evaluate] = [text for text in texts if 'fedfish evaluate' in text]
+  assert f' --data {corpus} ' in evaluate
+  # What is for others has the path as it was typed.
+  assert ' --data corpora/debian ' in _commands(runs)[1]
+
+
+def test_a_run_that_diverges_does_not_end_the_commands(tmp_path):
+  losses = {'fed_avg': [6.0] * 2, 'fed_fish': [5.0] * 2}
+  options = {'all': {'settings': {'training.max_non_finite_rounds': 1}}}
+  runs = write_methods(tmp_path, losses, **options)
+  # The first seed of FedAvg; its last good round is 1.
+  add_metrics(runs[0], train__update_is_non_finite=(0, 0, 1))
+  shutil.rmtree(runs[0] / 'evaluations')
+  write_evaluation(runs[0], 'good', round_num=1)
+  findings = read_report(runs)
+  assert [run.has_diverged for run in findings.runs] == [True, *[False] * 3]
+  # As `fedfish train` ends where a run diverges.
+  script = 'set -e\nfedfish() { [ $1 = train ] && return 1; echo $4 $6; }\n'
+  for commands, num_evaluated in (
+    (reproduction.reproduction_commands(findings.runs[:1]), 1),
+    (reproduction.more_seeds_commands(findings.arms), 2),
+  ):
+    text = script + '\n'.join(map(' '.join, commands))
+    output = subprocess.check_output(['sh', '-c', text], text=True)
+    assert len(output.splitlines()) == num_evaluated + 1
 
 
 def test_further_seeds_of_private_runs_have_noise_of_their_own(tmp_path):
@@ -174,6 +261,21 @@ def test_further_seeds_of_private_runs_have_noise_of_their_own(tmp_path):
   (tmp_path / 'fed_prox0_seed2' / 'config.json').touch()
   output = subprocess.check_output(['sh', '-c', echo + prox[0]], text=True)
   assert output == f'train --workdir {tmp_path}/fed_prox0_seed2\n'
+
+
+def test_further_seeds_differ_from_those_of_the_runs(tmp_path):
+  # Seeds 0 and 2000; the third ones would be 2 x 1000 more than the first.
+  paths = []
+  for method in ('fed_avg', 'fed_fish'):
+    for seed in (0, 2000):
+      names = ('model', 'cohort', 'shuffle')
+      settings = {f'seeds.{name}_seed': seed for name in names}
+      path = tmp_path / f'{method}{seed}'
+      options = {'algorithm': method, 'settings': settings}
+      paths.append(write_scored(path, 6.0, **options))
+  commands = reproduction.more_seeds_commands(read_report(paths).arms)
+  trained = [c[2] for c in commands if 'fedfish train' in c[0]]
+  assert trained == ['--config.seeds.model_seed=3000'] * 2
 
 
 def test_further_seeds_take_no_name_of_a_run(tmp_path):

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -286,23 +287,20 @@ def test_cells_are_numbers_and_zero_has_no_sign(tmp_path):
   assert row[1] == '+0.000 | +0.000 to +0.000'
 
 
-def test_own_rows_of_fewer_clients_have_no_star(tmp_path):
+def test_own_rows_of_other_clients_have_panels_of_their_own(tmp_path):
   few, many = (5.0, 5.1), (6.0, 6.0, 3.0, 2.0)
   losses = {'local_only': [few] * 3, 'fed_fomo': [many] * 3}
   own = {'all': {'evaluation': {'kind': 'own_test'}}}
   findings = read_report(write_methods(tmp_path, losses, **own))
-  [table] = tables.score_tables(findings).values()
-  assert not any(cell.is_best for row in table.rows for cell in row)
   plots = figures_of_report.all_plots(findings)['own-tests']
   assert len(plots[0].panel_names) == 4
 
 
-def test_a_best_checkpoint_has_neither_star_nor_interval(tmp_path):
+def test_a_best_checkpoint_has_no_interval(tmp_path):
   best = {'round': 2, 'best_of_rounds': 9, 'chosen_on': 'held_out_clients'}
   chosen = {'evaluation': {'facts': {'checkpoint': best}}}
   findings = read_report(_write_pair(tmp_path, *[-0.2] * 3, fed_fish=chosen))
   [table] = tables.score_tables(findings).values()
-  assert not any(cell.is_best for row in table.rows for cell in row)
   assert [bool(row[1].interval) for row in table.rows] == [True, False]
 
 
@@ -324,6 +322,32 @@ def test_best_rounds_that_differ_by_seed(tmp_path):
   assert lead.endswith('; uplink 1 against 2 models.')
   [table] = comparison_tables.comparison_tables(findings)
   assert table.rows[0][-1].text == '1 / 2'
+
+
+def test_scores_of_the_last_round_come_before_those_of_best_ones(tmp_path):
+  runs = []
+  for epochs in (1, 4):
+    losses = {'fed_fish': [6.0] * 3}
+    options = {'all': {'num_local_epochs': epochs}}
+    runs += write_methods(tmp_path / str(epochs), losses, **options)
+  for run, round_num in zip(runs, (1, 2, 2) * 2, strict=True):
+    best = {'round': round_num, 'best_of_rounds': 3}
+    facts = {'checkpoint': best | {'chosen_on': 'held_out_clients'}}
+    options = {'client_ids': ('a', 'b'), 'losses': {0.0: (5.0,) * 2}}
+    write_evaluation(run, 'later', facts=facts, **options)
+  findings = read_report(runs)
+  [table] = tables.score_tables(findings).values()
+  assert [row[1].text for row in table.rows] == ['6.000'] * 2
+  loss, _ = figures_of_report.all_plots(findings)['local-epochs']
+  assert 'after the last round' in loss.caption
+  assert set(loss.table['y']) == {6.0}
+  # Nothing stands for the last round where best rounds alone were scored.
+  for run in runs:
+    shutil.rmtree(run / 'evaluations' / 'e')
+  findings = read_report(runs)
+  [table] = tables.score_tables(findings).values()
+  assert [row[1].text for row in table.rows] == ['5.000'] * 2
+  assert figures_of_report.all_plots(findings)['local-epochs'] == []
 
 
 def test_last_values_that_are_not_finite(tmp_path):

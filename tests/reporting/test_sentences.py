@@ -33,6 +33,25 @@ def test_a_pair(pair):
   ]
 
 
+def test_fewer_seeds_than_those_of_the_first_sentence(tmp_path):
+  # One client, of which there is no interval over clients either.
+  losses = {
+    'fed_avg': [{0.0: (6.0,), 0.5: (4.0,)}, (6.1,), (6.2,)],
+    'fed_fish': [{0.0: (5.0,), 0.5: (3.0,)}, (5.1,), (5.2,)],
+  }
+  options = {'fed_fish': {'units_per_round': 2}}
+  runs = write_methods(tmp_path, losses, **options)
+  # This run was not scored while training.
+  blank = {'held_out_losses': (None,) * 3, 'units_per_round': 2}
+  write_run(
+    runs[-1], algorithm='fed_fish', settings={'seeds.model_seed': 2}, **blank
+  )
+  first, personalized, equal_bytes = _sentences(runs)
+  assert '; 1 client, 3 seeds; ' in first
+  assert ' (1 seed, not a finding) the loss ' in personalized
+  assert ' that training scores for 2 seeds (by seed ' in equal_bytes
+
+
 def test_comparisons_with_the_baseline_lead(tmp_path):
   losses = {'fed_avg': [6.5], 'fed_fish': [6.8], 'fed_prox': [7.0]}
   options = {'fed_fish': {'units_per_round': 2}}
@@ -58,6 +77,32 @@ def test_personalization_of_another_round_is_another_answer(tmp_path):
     write_evaluation(run, 'early', client_ids=ids, losses=losses)
   [sentence] = _sentences(runs)
   assert 'after round' not in sentence
+
+
+def test_personalization_of_fewer_seeds_says_so(tmp_path):
+  both = {0.0: (6.0, 6.2), 0.5: (5.0, 5.4)}
+  losses = {'fed_avg': [both] * 3, 'fed_fish': [both, 5.0, 5.1]}
+  first, later, *_ = _sentences(write_methods(tmp_path, losses))
+  assert '; 2 clients, 3 seeds' in first
+  assert 'data (1 seed, not a finding) the loss' in later
+
+
+def test_runs_in_progress_are_scored_after_the_rounds_that_they_have(tmp_path):
+  losses = {'fed_avg': [6.0] * 3, 'fed_fish': [5.0] * 3}
+  plans = {name: {'num_rounds': 10} for name in losses}
+  first, *_ = _sentences(write_methods(tmp_path / 'both', losses, **plans))
+  assert 'on held-out clients after round 2 (' in first
+  del plans['fed_avg']
+  first, *_ = _sentences(write_methods(tmp_path / 'one', losses, **plans))
+  # 10 rounds are planned.
+  assert 'FedFish (10 rounds, round 2)' in first
+  assert 'on held-out clients after round 2 (' in first
+
+
+def test_one_client_is_no_finding(tmp_path):
+  losses = {'fed_avg': [(1.0,), (1.1,), (1.2,)], 'fed_fish': [(2.0,)] * 3}
+  first, *_ = _sentences(write_methods(tmp_path, losses))
+  assert first.startswith('One client, not a finding: the loss of FedAvg was')
 
 
 def test_one_run(tmp_path):

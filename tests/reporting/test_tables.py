@@ -18,12 +18,7 @@ from tff_fedfish.reporting import comparison_tables, loading, tables
 def _texts(table):
   """Returns the cells' texts, intervals in brackets, best values with '*'."""
   return [
-    [
-      cell.text
-      + '*' * cell.is_best
-      + f' [{cell.interval}]' * bool(cell.interval)
-      for cell in row
-    ]
+    [cell.text + f' [{cell.interval}]' * bool(cell.interval) for cell in row]
     for row in table.rows
   ]
 
@@ -88,8 +83,6 @@ def test_score_and_cost_tables_of_a_pair(pair):
     ['FedAvg, E = 8', '6.000', '4.00', '25 %'],
     ['FedFish, E = 8', '5.750', '4.25', '0 %'],
   ]
-  # One seed has no best one.
-  assert not any(cell.is_best for row in held_out.rows for cell in row)
   cost = tables.cost_table(findings)
   assert cost.title == 'Client-Server Barrier and cost'
   assert cost.headings == [
@@ -105,26 +98,6 @@ def test_score_and_cost_tables_of_a_pair(pair):
   training = tables.training_table(findings)
   row = ['FedFish, E = 8', '2', '7.000', '6.000', '2.00']
   assert _texts(training)[1] == row
-
-
-@pytest.mark.parametrize(
-  'losses, is_best',
-  [
-    # Equal as shown is equal; a tie of all tells nothing apart.
-    (([5.0] * 3, [5.0001] * 3, [6.0] * 3), [True, True, False]),
-    (([5.0] * 3, [5.0001] * 3, [5.0] * 3), [False] * 3),
-    # It takes three seeds of each, and all clients.
-    (([5.0] * 2, [6.0] * 3, [6.0] * 3), [False] * 3),
-    (([(5.0, float('nan'))] * 3, [6.0] * 3, [6.0] * 3), [False] * 3),
-    # Other clients are not ranked with these.
-    (([(4.0,) * 3] * 3, [5.0] * 3, [6.0] * 3), [False, True, False]),
-  ],
-)
-def test_the_best_of_a_column(tmp_path, losses, is_best):
-  methods = ('fed_avg', 'fed_fish', 'fed_prox')
-  runs = write_methods(tmp_path, dict(zip(methods, losses, strict=True)))
-  [table] = tables.score_tables(read_report(runs)).values()
-  assert [row[1].is_best for row in table.rows] == is_best
 
 
 def test_what_a_run_does_not_have(tmp_path):

@@ -18,6 +18,7 @@ from tff_fedfish.reporting.runs import (
   Seeds,
   Subject,
   is_finite,
+  shared_seeds,
 )
 
 
@@ -40,13 +41,13 @@ class Arm(Measured):
 
   @property
   def num_seeds(self) -> int:
-    """Number of runs."""
-    return len(self.runs)
+    """Number of seeds; runs that repeat the noise only are of one."""
+    return len({shared_seeds(run.seeds) for run in self.runs})
 
   @property
   def diverged_seeds(self) -> set[Seeds]:
     """Seeds whose run stopped as it diverged."""
-    return {run.seeds for run in self.runs if run.has_diverged}
+    return {shared_seeds(r.seeds) for r in self.runs if r.has_diverged}
 
   @property
   def train_config(self) -> TrainConfig:

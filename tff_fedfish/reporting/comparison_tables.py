@@ -91,7 +91,7 @@ def _comparison(row: Comparison) -> list[Cell]:
   """Returns the first cells of a row of a comparison."""
   share = row.differences['loss'] and row.differences['loss'].share_below_zero
   return [
-    _names(row.pair),
+    _names(row.pair, row.pair.names),
     _difference(row, 'loss'),
     _difference(row, 'accuracy'),
     Cell(f'{row.num_clients} × {row.num_seeds}') if row.num_seeds else ABSENT,
@@ -131,7 +131,7 @@ def _equal_bytes_table(
     ],
     rows=[
       [
-        _names(row.pair),
+        _names(row.pair, row.pair.names_of_curves),
         Cell(number_text(row.traffic)),
         *(_difference(row, measure) for measure in MEASURES),
         Cell(f'{row.num_seeds}'),
@@ -141,9 +141,9 @@ def _equal_bytes_table(
   )
 
 
-def _names(pair: Pair) -> Cell:
+def _names(pair: Pair, names: Sequence[str]) -> Cell:
   setting = f'\n{pair.setting}' * bool(pair.setting)
-  return Cell(' − '.join(pair.names) + setting)
+  return Cell(' − '.join(names) + setting)
 
 
 def _personalized(row: Comparison | None) -> list[Cell]:

@@ -9,14 +9,13 @@ on the clients that are scored, has no interval.
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
 from tff_fedfish import files
 from tff_fedfish.printing import count
-from tff_fedfish.reporting import keys
 from tff_fedfish.reporting.arms import subjects
 from tff_fedfish.reporting.estimates import (
   MEASURES,
@@ -24,8 +23,8 @@ from tff_fedfish.reporting.estimates import (
   estimate,
 )
 from tff_fedfish.reporting.pairs import SAME, Pair, find_pairs
-from tff_fedfish.reporting.runs import Seeds, Subject, pairing, shared_seeds
-from tff_fedfish.reporting.scores import SCORES, Sample, Scores
+from tff_fedfish.reporting.runs import Seeds, Subject
+from tff_fedfish.reporting.scores import Sample, Scores
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -69,9 +68,8 @@ def compare_samples(
   Seeds that diverged, and clients that are not finite, on both sides leave the
   comparison. On one side only they are its `problem`.
   """
-  key = pairing(*(sample.by_seed for sample in sides))
-  tables = [_tables(sample, key) for sample in sides]
-  diverged, problems = find_diverged(pair, key)
+  tables = [sample.by_seed for sample in sides]
+  diverged, problems = find_diverged(pair)
   seeds = (tables[0].keys() & tables[1].keys()) - diverged
   if not seeds and not problems:
     return None
@@ -82,6 +80,7 @@ def compare_samples(
     if other - own:
       problems.append(
         f'{len(own)} of {count(len(clients), "client")} of {name} finite'
+        + ' in every seed' * (len(seeds) > 1)
       )
   used = sorted(finite[0] & finite[1])
   differences = {}
@@ -114,15 +113,12 @@ def compare_samples(
   )
 
 
-def find_diverged(
-  pair: Pair, key: Callable[[Seeds], Seeds]
-) -> tuple[set[Seeds], list[str]]:
+def find_diverged(pair: Pair) -> tuple[set[Seeds], list[str]]:
   """Returns the seeds that diverged on either side, and the problems.
 
   A problem is of a side with such a seed that the other side does not have.
-  Seeds are those that `key` returns of them, see `runs.pairing`.
   """
-  diverged = [set(map(key, arm.diverged_seeds)) for arm in pair.arms]
+  diverged = [arm.diverged_seeds for arm in pair.arms]
   problems = [
     f'{len(own)} of {count(arm.num_seeds, "seed")} of {name} diverged'
     for own, other, arm, name in zip(
@@ -147,7 +143,9 @@ def comparisons_csv(comparisons: Sequence[Comparison]) -> str:
   for c in comparisons:
     place = c.pair.question, c.pair.setting, *c.pair.names, str(c.subject)
     facts = c.num_seeds, c.num_clients, c.problem, *c.trials
-    facts += str(c.pair.chosen_on), *(s.round_num for s in c.sides)
+    # No one round where each seed's best is another.
+    rounds = [s.rounds[0] if len(s.rounds) == 1 else None for s in c.sides]
+    facts += str(c.pair.chosen_on), *rounds
     for measure, d in c.differences.items():
       numbers = [None] * (4 + num_seeds)
       # Survivors of one side are no difference.
@@ -215,10 +213,12 @@ def _compare(scores: Scores, pair: Pair) -> Iterator[Comparison]:
       for s in scores.samples
       if s.arm is arm
       and round_num in (None, s.round_num)
-      # A best round is a choice.
-      and (pair.question != SAME or s.num_trials == 1)
+      # A best round is a choice, and may be the last one of some seeds only.
+      and (s.num_trials > 1) == is_best
     ]
-    for arm, round_num in zip(pair.arms, pair.rounds, strict=True)
+    for arm, round_num, is_best in zip(
+      pair.arms, pair.rounds, pair.are_best, strict=True
+    )
   ]
   for subject in subjects(run for arm in pair.arms for run in arm.runs):
     fractions = {s.fraction for own in samples for s in own}
@@ -238,22 +238,8 @@ def _compare(scores: Scores, pair: Pair) -> Iterator[Comparison]:
 
 
 def _num_common_seeds_and_rank(sides: Sequence[Sample]) -> tuple:
-  one, two = ({shared_seeds(s) for s in sample.by_seed} for sample in sides)
+  one, two = (sample.by_seed.keys() for sample in sides)
   return len(one & two), sides[0].rank[1:], sides[1].rank[1:]
-
-
-def _tables(
-  sample: Sample, key: Callable[[Seeds], Seeds]
-) -> dict[Seeds, pd.DataFrame]:
-  """Returns scores by what pairs the seeds; of several runs the mean."""
-  tables = keys.grouped(sample.by_seed, key)
-  for seeds, several in tables.items():
-    scores = [sample.by_seed[own] for own in several]
-    tables[seeds] = scores[0]
-    if len(scores) > 1:
-      scores = [table[list(SCORES)] for table in scores]
-      tables[seeds] = sum(scores[1:], start=scores[0]) / len(scores)
-  return tables
 
 
 def _common_clients(

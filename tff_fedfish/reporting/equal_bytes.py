@@ -6,7 +6,7 @@ every few rounds, as a mean over clients.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -22,7 +22,7 @@ from tff_fedfish.reporting.estimates import (
   Estimate,
 )
 from tff_fedfish.reporting.pairs import Pair
-from tff_fedfish.reporting.runs import HELD_OUT, Seeds, pairing
+from tff_fedfish.reporting.runs import HELD_OUT, Seeds, shared_seeds
 
 _TRAFFIC = 'communication/total_units'
 
@@ -61,9 +61,8 @@ def _compare(pair: Pair) -> AtEqualBytes | None:
   }
   if len(samples) > 1 or None in totals or totals[0] == totals[1]:
     return None
-  key = pairing(*([run.seeds for run in arm.runs] for arm in arms))
-  curves = [_curves(arm, key) for arm in arms]
-  diverged, problems = find_diverged(pair, key)
+  curves = [_curves(arm) for arm in arms]
+  diverged, problems = find_diverged(pair)
   seeds = (curves[0].keys() & curves[1].keys()) - diverged
   curves = [{s: own[s] for s in sorted(seeds, key=repr)} for own in curves]
   traffic, differences = math.nan, dict.fromkeys(MEASURES)
@@ -86,10 +85,8 @@ def _compare(pair: Pair) -> AtEqualBytes | None:
   )
 
 
-def _curves(
-  arm: Arm, key: Callable[[Seeds], Seeds]
-) -> dict[Seeds, pd.DataFrame]:
-  by_seed = keys.grouped(arm.runs, lambda run: key(run.seeds))
+def _curves(arm: Arm) -> dict[Seeds, pd.DataFrame]:
+  by_seed = keys.grouped(arm.runs, lambda run: shared_seeds(run.seeds))
   curves = {
     seeds: over_seeds.curve_of(Arm(arm.label, tuple(runs)).metrics)
     for seeds, runs in by_seed.items()

@@ -95,7 +95,7 @@ def local_epochs(findings: Findings) -> Iterator[Plot | None]:
   final = [
     s
     for s in findings.shown
-    if s.subject == HELD_OUT and s.round_num == s.arm.num_rounds
+    if s.subject == HELD_OUT and s.rounds == [s.arm.num_rounds]
   ]
   ends = {0.0, max((s.fraction for s in final), default=0.0)}
   for measure in MEASURES:

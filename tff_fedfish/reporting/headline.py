@@ -42,10 +42,10 @@ def sentences(findings: Findings) -> list[str]:
   lead = min(rows, key=_losses)
   found = [capitalized(_comparison(findings, lead))]
   if later := most_personalized(findings.comparisons, lead):
-    found.append(_personalized(findings, later))
+    found.append(_personalized(findings, later, lead))
   for row in findings.at_equal_bytes:
     if row.pair is lead.pair and not row.problem:
-      found.append(_at_equal_bytes(findings, row))
+      found.append(_at_equal_bytes(findings, row, lead.num_seeds))
   same = of_question(findings.comparisons, SAME, subject)
   if len(same) > 1:
     found.append(_counts(same, 'at the same settings'))
@@ -93,6 +93,8 @@ def _doubts(row: Comparison) -> list[str]:
   if row.num_seeds < MIN_SEEDS:
     number = {1: 'one seed', 2: 'two seeds'}[row.num_seeds]
     doubts.append(f'{number}, not a finding')
+  elif row.num_clients == 1:
+    doubts.append('one client, not a finding')
   elif row.verdict() == 'undecided':
     doubts.append('undecided')
   return doubts
@@ -143,20 +145,25 @@ def _ends(row: Comparison | AtEqualBytes, measure: str, factor: int) -> str:
   if difference.low is None:
     return f' ({ends})'
   over = ' over clients' if row.num_seeds == 1 else ''
+  if isinstance(row, AtEqualBytes):
+    over = ' over seeds'
   undecided = ''
   if row.verdict(measure) == 'undecided':
     undecided = ', undecided'
   return f' (95 % interval{over} {ends}{undecided})'
 
 
-def _personalized(findings: Findings, row: Comparison) -> str:
-  """Returns the sentence on the same models after personalization."""
+def _personalized(findings: Findings, row: Comparison, lead: Comparison) -> str:
+  """Returns the sentence on the models of `lead` after personalization."""
   share = f'personalization on {100 * row.fraction:g} % of each client’s data'
-  names = _short_names(row.pair)
+  names = _short_names(row.pair, row.pair.names)
   if row.problem:
     sentence = f'After {share} there is no verdict: {row.problem}.'
   else:
     sizes = count(row.num_clients, 'client')
+    if row.num_seeds != lead.num_seeds:
+      doubt = ', not a finding' * (row.num_seeds < MIN_SEEDS)
+      share += f' ({count(row.num_seeds, "seed")}{doubt})'
     apart = 'loss and accuracy point apart: ' * row.is_apart
     loss = _loss(findings, row, names, f'on {sizes}')
     sentence = f'After {share} {apart}{loss}, {_accuracy(row)}.'
@@ -168,23 +175,31 @@ def _personalized(findings: Findings, row: Comparison) -> str:
   return sentence + f' It hurts {listed(hurt)}.' * bool(hurt)
 
 
-def _at_equal_bytes(findings: Findings, row: AtEqualBytes) -> str:
-  """Returns the sentence on the same pair after as much traffic."""
+def _at_equal_bytes(
+  findings: Findings, row: AtEqualBytes, num_seeds: int
+) -> str:
+  """Returns the sentence on the same pair after as much traffic.
+
+  Its seeds are named where they are not the `num_seeds` of the first sentence.
+  """
   doubts = ['loss and accuracy point apart'] * row.is_apart
   doubts += ['chosen on held-out clients'] * row.has_choice
   doubt = '; '.join(doubts)
   where = 'on the held-out clients that training scores'
-  loss = _loss(findings, row, _short_names(row.pair), where)
+  if row.num_seeds != num_seeds:
+    where += f' for {count(row.num_seeds, "seed")}'
+  names = _short_names(row.pair, row.pair.names_of_curves)
+  loss = _loss(findings, row, names, where)
   return (
     f'At equal bytes, {row.traffic:,.5g} models up and down'
     f'{f" ({doubt})" * bool(doubt)}, {loss}, {_accuracy(row)}.'
   )
 
 
-def _short_names(pair: Pair) -> Sequence[str]:
-  """Returns the methods, where these tell the sides of a sentence apart."""
+def _short_names(pair: Pair, names: Sequence[str]) -> Sequence[str]:
+  """Returns the methods, where these tell the sides apart, or `names`."""
   methods = [arm.method for arm in pair.arms]
-  return methods if len(set(methods)) > 1 else pair.names
+  return methods if len(set(methods)) > 1 else names
 
 
 def _counts(rows: Sequence[Comparison], question: str) -> str:
@@ -209,7 +224,8 @@ def _place(row: Comparison) -> str:
   parts = []
   if row.pair.setting:
     parts.append(f'with {row.pair.setting}')
-  if any([s.arm.last_round] != s.rounds for s in row.sides):
+  # A run in progress has not reached the last one.
+  if any([s.arm.num_rounds] != s.rounds for s in row.sides):
     words = dict.fromkeys(rounds_words(s.rounds) for s in row.sides)
     parts.append(f'after {listed(list(words))}')
   if row.fraction:
@@ -265,7 +281,7 @@ def _mean_loss(findings: Findings, sample: Sample) -> str:
   ends = interval_words(loss, 'loss')
   over = ' over clients' if len(sample.by_seed) == 1 else ''
   ends = f' (95 % interval{over} {ends})' if loss.low is not None else ''
-  if sample.rounds != [arm.last_round]:
+  if sample.rounds != [arm.num_rounds]:
     where += f' after {rounds_words(sample.rounds)}'
   if sample.fraction:
     where += f' after personalization on {100 * sample.fraction:g} %'

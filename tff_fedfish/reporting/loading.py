@@ -73,6 +73,8 @@ def _load_run(directory: pathlib.Path) -> Run:
   with files.explained(path, 'a JSON object of a run', advice):
     config = files.parse_json(path.read_text(encoding='utf-8'))
     json_values.require(isinstance(config, dict), '', 'an object', config)
+  # Its paths are found from here.
+  train_config = config_loading.from_json_dict(config, str(path))
   config = {k: v for k, v in config.items() if k != given.DIRECTORY}
   remarks: list[str] = []
   timings = directory / 'timings.csv'
@@ -80,7 +82,7 @@ def _load_run(directory: pathlib.Path) -> Run:
   return Run(
     directory=directory,
     config=config,
-    train_config=config_loading.from_json_dict(config, str(path)),
+    train_config=train_config,
     metrics=tuple(read_metrics(directory / 'metrics.csv')),
     timings=tuple(read_metrics(timings)) if timings.exists() else (),
     environment=starts.last_environment(directory),

@@ -12,9 +12,14 @@ from tff_fedfish.reporting.estimates import MIN_SEEDS
 from tff_fedfish.reporting.findings import Findings
 from tff_fedfish.reporting.reproduction import (
   evaluate_command,
+  is_measurable,
   more_seeds_commands,
 )
-from tff_fedfish.reporting.runs import NamedEvaluation, Run, shared_seeds
+from tff_fedfish.reporting.runs import (
+  NamedEvaluation,
+  Run,
+  Subject,
+)
 from tff_fedfish.reporting.scores import Sample
 from tff_fedfish.reporting.words import listed, said_fraction
 
@@ -35,6 +40,7 @@ def notes(findings: Findings) -> list[str]:
   }
   sentences = list(_seeds(findings))
   sentences += [*_not_compared(findings), *_not_personalized(findings)]
+  sentences += _left_out(findings)
   clauses = [
     (clause, run.label)
     for run in runs
@@ -71,13 +77,27 @@ def _seeds(findings: Findings) -> Iterator[str]:
     )
 
 
+def _left_out(findings: Findings) -> Iterator[str]:
+  """Yields how many clients left a comparison as one side lacks them."""
+  for (pair, subject), rows in keys.grouped(
+    findings.comparisons, lambda c: (c.pair, c.subject)
+  ).items():
+    one, two = (set(side.clients) for side in rows[0].sides)
+    if number := len(one ^ two):
+      verb = 'is' if number == 1 else 'are'
+      yield (
+        f'{count(number, "client")} of {subject} that only one of '
+        f'{" and ".join(pair.names)} was scored on {verb} not compared.'
+      )
+
+
 def _run_clauses(run: Run) -> Iterator[str]:
   last, planned = run.last_round, run.num_rounds
   if last is None:
     yield 'no round is finished yet'
   elif run.has_diverged:
     yield f'diverged and stopped after round {last} of {planned}'
-  elif run.history.has_stopped_early:
+  elif last < planned and run.history.has_stopped_early:
     yield f'stopped early after round {last} of {planned}'
   elif last < planned:
     yield f'{last} of {planned} rounds so far'
@@ -167,8 +187,9 @@ def _evaluation_clauses(
 def _arm_clauses(arm: Arm, findings: Findings) -> Iterator[str]:
   """Yields where personalization hurts, and what a mean over seeds lacks."""
   if arm.train_config.local_privacy.is_on and arm.num_seeds > 1:
-    if len({run.train_config.seeds.privacy_seed for run in arm.runs}) == 1:
-      yield 'one seeds.privacy_seed for all seeds, whose noise is shared'
+    privacy_seeds = {run.train_config.seeds.privacy_seed for run in arm.runs}
+    if len(privacy_seeds) < arm.num_seeds:
+      yield 'seeds share a seeds.privacy_seed, and so the noise'
   for subject, samples in keys.grouped(
     (s for s in findings.shown if s.arm is arm), lambda s: s.subject
   ).items():
@@ -212,7 +233,7 @@ def _not_compared(findings: Findings) -> Iterator[str]:
   for arm in rest[:_MAX_NAMED]:
     yield f'{arm.label} is not compared: {_reason(findings, arm, others[0])}'
   if len(rest) > _MAX_NAMED:
-    more = count(len(rest) - _MAX_NAMED, 'run')
+    more = count(sum(arm.num_seeds for arm in rest[_MAX_NAMED:]), 'run')
     yield f'Also not compared: {more}.'
 
 
@@ -234,9 +255,7 @@ def _reason(findings: Findings, arm: Arm, other: Arm) -> str:
     differing = keys.differing([ours[0].key, theirs[0].key])
     if ours[0].round_num != theirs[0].round_num:
       differing['round'] = [str(s[0].round_num) for s in (ours, theirs)]
-    seeds = [
-      {shared_seeds(own) for own in side[0].by_seed} for side in (ours, theirs)
-    ]
+    seeds = [set(side[0].by_seed) for side in (ours, theirs)]
     if not differing and seeds[0] & seeds[1]:
       return 'no client has a finite loss on both sides.'
     if not differing:
@@ -245,6 +264,8 @@ def _reason(findings: Findings, arm: Arm, other: Arm) -> str:
       return f'it was scored on other data: {_with_values(differing)}.'
     reason = f'it was evaluated differently: {_with_values(differing)}'
   evaluation = next(iter(sample.evaluations.values()))
+  if not is_measurable(target, evaluation):
+    return f'{reason}. It cannot be evaluated alike.'
   command = evaluate_command(target, evaluation, str(target.directory))
   return f'{reason}. `{" ".join(command)}` evaluates it alike.'
 
@@ -263,11 +284,11 @@ def _over(findings: Findings, arm: Arm, other: Arm) -> str:
   )
   if run.has_diverged or run.history.has_stopped_early:
     return found
-  directory = shlex.quote(str(run.directory))
-  return (
-    f'{found} `fedfish train --workdir {directory} '
-    f'--config.training.num_rounds={rounds}` continues it.'
-  )
+  command = f'fedfish train --workdir {shlex.quote(str(run.directory))}'
+  # It keeps its plan where that goes as far.
+  if run.num_rounds < rounds:
+    command += f' --config.training.num_rounds={rounds}'
+  return f'{found} `{command}` continues it.'
 
 
 def _samples(findings: Findings, arm: Arm) -> list[Sample]:
@@ -294,11 +315,27 @@ def _between_runs(findings: Findings) -> Iterator[str]:
     if 0 < len(without) < len(runs):
       yield f'Without an evaluation on {subject}: {_some(without)}.'
     own = findings.shown_of(subject)
+    if differing := _not_alike(findings, subject):
+      yield (
+        f'Scores on {subject} that are shown are not of one evaluation: they '
+        f'differ in {_with_values(differing)}.'
+      )
     first = min((s.fraction for s in own), default=0.0)
     scored = {s.arm for s in own if s.fraction == first}
     if later := list(dict.fromkeys(s.arm for s in own if s.arm not in scored)):
       labels = _some([arm.label for arm in later])
       yield f'Not scored on {subject} {said_fraction(first)}: {labels}.'
+
+
+def _not_alike(findings: Findings, subject: Subject) -> dict[str, list[str]]:
+  """Returns what differs between the first scores of arms that are compared.
+
+  What differs after personalization alone, its own note says.
+  """
+  compared = findings.compared_arms
+  samples = [s for s in findings.shown_of(subject) if s.arm in compared]
+  first = min((s.fraction for s in samples), default=0.0)
+  return keys.differing([s.key for s in samples if s.fraction == first])
 
 
 def _some(labels: Sequence[str]) -> str:
@@ -311,7 +348,7 @@ def _with_values(differing: Mapping[str, Sequence[str]]) -> str:
   parts = []
   for name, values in differing.items():
     # Of clients the hash says nothing to a reader.
-    numbers = [value.strip("'").split(' ')[0] for value in values]
+    numbers = [value.strip("'").split(' (')[0] for value in values]
     if name != 'clients':
       parts.append(f'{name} ({" / ".join(v.strip(chr(39)) for v in values)})')
     elif len(set(numbers)) > 1:

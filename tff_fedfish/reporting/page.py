@@ -1,6 +1,7 @@
 """The page of a report: its sections, rendered as one HTML file."""
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import jinja2
@@ -27,13 +28,16 @@ GENERATOR = 'fedfish report'
 SCRIPT = 'reproduce.sh'
 """File with all commands, beside the page."""
 
+# Commands and settings. Other backticks are part of names.
+_CODE = re.compile(r'`(fedfish [^`]+|(?:--)?[a-z_]+\.[a-z_.]+)`')
+
 
 def _prose(text: str) -> markupsafe.Markup:
-  """Returns a sentence in HTML; what stands in backticks is code.
+  """Returns a sentence in HTML; a command or setting in backticks is code.
 
   No line of it begins with '%' or '='.
   """
-  parts = [markupsafe.escape(part) for part in text.split('`')]
+  parts = list(map(markupsafe.escape, _CODE.split(text)))
   parts[::2] = [
     part.replace(' %', '\u00a0%').replace(' = ', '\u00a0=\u00a0')
     for part in parts[::2]
@@ -71,9 +75,7 @@ _TABLE_NOTES = {
     'Student’s 95 % interval over seeds.'
   ),
   'scores_1': (
-    '★: best mean of the column, as shown, among runs that were evaluated '
-    'alike with three seeds or more. 0 %, 25 %, 50 %: fraction of each '
-    'client’s data used for personalization.'
+    '0 %, 25 %, 50 %: fraction of each client’s data used for personalization.'
   ),
   'barrier': 'The barrier ranks nothing.',
 }

@@ -29,8 +29,12 @@ class Pair:
   """The method and what is subtracted, with all that differs between them and
   the trials that they are the best of."""
   arms: tuple[Arm, Arm]
+  names_of_curves: tuple[str, str]
+  """The names without the rounds that were scored."""
   rounds: tuple[int | None, int | None] = (None, None)
   """Rounds that were chosen; None: the latest that both sides have."""
+  are_best: tuple[bool, bool] = (False, False)
+  """Whether the models of each side are those that its runs kept as best."""
   trials: tuple[int, int] = (1, 1)
   """Trials of which each side is the best."""
   chosen_on: Subject | str = ''
@@ -68,11 +72,13 @@ def _same_settings(arms: Sequence[Arm]) -> Iterator[Pair]:
   settings = keys.differing_words(firsts)
   for pair, words in zip(pairs, settings, strict=True):
     sides = _ordered(pair)
+    names = tuple(keys.names([arm.first for arm in sides]))
     yield Pair(
       question=SAME,
       setting=', '.join(words),
-      names=tuple(keys.names([arm.first for arm in sides])),
+      names=names,
       arms=sides,
+      names_of_curves=names,
     )
 
 
@@ -109,19 +115,24 @@ def _each_at_its_best(scores: Scores) -> Iterator[Pair]:
     order = [arms.index(arm) for arm in _ordered(arms)]
     # Where all rounds are the last planned ones their number is a setting.
     is_last = all(s.rounds == [s.arm.num_rounds] for s in samples)
-    names_rounds = not are_equal and not is_last
+    has_one_plan = arms[0].num_rounds == arms[1].num_rounds
+    names_rounds = not is_last and not (are_equal and has_one_plan)
     words = [
-      _trial_words(pair[n], samples[n], trials[n], chosen_on)
-      + [rounds_words(samples[n].rounds)] * names_rounds
-      for n in order
+      _trial_words(pair[n], samples[n], trials[n], chosen_on) for n in order
+    ]
+    scored = [
+      [*own, *[rounds_words(samples[n].rounds)] * names_rounds]
+      for n, own in zip(order, words, strict=True)
     ]
     firsts = [arms[n].first for n in order]
     yield Pair(
       question=BEST if max(trials) > 1 else OTHER,
       setting='',
-      names=tuple(keys.names(firsts, further=words)),
+      names=tuple(keys.names(firsts, further=scored)),
       arms=tuple(arms[n] for n in order),
+      names_of_curves=tuple(keys.names(firsts, further=words)),
       rounds=tuple(rounds[n] for n in order),
+      are_best=tuple(samples[n].num_trials > 1 for n in order),
       trials=tuple(trials[n] for n in order),
       chosen_on=chosen_on if max(trials) > 1 else '',
     )
@@ -157,12 +168,16 @@ def _best_of_both(
       continue
     every = [list(itertools.chain(*own)) for own in candidates]
     choice = _by_validation(every)
+    chosen_on = _VALIDATION if choice else subject
+    if not choice and all(len(own) == 1 for own in every):
+      # The runs chose, on clients of their own.
+      chosen_on = _chosen_by_runs(every) or subject
     best = [min(own, key=choice or _scored_loss) for own in every]
     trials = [
       sum(max(s.num_trials for s in of_arm) for of_arm in own)
       for own in candidates
     ]
-    return best, trials, _VALIDATION if choice else subject
+    return best, trials, chosen_on
   return None
 
 
@@ -188,6 +203,23 @@ def _by_validation(
   if any(loss(sample) is None for own in candidates for sample in own):
     return None
   return loss
+
+
+def _chosen_by_runs(
+  candidates: Sequence[Sequence[Sample]],
+) -> Subject | str:
+  """Returns the clients of all choices of a best round; '' of several."""
+  found = {
+    evaluation.summary.checkpoint.get('chosen_on')
+    for [sample] in candidates
+    for evaluation in sample.evaluations.values()
+    if evaluation.num_trials > 1
+  }
+  if len(found) != 1:
+    return ''
+  return {'validation_clients': _VALIDATION, 'held_out_clients': HELD_OUT}.get(
+    found.pop(), ''
+  )
 
 
 def _scored_loss(sample: Sample) -> float:

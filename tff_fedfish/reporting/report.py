@@ -28,6 +28,12 @@ _GENERATOR_TAG = re.compile(
   f'<meta name="generator" content="{re.escape(GENERATOR)} '
 )
 
+_SCRIPT_HEADS = {
+  SCRIPT: '# Start it beside configs/. Relative paths of corpora begin there.\n'
+  'set -e\n',
+  notes.MORE_SEEDS: '# Start it where the report was made.\nset -e\n',
+}
+
 
 def is_report(directory: str | os.PathLike) -> bool:
   """Returns whether a directory holds a report."""
@@ -88,7 +94,8 @@ def write_report(
     findings.compared_arms
   )
   texts |= {
-    name: 'set -e\n' + ''.join(f'{" ".join(command)}\n' for command in commands)
+    name: _SCRIPT_HEADS[name]
+    + ''.join(f'{" ".join(command)}\n' for command in commands)
     for name, commands in scripts.items()
     if commands
   }

@@ -21,6 +21,8 @@ from tff_fedfish.reporting.runs import (
 
 CONFIGS_NAME = 'configs'
 """Directory in a report with the configuration of each run."""
+# A run that diverges is one, too: its scores are those of a good checkpoint.
+_MAY_DIVERGE = '|| [ $? = 1 ]'
 # Between the seeds of a run and those of its repetition.
 _SEED_STEP = 1000
 
@@ -54,20 +56,55 @@ def reproduction_commands(runs: Sequence[Run]) -> list[list[str]]:
         'fedfish train',
         f'--config {shlex.quote(path)}',
         f'--workdir {shlex.quote(workdir)}',
+        *[_MAY_DIVERGE] * run.has_diverged,
       ]
     )
-    commands += [evaluate_command(run, e, workdir) for e in run.evaluations]
+    # As typed: it is for another machine.
+    data = run.config['data'].get('directory')
+    commands += [
+      evaluate_command(run, e, workdir, data) for e in run.evaluations
+    ]
   quoted = ' '.join(map(shlex.quote, workdirs))
   commands.append(['fedfish report', f'--runs {quoted}', '--output report'])
   return commands
 
 
+def is_measurable(run: Run, evaluation: NamedEvaluation) -> bool:
+  """Returns whether `evaluate_command` of another run's evaluation would run.
+
+  Clients' own models are scored on their own rows only. The run must have such
+  rows, sequences as long, and the round.
+  """
+  config, kind = run.train_config, evaluation.summary.kind
+  is_personal = config.method.personal(config) is not None
+  if is_personal and kind not in OWN_ROWS:
+    return False
+  validation, test = config.row_fractions
+  has_rows = {
+    'own_validation': validation > 0,
+    'own_test': test > 0 or config.partition.has_twins,
+    'held_out': config.client_splits.held_out_fraction != 0,
+  }
+  if not has_rows.get(kind, True):
+    return False
+  longest = config.data.sequence_length
+  wanted = evaluation.summary.personalization.get('sequence_length')
+  if kind not in OWN_ROWS and wanted and wanted > (longest or 0):
+    return False
+  if evaluation.num_trials > 1 or evaluation.round_num == run.last_round:
+    return True
+  rounds = run.directory / 'checkpoints'
+  name = f'round_{evaluation.round_num:08d}'
+  return (rounds / name).exists() or not rounds.exists()
+
+
 def evaluate_command(
-  run: Run, evaluation: NamedEvaluation, workdir: str
+  run: Run, evaluation: NamedEvaluation, workdir: str, data: str | None = None
 ) -> list[str]:
   """Returns the command that repeats an evaluation, in `workdir`.
 
-  Its parts are to be joined by spaces. Its output is new to the run.
+  Its parts are to be joined by spaces. Its output is new to the run. `data` is
+  the place of the run's own corpus; None: where it is from here.
   """
   summary = evaluation.summary
   checkpoint = workdir
@@ -75,7 +112,7 @@ def evaluate_command(
     checkpoint += '@best'
   elif evaluation.round_num != run.last_round:
     checkpoint += f'/checkpoints/round_{evaluation.round_num:08d}'
-  data = run.train_config.data.directory
+  data = data or run.train_config.data.directory
   own = run.identity and run.identity.fingerprint
   is_other = own not in (None, summary.corpus_identity.fingerprint)
   if is_other or summary.kind == 'transfer' or not isinstance(data, str):
@@ -92,7 +129,7 @@ def evaluate_command(
   options = {
     'checkpoint': checkpoint,
     'data': data,
-    'fractions': ','.join(f'{f:g}' for f in evaluation.fractions) or None,
+    'fractions': ','.join(map(_exact, evaluation.fractions)) or None,
     # The same clients, whether or not there were more to choose from.
     'max_clients': max_clients,
     # No bound then is no bound now.
@@ -115,7 +152,9 @@ def evaluate_command(
     for name, value in options.items()
     if value is not None
   ]
-  barrier = ['--barrier'] if evaluation.barriers is not None else []
+  # The barrier is no score, and not every run has one.
+  is_own = evaluation in run.evaluations
+  barrier = ['--barrier'] * (is_own and evaluation.barriers is not None)
   return ['fedfish evaluate', *parts, *barrier]
 
 
@@ -126,19 +165,28 @@ def more_seeds_commands(arms: Sequence[Arm]) -> list[list[str]]:
   over have none. Evaluations on other corpora, whose place is not recorded, and
   of earlier rounds are not among them.
   """
+  if not arms:
+    return []
   of_arms = [{shared_seeds(run.seeds) for run in arm.runs} for arm in arms]
   runs = [run for arm in arms for run in arm.runs]
   wanted = list(dict.fromkeys(shared_seeds(run.seeds) for run in runs))
-  if all(len(own) >= MIN_SEEDS for own in of_arms):
+  if len(set.intersection(*of_arms)) >= MIN_SEEDS:
     return []
   if not all(run.is_over for run in runs):
     return []
-  for number in range(len(wanted), MIN_SEEDS):
-    wanted.append(tuple(s + number * _SEED_STEP for s in wanted[0]))
+  further = (
+    tuple(s + number * _SEED_STEP for s in wanted[0])
+    for number in itertools.count(len(wanted))
+  )
+  while len(wanted) < MIN_SEEDS:
+    seeds = next(further)
+    if seeds not in wanted:
+      wanted.append(seeds)
   commands, workdirs = [], []
   taken = {run.directory for run in runs}
   for own, arm in zip(of_arms, arms, strict=True):
-    run = arm.first
+    # One that diverged has no evaluation of its last round.
+    run = min(arm.runs, key=lambda r: r.has_diverged)
     workdirs += [str(r.directory) for r in arm.runs]
     names = (f'{run.directory}_seed{n}' for n in itertools.count(2))
     free = (name for name in names if pathlib.Path(name) not in taken)
@@ -164,6 +212,11 @@ def more_seeds_commands(arms: Sequence[Arm]) -> list[list[str]]:
   return [*commands, ['fedfish report', f'--runs {quoted}', output]]
 
 
+def _exact(number: float) -> str:
+  """Returns a number as text that gives it back, such as '0' or '0.25'."""
+  return repr(float(number)).removesuffix('.0')
+
+
 def _train_command(run: Run, workdir: str, seeds: Seeds) -> list[str]:
   """Returns the command that trains a run with other seeds."""
   config = run.directory / CONFIG_NAME
@@ -174,14 +227,14 @@ def _train_command(run: Run, workdir: str, seeds: Seeds) -> list[str]:
     *(f'--config.{name}={seed}' for name, seed in named),
   ]
   if not run.train_config.local_privacy.is_on:
-    return command
+    return [*command, _MAY_DIVERGE]
   # Nobody may know the seed of the noise, and a run goes on with its own.
   seed = '$(($(od -An -N4 -tu4 /dev/urandom) % 2147483648))'
   command.append(f'--config.{SEEDS[-1]}={seed}')
   path = f'{workdir}/{CONFIG_NAME}'
   go_on = f'fedfish train --workdir {shlex.quote(workdir)}'
   condition = f'if [ -e {shlex.quote(path)} ]; then {go_on}; else'
-  return [condition, *command, '; fi']
+  return [condition, *command, '; fi', _MAY_DIVERGE]
 
 
 def _unless(path: str, command: Sequence[str]) -> list[str]:

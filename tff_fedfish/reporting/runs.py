@@ -5,7 +5,6 @@ import functools
 import math
 import pathlib
 import statistics
-from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -261,21 +260,8 @@ class Run(Measured):
 
 
 def shared_seeds(seeds: Seeds) -> Seeds:
-  """Returns the seeds that a run with DP-SGD shares with one without."""
+  """Returns the seeds but for that of privacy, which repeats the noise only."""
   return seeds[: len(SEEDS) - 1]
-
-
-def pairing(
-  one: Collection[Seeds], two: Collection[Seeds]
-) -> Callable[[Seeds], Seeds]:
-  """Returns what of the seeds pairs runs of two arms.
-
-  That of privacy is part of it where it tells more pairs apart.
-  """
-  common = [
-    set(map(key, one)) & set(map(key, two)) for key in (tuple, shared_seeds)
-  ]
-  return tuple if len(common[0]) > len(common[1]) else shared_seeds
 
 
 def is_finite(value: float | None) -> bool:

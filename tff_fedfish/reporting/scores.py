@@ -28,6 +28,7 @@ from tff_fedfish.reporting.runs import (
   Run,
   Seeds,
   Subject,
+  shared_seeds,
 )
 
 SCORES = ('loss_before', 'accuracy_before', 'loss_after', 'accuracy_after')
@@ -48,20 +49,23 @@ class Sample:
   evaluations: Mapping[Seeds, NamedEvaluation]
   """Seeds -> the evaluation."""
   by_seed: Mapping[Seeds, pd.DataFrame]
-  """Seeds -> `SCORES` by client, also those that are not finite."""
+  """Seeds -> `SCORES` by client, also those that are not finite. Runs that
+  repeat the noise only are one seed, with the mean of their scores."""
 
   @property
   def rank(self) -> tuple:
     """Order among samples of one arm, subject and fraction; highest counts.
 
-    More seeds, a later round, more clients, more rows, then the newest.
+    More seeds, a later round, that of the earliest seed where each one's best
+    is another; more clients, more rows, no choice of the round, the newest.
     """
     first = next(iter(self.by_seed.values()))
     return (
       len(self.by_seed),
-      self.round_num,
+      self.rounds[0],
       len(first),
       int(first['num_evaluation_sequences'].sum()),
+      self.num_trials == 1,
       max(e.written for e in self.evaluations.values()),
       *sorted(e.name for e in self.evaluations.values()),
     )
@@ -114,7 +118,8 @@ class Sample:
       return f'{diverged} of {count(self.arm.num_seeds, "seed")} diverged'
     if len(self.finite_clients) < len(self.clients):
       clients = count(len(self.clients), 'client')
-      return f'{len(self.finite_clients)} of {clients} finite'
+      everywhere = ' in every seed' * (len(self.by_seed) > 1)
+      return f'{len(self.finite_clients)} of {clients} finite{everywhere}'
     return ''
 
   def values(self, column: str) -> dict[Seeds, dict[bytes, float]]:
@@ -147,8 +152,9 @@ class Sample:
   def bits_per_byte(self) -> float | None:
     """Bits per byte of all scored text together; None with images."""
     bits = []
-    for seeds, table in self.by_seed.items():
-      num_bytes = self.evaluations[seeds].summary.num_scored_bytes
+    for evaluation in self.evaluations.values():
+      table = evaluation.scores_at(self.fraction)
+      num_bytes = evaluation.summary.num_scored_bytes
       nats = (table['loss_after'] * table['num_evaluation_tokens']).sum()
       bits.append(num_bytes and nats / math.log(2) / num_bytes)
     return None if self.problem else arms_module.mean(bits)
@@ -267,10 +273,28 @@ def _samples(arm: Arm) -> list[Sample]:
       fraction=fraction,
       key=key,
       evaluations=evaluations,
-      by_seed={s: e.scores_at(fraction) for s, e in evaluations.items()},
+      by_seed=_by_seed(evaluations, fraction),
     )
     for (subject, _, fraction, key), evaluations in sorted(
       groups.items(),
       key=lambda item: (item[0][0] != HELD_OUT, item[0][0], item[0][2]),
     )
   ]
+
+
+def _by_seed(
+  evaluations: Mapping[Seeds, NamedEvaluation], fraction: float
+) -> dict[Seeds, pd.DataFrame]:
+  """Returns the scores by seed; see `Sample.by_seed`."""
+  grouped = keys.grouped(
+    evaluations.items(), lambda item: shared_seeds(item[0])
+  )
+  found = {}
+  for seeds, several in grouped.items():
+    tables = [evaluation.scores_at(fraction) for _, evaluation in several]
+    found[seeds] = tables[0]
+    if len(tables) > 1:
+      sums = {c: sum(table[c] for table in tables) for c in SCORES}
+      means = pd.DataFrame(sums) / len(tables)
+      found[seeds] = means.join(tables[0].drop(columns=list(SCORES)))
+  return found

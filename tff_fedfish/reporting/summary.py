@@ -4,7 +4,7 @@ Tables of the page and of the console choose from the same columns.
 """
 
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,8 +43,6 @@ class Value(NamedTuple):
   """The same with its interval, where one was computed."""
   problem: str = ''
   """`Sample.problem`: the mean is of survivors and not shown."""
-  scale: Hashable = None
-  """Values of equal scales may be ranked; None: none may."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,6 +132,7 @@ def _scores(scores: Scores) -> Iterator[Column]:
       key = f'bits_per_byte/{fraction:g}'
       yield _score(own, 'bits_per_byte', key, lambda s, m: s.bits_per_byte)
     yield _score(samples, 'unknown_tokens', 'unknown_tokens', _unknown_tokens)
+    yield _score(samples, 'round', 'round', lambda s, m: s.rounds[-1])
   for _, samples in ordered:
     by_fraction = keys.grouped(samples, lambda sample: sample.fraction)
     for fraction, own in sorted(by_fraction.items()):
@@ -158,7 +157,6 @@ def _score(
         estimate,
         # How many clients are hurt includes those with no finite loss.
         sample.problem if measure != 'hurt' else '',
-        (sample.key, sample.round_num, tuple(sample.clients)),
       )
   return Column(
     key=f'{samples[0].subject.key}/{key}',

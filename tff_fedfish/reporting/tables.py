@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from tff_fedfish.reporting import keys
@@ -37,8 +37,6 @@ class Cell(NamedTuple):
 
   text: str
   interval: str = ''
-  is_best: bool = False
-  """Whether it is the best of its column."""
 
 
 ABSENT = Cell('–')
@@ -164,44 +162,24 @@ def _console_heading(
 
 
 def _cells(column: Column, arms: Sequence[Arm]) -> list[Cell]:
-  """Returns a cell per arm; the best of each of the equal scales is marked.
-
-  It takes three seeds of every arm, and no client or seed missing.
-  """
+  """Returns a cell per arm."""
   kind = column.measure.rpartition('/')[2]
   show = _SHOW.get(column.measure) or _SHOW.get(kind, number_text)
-  best = {'loss': min, 'accuracy': max}.get(column.measure)
-  best_texts = {}
-  for scale, values in keys.grouped(
-    column.values.values(), lambda value: value.scale
-  ).items():
-    is_complete = all(
-      not v.problem and v.estimate and v.estimate.is_finding for v in values
-    )
-    # Equal as shown is equal: a tie in all rows tells nothing apart.
-    if best and is_complete and len({show(v.mean) for v in values}) > 1:
-      best_texts[scale] = show(best(value.mean for value in values))
-  return [
-    _cell(column, column.values.get(arm.label), show, best_texts)
-    for arm in arms
-  ]
+  return [_cell(column, column.values.get(arm.label), show) for arm in arms]
 
 
 def _cell(
-  column: Column,
-  value: Value | None,
-  show: Callable[[float], str],
-  best_texts: Mapping[Hashable, str],
+  column: Column, value: Value | None, show: Callable[[float], str]
 ) -> Cell:
   if value is None:
     return ABSENT
   if value.problem:
     return Cell(value.problem)
-  text, ends = show(value.mean), ''
+  ends = ''
   if value.estimate:
     measure = 'accuracy' if column.measure == 'accuracy' else 'loss'
     ends = interval_words(value.estimate, measure)
-  return Cell(text, ends, text == best_texts.get(value.scale))
+  return Cell(show(value.mean), ends)
 
 
 def number_text(value: float) -> str:
