@@ -10,7 +10,7 @@ from pipelines.unpack_zstd import DEFAULT_WINDOW_LOG, MAX_WINDOW_LOG
 from tff_fedfish.errors import UserError
 
 # Of records in memory. It bounds what reading takes.
-RUN_BYTES = 48 << 20
+RUN_BYTES = 32 << 20
 
 # Protocol buffers cannot hold more than 2 GiB; leaves room for the last one.
 _MAX_BYTES = 1 << 30

@@ -57,7 +57,7 @@ class FileReader:
     self._encode = _ExampleEncoder(self._source, max_bytes)
     self._part_of = job.split and splits.build_route(job.split, self._source)
     self._key_function, self._filter = job.own_functions()
-    self._shard_of = functools.lru_cache(1 << 16)(
+    self._shard_of = functools.lru_cache(1 << 14)(
       functools.partial(shard_of, num_shards=job.num_shards)
     )
 

@@ -23,9 +23,9 @@ MAX_OPEN = 256
 """Runs that are merged at a time: far below what a process may have open."""
 
 # A batch has as many bytes, or one row.
-_BATCH_BYTES = 256 << 10
-# Of each open run, if it is in a store.
-_READ_BYTES = 1 << 20
+_BATCH_BYTES = 64 << 10
+# Of each open run: in a store, and on a local disk.
+_READ_BYTES, _LOCAL_READ_BYTES = 1 << 20, 32 << 10
 # A footer, and its length, tell where each shard begins and which features rows
 # have.
 _LENGTH_BYTES, _TAIL_BYTES = 8, 64 << 10
@@ -166,7 +166,8 @@ class _Run:
   """
 
   def __init__(self, path: str, stack: contextlib.ExitStack):
-    file = stack.enter_context(places.open_file(path, _READ_BYTES))
+    read_bytes = _READ_BYTES if places.is_remote(path) else _LOCAL_READ_BYTES
+    file = stack.enter_context(places.open_file(path, read_bytes))
     end = file.seek(0, os.SEEK_END)
     # In one request of a store, for nearly every run.
     file.seek(max(0, end - _TAIL_BYTES))

@@ -25,7 +25,7 @@ from tff_fedfish.data.manifest import DropExample, Shard
 from tff_fedfish.data.time_order import kind_of
 
 # Of an index, and of a record, in memory.
-_INDEX_ROWS, _MEMORY_BYTES = 1 << 16, 16 << 20
+_INDEX_ROWS, _MEMORY_BYTES = 1 << 14, 4 << 20
 
 _group_id, _time, _example, _num_words = map(operator.itemgetter, (0, 1, 4, 5))
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import psutil
 
-_SAMPLE_SECONDS = 0.05
+_SAMPLE_SECONDS = 0.2
 
 
 class ProcessMeasurement(NamedTuple):
@@ -23,7 +23,7 @@ class ProcessMeasurement(NamedTuple):
   """CPU time of it and of the processes below it that it waited for."""
   peak_tree_bytes: int
   """The largest sum of the memory of the command and the processes below it, of
-  20 samples a second. What several processes share counts once, by equal parts
+  5 samples a second. What several processes share counts once, by equal parts
   in each of them (PSS)."""
   max_rss_bytes: int
   """Largest resident memory of a single process, as the system counted it."""

@@ -158,10 +158,11 @@ def open_file(
 
   Args:
     path: The file.
-    buffer_bytes: Bytes of a store's file to read by one request.
+    buffer_bytes: Bytes to read at a time, of a store's file by one request; of
+      a local one at most 128 KiB.
   """
   if not is_remote(path):
-    return open(path, 'rb', _LOCAL_BUFFER_BYTES)
+    return open(path, 'rb', min(buffer_bytes, _LOCAL_BUFFER_BYTES))
   return io.BufferedReader(_StoreFile(path), buffer_bytes)
 
 
