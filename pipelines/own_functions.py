@@ -94,7 +94,7 @@ class OwnFunction:
   def _call(self, record: RawRecord, num: int | str, file: str) -> Any:
     try:
       return self._function(dict(record.get(OBJECT, record)))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
       # The first frame is this one.
       frame = traceback.extract_tb(error.__traceback__, 2)[-1]
       raise UserError(

@@ -181,12 +181,12 @@ def find_shards(work: str) -> dict[int, str]:
 
   A job that failed while it published may have given one its last name.
   """
-  paths = places.list_files(places.join(work, _SHARDS))
+  paths = set(places.list_files(places.join(work, _SHARDS)))
   shards = {
     number: f'{path.removesuffix("json")}tfrecord'
     for number, path in _find(work, _SHARDS).items()
   }
-  return {n: path for n, path in shards.items() if path in set(paths)}
+  return {n: path for n, path in shards.items() if path in paths}
 
 
 def read_shard_reports(work: str) -> dict[int, tuple[str, ShardReport]]:

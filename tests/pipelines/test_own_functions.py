@@ -34,6 +34,8 @@ def post(record):
 def value(record):
   if record['value'] == 'raise':
     raise ValueError('one\\nline')
+  if record['value'] == 'exit':
+    raise SystemExit(3)
   return record['value']
 
 NUMBER = 7
@@ -124,6 +126,7 @@ def test_features_of_a_post(tmp_path):
     ('\ud800', 'unpaired_surrogate'),
     (7, 'must return text or None, but returned a value of type int'),
     ('raise', 'must accept every record, but raised ValueError: one line'),
+    ('exit', 'must accept every record, but raised SystemExit: 3'),
   ],
 )
 def test_keys(value, found):
@@ -142,7 +145,8 @@ def test_keys(value, found):
   # Where it is raised in the module.
   line = _MODULE.splitlines().index("    raise ValueError('one\\nline')") + 1
   lines = re.findall(r'\(line (\d+) of .*own_module_here.py.\)', message)
-  assert lines == ([str(line)] if value == 'raise' else [])
+  found = {'raise': [line], 'exit': [line + 2]}
+  assert lines == list(map(str, found.get(value, [])))
 
 
 @pytest.mark.parametrize('value', [None, 1, 'yes'])
