@@ -8,7 +8,7 @@ from typing import Any
 from pipelines import reports, splits
 from pipelines.merge_index import MergedIndex, merge_index
 from pipelines.options import GroupJob
-from pipelines.output import WorkDirectory
+from pipelines.output import LostRecordsError, WorkDirectory
 from pipelines.reports import FileReport, Plan, ShardReport, Tally
 from pipelines.rows import names_of
 from tff_fedfish.data import places
@@ -132,7 +132,7 @@ def _check(
     or records_in != handed_on + num_read_drops
     or handed_on != stored + num_shard_drops
   ):
-    raise RuntimeError(
+    raise LostRecordsError(
       f'Records were lost: {records_in} read from {len(files)} of '
       f'{len(job.paths)} files, {num_read_drops} dropped, {handed_on} '
       f'handed on, {num_shard_drops} dropped from groups, {stored} written. '
@@ -202,7 +202,7 @@ def _manifest(
     shards=tuple(shard.shard for shard in shards),
     index_sha256=index.sha256,
     fingerprint=index.fingerprint,
-    versions=_versions(job.key),
+    versions=versions(job.key),
     options=job.options(),
     order=ORDER,
     num_input_files=len(files),
@@ -215,7 +215,7 @@ def _manifest(
   )
 
 
-def _versions(key: str) -> dict[str, str]:
+def versions(key: str) -> dict[str, str]:
   """Returns the versions that decide how records are grouped."""
   packages = _OF_KEYS.get(key, ())
   found = {name: importlib.metadata.version(name) for name in packages}

@@ -25,7 +25,7 @@ from apache_beam.options.pipeline_options import (
 from pipelines import output as outputs
 from pipelines import reports, steps
 from pipelines.beam_internals import lock_buffers, watch_workers
-from pipelines.finish import finish
+from pipelines.finish import finish, versions
 from pipelines.input_files import file_sizes
 from pipelines.options import GroupJob
 from pipelines.reports import Input
@@ -33,7 +33,6 @@ from pipelines.run_errors import raise_understood
 from tff_fedfish.data.manifest import Manifest
 from tff_fedfish.data.places import is_remote
 from tff_fedfish.errors import UserError
-from tff_fedfish.version import __version__
 
 # By name: what Beam calls DirectRunner first tries to download a Go program.
 DEFAULT_RUNNER = 'apache_beam.runners.portability.fn_api_runner.FnApiRunner'
@@ -96,10 +95,12 @@ def run_group_job(
       if watch is not None:
         watch(directory.path, sizes)
       reports.write_inputs(directory.path, tasks)
+      if resume:
+        reports.remove_unfinished_runs(directory.path)
       # The functions need not carry the names of all files.
       work = steps.Work(dataclasses.replace(job, paths=()), directory.path)
       with (
-        _new_schedule(num_workers) as schedule,
+        _new_schedule(num_workers, directory.path) as schedule,
         beam.Pipeline(options=options) as pipeline,
       ):
         _build(pipeline, work, schedule, sizes)
@@ -177,7 +178,11 @@ def _identity(job: GroupJob) -> str:
     (path, size, 0 if is_remote(path) else os.stat(path).st_mtime_ns)
     for path, size in zip(job.paths, file_sizes(job.paths), strict=True)
   ]
-  values = __version__, dataclasses.replace(job, paths=()), sorted(files)
+  functions = [f.source_digest for f in job.own_functions() if f]
+  values = (
+    *(versions(job.key), functions),
+    *(dataclasses.replace(job, paths=()), sorted(files)),
+  )
   return hashlib.sha256(repr(values).encode()).hexdigest()
 
 
@@ -215,11 +220,13 @@ class _Schedule:
 
 
 @contextlib.contextmanager
-def _new_schedule(num_workers: int) -> Iterator[_Schedule]:
+def _new_schedule(num_workers: int, work: str) -> Iterator[_Schedule]:
   with contextlib.ExitStack() as stack:
     claims = ''
     if num_workers:
-      claims = stack.enter_context(tempfile.TemporaryDirectory())
+      # After a kill it goes with the work directory.
+      place = None if is_remote(work) else work
+      claims = stack.enter_context(tempfile.TemporaryDirectory(dir=place))
     yield _Schedule(num_workers, claims)
 
 

@@ -20,7 +20,7 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, BinaryIO
 
 from pipelines.input_files import require_utf8
 from tff_fedfish import files, locks
@@ -40,15 +40,12 @@ _SETTLE_SECONDS = 1.0
 _FAILURES = (OSError, places.StoreError)
 
 
+class LostRecordsError(RuntimeError):
+  """Records were lost: a fault of this program."""
+
+
 class LostFileError(UserError):
   """A file, or the right to read it, went away while the job was at work."""
-
-
-# Not by a fault of the input or of this program.
-_STOPPED = (
-  *(FailedError, LostFileError, ChildProcessError, OSError),
-  KeyboardInterrupt,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,18 +155,25 @@ def work_directory(
   with contextlib.ExitStack() as stack:
     if left:
       # Before all else: what is at work is not to be removed.
-      stack.enter_context(_locked(left))
+      with _as_user_error(output):
+        stack.enter_context(_locked(left))
     try:
       with _as_user_error(output):
         for name in ('', *directories) if is_local else ():
           os.makedirs(os.path.join(path, name), exist_ok=True)
         if not left:
-          places.write_bytes(places.join(path, _MARKER), identity.encode())
-          stack.enter_context(_locked(path))
+          marker = places.join(path, _MARKER)
+          places.write_bytes(marker, b'' if is_local else identity.encode())
+          # Before it says whose it is: nobody may go on with it now.
+          file = stack.enter_context(_locked(path))
+          if file:
+            file.write(identity.encode())
+            file.flush()
       yield work
       _publish(work, output)
-    except _STOPPED:
-      is_stopped = True
+    except BaseException as error:
+      is_fault = isinstance(error, (UserError, LostRecordsError))
+      is_stopped = not is_fault or isinstance(error, LostFileError)
       raise
     finally:
       if not (is_stopped and holds_work(path)):
@@ -181,17 +185,21 @@ def work_directory(
 
 def _left_work(output: str, identity: str) -> str | None:
   """Returns the work directory of a job that was stopped."""
-  for path in find_work(output):
-    if _holds(places.join(path, _MARKER), identity.encode()):
-      return path
-  return None
+  found = [
+    path
+    for path in find_work(output)
+    if _holds(places.join(path, _MARKER), identity.encode())
+  ]
+  # Of several that with the most work.
+  sizes = [len(places.list_files(path)) for path in found]
+  return found[sizes.index(max(sizes))] if found else None
 
 
 @contextlib.contextmanager
-def _locked(work: str) -> Iterator[None]:
+def _locked(work: str) -> Iterator[BinaryIO | None]:
   """Keeps others from going on with the work; of a store it cannot."""
   if places.is_remote(work):
-    yield
+    yield None
     return
   with open(os.path.join(work, _MARKER), 'r+b') as file:
     if not locks.try_lock(file):
@@ -199,7 +207,7 @@ def _locked(work: str) -> Iterator[None]:
         f'`--resume` must find a job that was stopped, but that of {work!r} is '
         'at work. Wait for its end.'
       )
-    yield
+    yield file
 
 
 def require_shared(work: str) -> None:

@@ -1,8 +1,10 @@
 """Calls a user's own functions: a key of records, and a filter."""
 
 import contextlib
+import hashlib
 import importlib
 import os
+import pathlib
 import sys
 import traceback
 from collections.abc import Callable
@@ -26,7 +28,8 @@ class OwnFunction:
       UserError: If it cannot be imported.
     """
     self._shown = f'`--{option}` {name!r}'
-    self._function = self._import(*name.rpartition('.')[::2])
+    self._module, _, own_name = name.rpartition('.')
+    self._function = self._import(self._module, own_name)
 
   def key(self, record: RawRecord, num: int | str, file: str) -> bytes:
     """Returns the group id of a record.
@@ -71,6 +74,13 @@ class OwnFunction:
       raise self._wrong('True or False', is_kept, num, file)
     if not is_kept:
       raise Drop('filtered')
+
+  @property
+  def source_digest(self) -> str:
+    """The SHA-256 of the file that holds the function."""
+    path = getattr(sys.modules[self._module], '__file__', None)
+    data = pathlib.Path(path).read_bytes() if path else b''
+    return hashlib.sha256(data).hexdigest()
 
   def _import(self, module_name: str, name: str) -> Callable[[dict], Any]:
     # An installed `fedfish` does not look there by itself, as `python -m` does.

@@ -11,6 +11,7 @@ merged: the driver of a job, or a worker, writes them for the others.
 import dataclasses
 import itertools
 import json
+import posixpath
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -163,6 +164,15 @@ def name_run(work: str) -> str:
 def name_shard(work: str, number: int) -> str:
   """Returns a path for an attempt at a shard."""
   return _name(work, _SHARDS, number, 'tfrecord')
+
+
+def remove_unfinished_runs(work: str) -> None:
+  """Removes the runs of a stopped job that no report of a task names."""
+  tasks = read_task_reports(list(find_tasks(work).values()))
+  kept = {posixpath.basename(path) for task in tasks for path in task.runs}
+  for path in places.list_files(places.join(work, _RUNS)):
+    if posixpath.basename(path) not in kept:
+      places.remove(path)
 
 
 def index_of_shard(path: str) -> str:

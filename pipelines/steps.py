@@ -10,9 +10,11 @@ attempt has files of its own, and the plan names those that count. No step lists
 a directory, of which a shared disk may show an earlier state.
 """
 
+import contextlib
 import dataclasses
 import functools
 import operator
+import sys
 from collections.abc import Callable, Iterable
 
 from pipelines import output as outputs
@@ -62,7 +64,9 @@ def read(work: Work, number: int) -> str:
   work.prepare()
   writer = runs.RunWriter(work.name_run, work.job.run_bytes)
   reader = FileReader(work.job, writer)
-  reader.read(reports.read_inputs(work.directory, number))
+  # What functions of a user's own print is no part of a command's answer.
+  with contextlib.redirect_stdout(sys.stderr):
+    reader.read(reports.read_inputs(work.directory, number))
   writer.write()
   report = TaskReport(
     tuple(reader.reports), reader.features, tuple(writer.paths)

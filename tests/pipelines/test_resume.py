@@ -14,6 +14,7 @@ from waiting import wait_until
 from pipelines import job as jobs
 from pipelines import steps
 from pipelines.job import run_group_job
+from tff_fedfish.data import places
 from tff_fedfish.errors import FailedError, UserError
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -156,3 +157,39 @@ def test_kill(tmp_path, num_done):
   assert len(reports()) >= num_done
   subprocess.run(command, cwd=_ROOT, check=True, stderr=subprocess.DEVNULL)
   assert contents(output) == contents(tmp_path / 'expected')
+
+
+def test_runs_of_a_task_that_was_not_done(tmp_path, monkeypatch, job, expected):
+  with monkeypatch.context() as patch:
+    _count(patch, 'read', 2)
+    with pytest.raises(FailedError):
+      run_group_job(job, tmp_path / 'out')
+  (left,) = (tmp_path / 'out').iterdir()
+  (left / 'runs' / 'run.0.arrow').write_bytes(b'half')
+  removed, remove = [], places.remove
+
+  def remove_and_say(path):
+    removed.append(os.path.basename(path))
+    remove(path)
+
+  monkeypatch.setattr(places, 'remove', remove_and_say)
+  run_group_job(job, tmp_path / 'out', resume=True)
+  assert 'run.0.arrow' in removed
+  assert contents(tmp_path / 'out') == expected
+
+
+def test_another_function_is_another_job(tmp_path, monkeypatch, job):
+  module = tmp_path / 'own_of_resume.py'
+  monkeypatch.syspath_prepend(tmp_path)
+  for number, text in enumerate(
+    ('return True', 'return "1" in record["text"]')
+  ):
+    module.write_text(f'def keep(record):\n  {text}\n')
+    sys.modules.pop(module.stem, None)
+    own = make_job(job.paths, filter='own_of_resume.keep')
+    with monkeypatch.context() as patch:
+      read = _count(patch, 'read', 3 - number)
+      with pytest.raises(FailedError):
+        run_group_job(own, tmp_path / 'out', resume=True)
+    # Nothing of the first is taken by the second.
+    assert len(read) == 3 - number
