@@ -26,7 +26,7 @@ class MergedIndex(NamedTuple):
   """Facts of an index."""
 
   sha256: str
-  """Of the file."""
+  """SHA-256 of the file."""
   fingerprint: str
   """See `corpus_index.fingerprint`."""
   num_rows: int

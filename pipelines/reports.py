@@ -86,7 +86,7 @@ class ShardReport:
 
 @dataclasses.dataclass(frozen=True)
 class TaskReport:
-  """What a reading task has left."""
+  """Report of a reading task."""
 
   files: tuple[FileReport, ...]
   features: int
@@ -97,7 +97,7 @@ class TaskReport:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-  """What is to be merged."""
+  """Runs to merge, and the tasks that wrote them."""
 
   tasks: tuple[str, ...]
   """Paths of the tasks' reports, one of each."""

@@ -1,4 +1,4 @@
-"""What a job takes of the disk, beforehand."""
+"""Estimates of the disk that a job takes."""
 
 import gzip
 

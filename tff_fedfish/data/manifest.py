@@ -141,8 +141,8 @@ class Manifest:
   fingerprint: str = ''
   """See `corpus_index.fingerprint`. Empty in manifests of earlier versions."""
   versions: Mapping[str, str] = dataclasses.field(default_factory=dict)
-  """Those of fedfish and of the packages that tell keys. Empty in manifests of
-  earlier versions."""
+  """Versions of fedfish and of the packages that tell keys. Empty in manifests
+  of earlier versions."""
   schema_version: int = SCHEMA_VERSION
 
   @property
