@@ -13,9 +13,8 @@ a directory, of which a shared disk may show an earlier state.
 import contextlib
 import dataclasses
 import functools
-import operator
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from pipelines import output as outputs
 from pipelines import reports, runs
@@ -79,20 +78,25 @@ def plan_combining(work: Work, task_reports: Iterable[str]) -> int:
   paths = tuple(sorted(task_reports))
   features, found = 0, []
   for report in reports.read_task_reports(paths):
-    features = operator.or_(features, report.features)
+    features |= report.features
     found += report.runs
   reports.write_plan(
     work.directory, COMBINE, Plan(paths, features, tuple(found))
   )
-  return -(-len(found) // runs.MAX_OPEN) if len(found) > runs.MAX_OPEN else 0
+  # Another attempt in this process may have read an earlier one.
+  _read_plan.cache_clear()
+  return _num_combined(found) if len(found) > runs.MAX_OPEN else 0
+
+
+def _num_combined(paths: Sequence[str]) -> int:
+  return -(-len(paths) // runs.MAX_OPEN)
 
 
 def combine(work: Work, number: int) -> str:
   """Merges every n-th run into one; returns its path."""
   work.prepare()
   plan = _read_plan(work.directory, COMBINE)
-  num_all = -(-len(plan.runs) // runs.MAX_OPEN)
-  paths = plan.runs[number::num_all]
+  paths = plan.runs[number :: _num_combined(plan.runs)]
   return runs.combine(paths, work.fill(plan), work.name_run)
 
 

@@ -12,7 +12,7 @@ from grouping_jobs import contents, make_job, raw_records, write_lines
 from waiting import wait_until
 
 from pipelines import job as jobs
-from pipelines import steps
+from pipelines import runs, steps
 from pipelines.job import run_group_job
 from tff_fedfish.data import places
 from tff_fedfish.errors import FailedError, UserError
@@ -105,6 +105,19 @@ def test_after_a_file_went_away(tmp_path, monkeypatch, job, expected):
   read = _count(monkeypatch, 'read')
   run_group_job(job, tmp_path / 'out', resume=True)
   assert read == [1]
+  assert contents(tmp_path / 'out') == expected
+
+
+def test_after_a_failure_of_combined_runs(tmp_path, monkeypatch, job, expected):
+  # Four runs, of which two are open at a time.
+  monkeypatch.setattr(runs, 'MAX_OPEN', 2)
+  with monkeypatch.context() as patch:
+    _count(patch, 'merge', 1)
+    with pytest.raises(FailedError):
+      run_group_job(job, tmp_path / 'out')
+  combined = _count(monkeypatch, 'combine')
+  run_group_job(job, tmp_path / 'out', resume=True)
+  assert sorted(combined) == [0, 1]
   assert contents(tmp_path / 'out') == expected
 
 
