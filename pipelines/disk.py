@@ -35,19 +35,17 @@ class DiskEstimate(NamedTuple):
     return self.num_free_bytes is not None and needed > self.num_free_bytes
 
 
-def estimate(
-  paths: Sequence[str], sizes: Sequence[int], output: str
-) -> DiskEstimate:
+def estimate(paths: Sequence[str], num_bytes: int, output: str) -> DiskEstimate:
   """Returns what a job takes; looks at the beginning of some files.
 
   Args:
     paths: The raw files.
-    sizes: Their sizes in bytes.
+    num_bytes: Their size, together.
     output: The directory that the job writes.
   """
   step = -(-len(paths) // _NUM_SAMPLED)
   ratios = list(map(_text_ratio, paths[::step]))
-  num_text_bytes = sum(sizes) * sum(ratios) / len(ratios)
+  num_text_bytes = num_bytes * sum(ratios) / len(ratios)
   free = None
   if not places.is_remote(output):
     place = pathlib.Path(output)
@@ -55,7 +53,7 @@ def estimate(
       place = place.parent
     free = shutil.disk_usage(place).free
   return DiskEstimate(
-    sum(sizes), int(num_text_bytes * _SHARDS), int(num_text_bytes * _RUNS), free
+    num_bytes, int(num_text_bytes * _SHARDS), int(num_text_bytes * _RUNS), free
   )
 
 

@@ -83,11 +83,13 @@ def run_group_job(
   lock_buffers()
   watch_workers()
   output = str(output)
-  tasks, sizes = _plan_tasks(job)
+  paths = sorted(job.paths)
+  file_bytes = file_sizes(paths)
+  tasks, sizes = _plan_tasks(job, paths, file_bytes)
   with outputs.work_directory(
     output,
     reports.DIRECTORIES,
-    identity=_identity(job),
+    identity=_identity(job, paths, file_bytes),
     resume=resume,
     holds_work=lambda path: bool(reports.find_tasks(path)),
   ) as directory:
@@ -135,18 +137,20 @@ def _num_workers(options: PipelineOptions) -> int:
   return direct.direct_num_workers or os.cpu_count() or 1
 
 
-def _plan_tasks(job: GroupJob) -> tuple[list[list[Input]], list[int]]:
+def _plan_tasks(
+  job: GroupJob, paths: Sequence[str], sizes: Sequence[int]
+) -> tuple[list[list[Input]], list[int]]:
   """Returns what to read together, and how many bytes each task has.
 
   A task is one large file, a span of one, or several small ones.
   """
   tasks: list[list[Input]] = [[]]
   task_sizes = [0]
-  paths = sorted(job.paths)
-  names, sizes = _name_files(paths), file_sizes(paths)
+  source = job.load_source()
+  names = _name_files(paths)
   for path, name, size in zip(paths, names, sizes, strict=True):
     file = Input(path, name)
-    if size > _SPAN_BYTES and job.load_source().has_lines(path):
+    if size > _SPAN_BYTES and source.has_lines(path):
       spans = [
         file._replace(start=start, stop=start + _SPAN_BYTES)
         for start in range(0, size, _SPAN_BYTES)
@@ -172,16 +176,16 @@ def _name_files(paths: Sequence[str]) -> list[str]:
   return [path[len(common) :].lstrip('/') for path in paths]
 
 
-def _identity(job: GroupJob) -> str:
+def _identity(job: GroupJob, paths: Sequence[str], sizes: Sequence[int]) -> str:
   """Returns a hash of all that the files of a work directory depend on."""
   files = [
     (path, size, 0 if is_remote(path) else os.stat(path).st_mtime_ns)
-    for path, size in zip(job.paths, file_sizes(job.paths), strict=True)
+    for path, size in zip(paths, sizes, strict=True)
   ]
   functions = [f.source_digest for f in job.own_functions() if f]
   values = (
     *(versions(job.key), functions),
-    *(dataclasses.replace(job, paths=()), sorted(files)),
+    *(dataclasses.replace(job, paths=()), files),
   )
   return hashlib.sha256(repr(values).encode()).hexdigest()
 

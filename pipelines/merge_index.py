@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipelines.rows import rows_of, to_batch
 from tff_fedfish.data import places
 from tff_fedfish.data.corpus_index import FINGERPRINTED, INDEX_SCHEMA
 
@@ -96,7 +97,7 @@ def _merge(
 
 def _rows(file, at_once: int) -> Iterator[tuple]:
   for batch in pq.ParquetFile(file).iter_batches(at_once, use_threads=False):
-    yield from zip(*(c.to_pylist() for c in batch.columns), strict=True)
+    yield from rows_of(batch)
 
 
 def _take(
@@ -105,9 +106,7 @@ def _take(
   """Yields the batches of the next rows; of all, without a number."""
   rows = itertools.islice(rows, num)
   while batch := list(itertools.islice(rows, _BATCH_ROWS)):
-    columns = zip(*batch, strict=True)
-    arrays = list(map(pa.array, columns, INDEX_SCHEMA.types))
-    yield pa.record_batch(arrays, schema=INDEX_SCHEMA)
+    yield to_batch(batch, INDEX_SCHEMA)
 
 
 def _is_first(batch: pa.RecordBatch) -> pa.Array:

@@ -67,12 +67,17 @@ class WorkDirectory:
     """Returns what a job that fails leaves, as a clause of a message."""
     if not self.holds_work(self.path):
       return 'nothing was kept'
-    sizes = places.map_many(places.size, places.list_files(self.path))
-    num_bytes = sum(size or 0 for size in sizes)
-    return (
-      f'finished work is kept in {self.path!r}, {num_bytes:,} bytes: the same '
-      'command with `--resume` goes on, or remove it'
-    )
+    return kept_words(self.path)
+
+
+def kept_words(work: str) -> str:
+  """Returns where finished work is, and what to do with it, as a clause."""
+  sizes = places.map_many(places.size, places.list_files(work))
+  num_bytes = sum(size or 0 for size in sizes)
+  return (
+    f'finished work is kept in {work!r}, {num_bytes:,} bytes: the same command '
+    'with `--resume` goes on, or remove it'
+  )
 
 
 def require_usable(output: str) -> str:

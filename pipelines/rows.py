@@ -1,7 +1,7 @@
 """Rows: keyed records on their way from raw files to shards."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -43,6 +43,18 @@ def mask_of(names: Iterable[str], all_names: Sequence[str]) -> int:
 def names_of(mask: int, all_names: Sequence[str]) -> tuple[str, ...]:
   """Returns the names whose bits are set."""
   return tuple(name for bit, name in enumerate(all_names) if mask >> bit & 1)
+
+
+def to_batch(rows: Iterable[tuple], schema: pa.Schema) -> pa.RecordBatch:
+  """Returns rows, at least one, as columns."""
+  columns = zip(*rows, strict=True)
+  arrays = list(map(pa.array, columns, schema.types))
+  return pa.record_batch(arrays, schema=schema)
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[tuple]:
+  """Returns the rows of a batch."""
+  return zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 class FeatureFiller:

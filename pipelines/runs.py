@@ -16,7 +16,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from pipelines.rows import ROW_SCHEMA, FeatureFiller, Row, size_of
+from pipelines.rows import (
+  ROW_SCHEMA,
+  FeatureFiller,
+  Row,
+  rows_of,
+  size_of,
+  to_batch,
+)
 from tff_fedfish.data import places
 
 MAX_OPEN = 256
@@ -77,10 +84,8 @@ def write_run(path: str, rows: Iterable[tuple[int, Row]]) -> None:
       shards[shard] = file.tell()
       with _new_stream(file) as writer:
         for batch in _batches(row for _, row in pairs):
-          columns = list(zip(*batch, strict=True))
-          masks.update(columns[-1])
-          arrays = list(map(pa.array, columns, ROW_SCHEMA.types))
-          writer.write_batch(pa.record_batch(arrays, schema=ROW_SCHEMA))
+          masks.update(row[-1] for row in batch)
+          writer.write_batch(to_batch(batch, ROW_SCHEMA))
     footer = json.dumps([list(shards.items()), sorted(masks)]).encode()
     file.write(footer + len(footer).to_bytes(_LENGTH_BYTES, 'big'))
 
@@ -96,7 +101,6 @@ class Runs:
       fill: Completes rows that were written before a feature was met.
     """
     self._fill = fill
-    self._stack = contextlib.ExitStack()
     with contextlib.ExitStack() as stack:
       self._runs = [_Run(path, stack) for path in paths]
       self._stack = stack.pop_all()
@@ -189,7 +193,7 @@ class _Run:
     options = pa.ipc.IpcReadOptions(use_threads=False)
     with pa.ipc.open_stream(self._file, options=options) as batches:
       for batch in batches:
-        yield from zip(*(c.to_pylist() for c in batch.columns), strict=True)
+        yield from rows_of(batch)
 
 
 def _new_stream(file):

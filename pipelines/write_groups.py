@@ -13,12 +13,11 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipelines.options import GroupJob
 from pipelines.reports import ShardReport, Tally, excerpt, index_of_shard
-from pipelines.rows import Row
+from pipelines.rows import Row, to_batch
 from tff_fedfish.data import places, records
 from tff_fedfish.data.corpus_index import INDEX_SCHEMA
 from tff_fedfish.data.manifest import DropExample, Shard
@@ -205,9 +204,7 @@ class _Index:
       self._write()
 
   def _write(self) -> None:
-    columns = zip(*self._rows, strict=True)
-    arrays = list(map(pa.array, columns, INDEX_SCHEMA.types))
-    self._writer.write_batch(pa.record_batch(arrays, schema=INDEX_SCHEMA))
+    self._writer.write_batch(to_batch(self._rows, INDEX_SCHEMA))
     self._rows = []
 
   def __enter__(self) -> '_Index':

@@ -81,5 +81,6 @@ def test_what_is_not_cut(tmp_path, monkeypatch):
   monkeypatch.setattr(jobs, '_SPAN_BYTES', 10)
   raw = write_lines(tmp_path / 'x.json', [b'{', b'"text": "a"}'])
   job = make_job([raw])
-  tasks, _ = jobs._plan_tasks(job)
+  size = raw.stat().st_size
+  tasks, _ = jobs._plan_tasks(job, job.paths, [size])
   assert [len(task) for task in tasks] == [1] and tasks[0][0].start == 0

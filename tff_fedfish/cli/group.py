@@ -56,19 +56,15 @@ def run(arguments: argparse.Namespace) -> int:
       )
 
     from pipelines import disk, reports
-    from pipelines.input_files import file_sizes
     from pipelines.job import run_group_job
 
-    directories = []
+    directories, num_bytes = [], 0
 
     def clean_up():
       for directory in directories:
         if reports.find_tasks(directory):
-          print(
-            f'fedfish: finished work is kept in {directory!r}: the same '
-            'command with `--resume` goes on, or remove it.',
-            file=sys.stderr,
-          )
+          kept = outputs.kept_words(directory)
+          print(f'fedfish: {kept}.', file=sys.stderr)
         else:
           places.remove_directory(directory)
 
@@ -79,9 +75,6 @@ def run(arguments: argparse.Namespace) -> int:
         require_fields(
           job.fields, job.paths, job.max_document_bytes, job.max_window_log
         )
-      sizes = file_sizes(job.paths)
-      if sum(sizes) >= _NOTABLE_BYTES:
-        _print_disk(disk.estimate(job.paths, sizes, output))
       start, num_shards = time.monotonic(), job.num_all_shards()
       title = (
         f'Grouping {count(len(job.paths), "file")} by {job.key} into '
@@ -90,14 +83,18 @@ def run(arguments: argparse.Namespace) -> int:
       with beam_job.show_progress(title, num_shards) as show:
 
         def watch(directory, sizes):
+          nonlocal num_bytes
           directories.append(directory)
+          num_bytes = sum(sizes)
+          if num_bytes >= _NOTABLE_BYTES:
+            _print_disk(disk.estimate(job.paths, num_bytes, output))
           show(directory, sizes)
 
         manifests = run_group_job(
           job, output, flags, resume=arguments.resume, watch=watch
         )
   seconds = time.monotonic() - start
-  rate = format_bytes(round(sum(sizes) / seconds))
+  rate = format_bytes(round(num_bytes / seconds))
   line = f'Grouped in {seconds:,.1f} s, {rate} of input per second.'
   print(line, file=sys.stderr)
   for manifest in manifests:

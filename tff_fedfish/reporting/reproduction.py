@@ -18,6 +18,7 @@ from tff_fedfish.reporting.runs import (
   Seeds,
   shared_seeds,
 )
+from tff_fedfish.run import checkpoints, store
 
 CONFIGS_NAME = 'configs'
 """Directory in a report with the configuration of each run."""
@@ -93,9 +94,9 @@ def is_measurable(run: Run, evaluation: NamedEvaluation) -> bool:
     return False
   if evaluation.num_trials > 1 or evaluation.round_num == run.last_round:
     return True
-  rounds = run.directory / 'checkpoints'
-  name = f'round_{evaluation.round_num:08d}'
-  return (rounds / name).exists() or not rounds.exists()
+  rounds = run.directory / store.CHECKPOINTS
+  checkpoint = checkpoints.path_of(rounds, evaluation.round_num)
+  return checkpoint.exists() or not rounds.exists()
 
 
 def evaluate_command(
@@ -111,7 +112,8 @@ def evaluate_command(
   if evaluation.num_trials > 1:
     checkpoint += '@best'
   elif evaluation.round_num != run.last_round:
-    checkpoint += f'/checkpoints/round_{evaluation.round_num:08d}'
+    rounds = pathlib.Path(workdir, store.CHECKPOINTS)
+    checkpoint = str(checkpoints.path_of(rounds, evaluation.round_num))
   data = data or run.train_config.data.directory
   own = run.identity and run.identity.fingerprint
   is_other = own not in (None, summary.corpus_identity.fingerprint)

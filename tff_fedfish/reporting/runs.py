@@ -112,7 +112,7 @@ class Measured:
 
   @property
   def algorithm(self) -> str:
-    """`algorithm.name`, such as 'fed_fish'."""
+    """The method's name, `algorithm.name`."""
     return self.train_config.algorithm.name
 
   @property
